@@ -7,7 +7,14 @@ use std::process::Command;
 use std::{env, fs};
 
 /// The packages whose libraries are carried.
-const PLUGINS: [&str; 6] = ["capo", "capo-rewards", "drcapo", "governor", "masks", "reincapo"];
+const PLUGINS: [&str; 6] = [
+    "capo",
+    "capo-rewards",
+    "drcapo",
+    "governor",
+    "masks",
+    "reincapo",
+];
 
 /// Names a folder with libraries that are built already.
 const BUILT: &str = "CAPO_WHEEL_PLUGINS";
@@ -20,7 +27,10 @@ fn main() {
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let workspace = package.parent().expect("the package lies in the workspace");
     for source in ["Cargo.lock", "capo-core", "capo-plugin", "plugins"] {
-        println!("cargo:rerun-if-changed={}", workspace.join(source).display());
+        println!(
+            "cargo:rerun-if-changed={}",
+            workspace.join(source).display()
+        );
     }
     println!("cargo:rerun-if-env-changed={BUILT}");
     let built = match env::var_os(BUILT) {
@@ -30,7 +40,12 @@ fn main() {
     let folder = package.join("capo_rl/plugins");
     fs::create_dir_all(&folder).expect("the package's folder can be written");
     for plugin in PLUGINS {
-        let name = format!("{}{}{}", env::consts::DLL_PREFIX, plugin.replace('-', "_"), env::consts::DLL_SUFFIX);
+        let name = format!(
+            "{}{}{}",
+            env::consts::DLL_PREFIX,
+            plugin.replace('-', "_"),
+            env::consts::DLL_SUFFIX
+        );
         // One that is missing is put there again.
         println!("cargo:rerun-if-changed={}", folder.join(&name).display());
         place(&built.join(&name), &folder.join(&name));
@@ -39,11 +54,14 @@ fn main() {
 
 /// Builds the plugins, in a folder of their own: the one of this build is locked. The folder where the libraries are.
 fn build(workspace: &Path) -> PathBuf {
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), |folder| workspace.join(folder));
+    let target = env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace.join("target"), |folder| workspace.join(folder));
     let target = target.join("wheel");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
-    cargo.current_dir(workspace).args(["build", "--target-dir"]).arg(&target);
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--target-dir"])
+        .arg(&target);
     let mut folder = target;
     let cargos = |name: &str| env::var(name).expect("cargo sets it");
     let (triple, profile) = (cargos("TARGET"), cargos("PROFILE"));
@@ -56,14 +74,19 @@ fn build(workspace: &Path) -> PathBuf {
     }
     cargo.args(PLUGINS.iter().flat_map(|plugin| ["-p", plugin]));
     let status = cargo.status().expect("cargo can be started");
-    assert!(status.success(), "the plugins could not be built (see cargo's messages)");
+    assert!(
+        status.success(),
+        "the plugins could not be built (see cargo's messages)"
+    );
     folder.join(profile)
 }
 
 /// Copies a library, unless the same is there: its time stays, and so nothing is built again.
 fn place(from: &Path, to: &Path) {
-    let bytes = fs::read(from).unwrap_or_else(|error| panic!("`{}` cannot be read: {error}", from.display()));
+    let bytes = fs::read(from)
+        .unwrap_or_else(|error| panic!("`{}` cannot be read: {error}", from.display()));
     if fs::read(to).ok().as_deref() != Some(&bytes[..]) {
-        fs::write(to, bytes).unwrap_or_else(|error| panic!("`{}` cannot be written: {error}", to.display()));
+        fs::write(to, bytes)
+            .unwrap_or_else(|error| panic!("`{}` cannot be written: {error}", to.display()));
     }
 }

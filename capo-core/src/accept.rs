@@ -80,9 +80,15 @@ pub struct Rejections {
 impl Acceptance {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(x) = self.fisher_threshold {
-            ensure(x > 0.0, || format!("`fisher_threshold` is {x}, expected above 0 (leave it out to switch it off)"))?;
+            ensure(x > 0.0, || {
+                format!(
+                    "`fisher_threshold` is {x}, expected above 0 (leave it out to switch it off)"
+                )
+            })?;
         }
-        let Some([low, high]) = self.hessian_range else { return Ok(()) };
+        let Some([low, high]) = self.hessian_range else {
+            return Ok(());
+        };
         ensure(low < high, || {
             format!(
                 "`hessian_range` is [{low}, {high}], expected a low end below the high end (leave it out to switch it off)"
@@ -98,8 +104,9 @@ impl Acceptance {
     /// Reason to reject these finite shifts; `Reason::None` if they pass.
     fn reason(&self, m_f: f64, m_h: f64) -> Reason {
         let fisher = self.fisher_threshold.is_none_or(|limit| m_f < limit);
-        let hessian =
-            self.hessian_range.is_none_or(|[low, high]| (low < m_h || self.low_end_kept && low == m_h) && m_h < high);
+        let hessian = self
+            .hessian_range
+            .is_none_or(|[low, high]| (low < m_h || self.low_end_kept && low == m_h) && m_h < high);
         match (fisher, hessian) {
             (true, true) => Reason::None,
             (false, true) => Reason::Fisher,
@@ -140,7 +147,8 @@ impl Assessment {
         self.rejected.fisher += usize::from(matches!(reason, Reason::Fisher | Reason::Both));
         self.rejected.hessian += usize::from(matches!(reason, Reason::Hessian | Reason::Both));
         self.rejected.total += usize::from(reason != Reason::None);
-        self.changed_by_second_order += usize::from((reason == Reason::None) != (first_order == Reason::None));
+        self.changed_by_second_order +=
+            usize::from((reason == Reason::None) != (first_order == Reason::None));
     }
 
     /// Keeps a token without a test; the token does not count.
@@ -151,7 +159,12 @@ impl Assessment {
 
     /// Rejects a token whose data or shifts are not finite.
     pub(crate) fn refuse(&mut self, token: usize) {
-        for values in [&mut self.m_f, &mut self.m_h, &mut self.kl, &mut self.surrogate] {
+        for values in [
+            &mut self.m_f,
+            &mut self.m_h,
+            &mut self.kl,
+            &mut self.surrogate,
+        ] {
             values[token] = f32::NAN;
         }
         self.tokens += 1;
@@ -173,29 +186,67 @@ impl Assessment {
 mod tests {
     use super::*;
 
-    const BOTH: Acceptance =
-        Acceptance { fisher_threshold: Some(0.5), hessian_range: Some([-0.25, 1.0]), low_end_kept: false };
+    const BOTH: Acceptance = Acceptance {
+        fisher_threshold: Some(0.5),
+        hessian_range: Some([-0.25, 1.0]),
+        low_end_kept: false,
+    };
 
     fn judged(m_f: f64, m_h: f64) -> Assessment {
         let mut assessment = Assessment::new(1);
-        assessment.judge(0, &Shift { m_f, m_h, ..Shift::default() }, &BOTH);
+        assessment.judge(
+            0,
+            &Shift {
+                m_f,
+                m_h,
+                ..Shift::default()
+            },
+            &BOTH,
+        );
         assessment
     }
 
     #[test]
     fn bounds_are_strict() {
-        for (m_f, m_h, keep) in [(0.49, 0.99, 1), (0.0, -0.24, 1), (0.5, 0.0, 0), (0.0, 1.0, 0), (0.0, -0.25, 0)] {
+        for (m_f, m_h, keep) in [
+            (0.49, 0.99, 1),
+            (0.0, -0.24, 1),
+            (0.5, 0.0, 0),
+            (0.0, 1.0, 0),
+            (0.0, -0.25, 0),
+        ] {
             assert_eq!(judged(m_f, m_h).keep, [keep], "{m_f} {m_h}");
         }
     }
 
     #[test]
     fn shifts_that_are_not_finite_are_rejected_even_without_thresholds() {
-        for (m_f, m_h) in [(f64::NAN, 0.0), (0.0, f64::NAN), (f64::INFINITY, 0.0), (0.0, f64::NEG_INFINITY)] {
+        for (m_f, m_h) in [
+            (f64::NAN, 0.0),
+            (0.0, f64::NAN),
+            (f64::INFINITY, 0.0),
+            (0.0, f64::NEG_INFINITY),
+        ] {
             let mut assessment = Assessment::new(2);
-            assessment.judge(1, &Shift { m_f, m_h, ..Shift::default() }, &Acceptance::default());
+            assessment.judge(
+                1,
+                &Shift {
+                    m_f,
+                    m_h,
+                    ..Shift::default()
+                },
+                &Acceptance::default(),
+            );
             assert_eq!(assessment.keep, [0, 0]);
-            assert_eq!(assessment.rejected, Rejections { fisher: 0, hessian: 0, not_finite: 1, total: 1 });
+            assert_eq!(
+                assessment.rejected,
+                Rejections {
+                    fisher: 0,
+                    hessian: 0,
+                    not_finite: 1,
+                    total: 1
+                }
+            );
             assert!(assessment.m_f[1].is_nan() && assessment.m_h[1].is_nan());
         }
     }

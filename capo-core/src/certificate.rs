@@ -46,7 +46,10 @@ impl Certificate {
     ) -> Self {
         let accepted = accepted(supports, subsets, keep, semantics);
         let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
-        for shift in (0..subsets.count).filter(|&subset| accepted[subset]).map(|subset| shifts.of(subset)) {
+        for shift in (0..subsets.count)
+            .filter(|&subset| accepted[subset])
+            .map(|subset| shifts.of(subset))
+        {
             norm = norm.max(shift.squared_norm);
             least = least.min(shift.m_h);
             largest_m_f = largest_m_f.max(shift.m_f);
@@ -57,29 +60,54 @@ impl Certificate {
         let kept = subsets.merged(&accepted, &step.batch);
         let averages = kept.averages(step, supports, semantics.curvature_average);
         let inside = (0..supports.len()).filter(|&n| kept.holds(n));
-        let hessian_bound = inside.map(|n| averages[n] * hessian_bound(supports, n)).sum::<f64>();
+        let hessian_bound = inside
+            .map(|n| averages[n] * hessian_bound(supports, n))
+            .sum::<f64>();
         let step_norm = step.learning_rate * norm.sqrt();
         let horizon = step.loss.max_completion_length as f64;
-        let largest_signal = supports.signals.iter().fold(0.0f64, |most, signal| most.max(signal.abs()));
+        let largest_signal = supports
+            .signals
+            .iter()
+            .fold(0.0f64, |most, signal| most.max(signal.abs()));
         let c = horizon * ((horizon - 1.0) * (2.0 * horizon - 1.0) / 3.0).sqrt() * largest_signal;
         let omega = least - hessian_bound * step_norm * step_norm;
-        let delta_f = fisher_threshold.filter(|limit| limit.is_finite()).unwrap_or(largest_m_f);
-        Self { step_norm, hessian_bound, omega, gap: c * delta_f.sqrt() }
+        let delta_f = fisher_threshold
+            .filter(|limit| limit.is_finite())
+            .unwrap_or(largest_m_f);
+        Self {
+            step_norm,
+            hessian_bound,
+            omega,
+            gap: c * delta_f.sqrt(),
+        }
     }
 }
 
 /// `[count]`: true for subsets that were tested and accepted. A rejected subset may have tokens that are kept without a test.
-fn accepted(supports: &Supports, subsets: &Subsets, keep: &[u8], semantics: &Semantics) -> Vec<bool> {
+fn accepted(
+    supports: &Supports,
+    subsets: &Subsets,
+    keep: &[u8],
+    semantics: &Semantics,
+) -> Vec<bool> {
     let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
     for (n, &subset) in subsets.of.iter().enumerate() {
         tested[subset as usize] |= !semantics.exempts(supports.signals[n]);
         rejected[subset as usize] |= keep[supports.position(n)] == 0;
     }
-    tested.iter().zip(rejected).map(|(&tested, rejected)| tested && !rejected).collect()
+    tested
+        .iter()
+        .zip(rejected)
+        .map(|(&tested, rejected)| tested && !rejected)
+        .collect()
 }
 
 /// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`. Both parts are positive semidefinite, so the larger
 /// of their norms bounds the difference. Gershgorin's circles bound the second norm.
 fn hessian_bound(supports: &Supports, n: usize) -> f64 {
-    supports.signals[n].abs() * supports.squared_norms[n] * supports.slope * supports.slope * supports.spread(n)
+    supports.signals[n].abs()
+        * supports.squared_norms[n]
+        * supports.slope
+        * supports.slope
+        * supports.spread(n)
 }

@@ -11,9 +11,16 @@ use crate::{Arrays, Error, HostArrays, Step, cuda};
 /// Collects the supports of the tokens with `selected[b * T + t] != 0`.
 ///
 /// An id outside the vocabulary is an error. A token with non-finite data is left out and noted.
-pub(crate) fn supports(step: &Step, selected: &[u8], semantics: &Semantics, threads: usize) -> Result<Supports, Error> {
-    let tokens: Vec<u32> =
-        (0..selected.len()).filter(|&token| selected[token] != 0).map(|token| token as u32).collect();
+pub(crate) fn supports(
+    step: &Step,
+    selected: &[u8],
+    semantics: &Semantics,
+    threads: usize,
+) -> Result<Supports, Error> {
+    let tokens: Vec<u32> = (0..selected.len())
+        .filter(|&token| selected[token] != 0)
+        .map(|token| token as u32)
+        .collect();
     let softmax = Softmax::new(step, semantics);
     let arrays = match &step.batch.arrays {
         Arrays::Host(arrays) => arrays,
@@ -21,7 +28,12 @@ pub(crate) fn supports(step: &Step, selected: &[u8], semantics: &Semantics, thre
     };
     let mut supports = Supports::without_pairs(step, semantics, tokens.len());
     let work = tokens.len() * (step.batch.width + 64 * softmax.columns);
-    let collector = Collector { step, arrays, softmax: &softmax, semantics };
+    let collector = Collector {
+        step,
+        arrays,
+        softmax: &softmax,
+        semantics,
+    };
     let collect = |part: Range<usize>| collector.collect(&tokens[part]);
     for part in parallel::map_parts(threads, tokens.len(), usize::MAX, work, collect) {
         supports.append(part?);
@@ -39,7 +51,12 @@ struct Collector<'a> {
 
 impl Collector<'_> {
     fn collect(&self, tokens: &[u32]) -> Result<Supports, Error> {
-        let Self { step, arrays, softmax, semantics } = *self;
+        let Self {
+            step,
+            arrays,
+            softmax,
+            semantics,
+        } = *self;
         let mut supports = Supports::without_pairs(step, semantics, tokens.len());
         let mut pairs = HostPairs::default();
         pairs.reserve(tokens.len() * (softmax.columns + 1));
@@ -47,7 +64,8 @@ impl Collector<'_> {
             let (ids, logits) = self.top(token);
             step.batch.check_ids(token, ids)?;
             let feature = step.feature(token, semantics);
-            let norm = cpu::squared_norm(&arrays.hidden[feature * step.batch.width..][..step.batch.width]);
+            let norm =
+                cpu::squared_norm(&arrays.hidden[feature * step.batch.width..][..step.batch.width]);
             let signal = step.signal(token, semantics);
             let finite = norm.is_finite()
                 && signal.is_finite()
@@ -70,7 +88,10 @@ impl Collector<'_> {
     fn top(&self, token: usize) -> (&[u32], &[f32]) {
         let start = token * self.step.batch.k;
         let columns = self.softmax.columns;
-        (&self.arrays.topk_ids[start..][..columns], &self.arrays.topk_logits[start..][..columns])
+        (
+            &self.arrays.topk_ids[start..][..columns],
+            &self.arrays.topk_logits[start..][..columns],
+        )
     }
 
     /// Adds a token's pairs.
@@ -86,9 +107,14 @@ impl Collector<'_> {
             pairs.rows.push(action);
             pairs.logits.push(self.arrays.action_logits[token]);
         }
-        pairs.pi.extend(pairs.logits[start..].iter().map(|&x| f64::from(x)));
+        pairs
+            .pi
+            .extend(pairs.logits[start..].iter().map(|&x| f64::from(x)));
         let tail = if softmax.full {
-            softmax.share(&mut pairs.pi[start..], f64::from(self.arrays.logsumexp[token]))
+            softmax.share(
+                &mut pairs.pi[start..],
+                f64::from(self.arrays.logsumexp[token]),
+            )
         } else {
             softmax.normalise(&mut pairs.pi[start..]);
             0.0

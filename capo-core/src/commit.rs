@@ -26,7 +26,10 @@ impl CurvatureModel {
     /// the prepared tokens of each row. A step that is counted without a kept token adds their gradient too.
     pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
         prepared.step.batch.check_per_token("keep", keep.len())?;
-        let weights: Vec<f32> = keep.iter().map(|&keep| f32::from(u8::from(keep != 0))).collect();
+        let weights: Vec<f32> = keep
+            .iter()
+            .map(|&keep| f32::from(u8::from(keep != 0)))
+            .collect();
         self.commit_weighted(prepared, &weights)
     }
 
@@ -46,13 +49,26 @@ impl CurvatureModel {
     /// each rank updates its moments with the total. The traffic is 8 D bytes for each row that any rank touched,
     /// twice that with [`SecondMoment::KeptAndRejected`]. If one rank fails, no rank's moments change, and each rank
     /// returns an error. On a device a rank's sums are `f32`, and cross to the host and back.
-    pub fn commit_over(&mut self, prepared: &Prepared, weights: &[f32], ranks: &dyn Ranks) -> Result<(), Error> {
+    pub fn commit_over(
+        &mut self,
+        prepared: &Prepared,
+        weights: &[f32],
+        ranks: &dyn Ranks,
+    ) -> Result<(), Error> {
         let part = self.part(prepared, weights);
         let Prepared { step, supports } = prepared;
-        let Semantics { untouched_rows, moment_input, moment_update, rejected_batch, .. } = self.semantics;
+        let Semantics {
+            untouched_rows,
+            moment_input,
+            moment_update,
+            rejected_batch,
+            ..
+        } = self.semantics;
         let adam = step.optimizer.adam(self.moments.steps(), untouched_rows);
         let idle = moment_update == MomentUpdate::WithThresholds && !self.acceptance.tests();
-        let (Some(adam), false, None) = (adam, idle, step.moments) else { return part.map(|_| ()) };
+        let (Some(adam), false, None) = (adam, idle, step.moments) else {
+            return part.map(|_| ());
+        };
         let whole = self.agree(prepared, part.as_ref(), ranks);
         let (part, whole) = (part?, whole?);
         if whole.kept == 0 && rejected_batch == RejectedBatch::NoStep {
@@ -63,15 +79,37 @@ impl CurvatureModel {
         }
         let factor = |n: usize| f64::from(weights[supports.position(n)]);
         let intake = |subset, divisor: i64, factor: &dyn Fn(usize) -> f64| {
-            Intake::new(subset, step, supports, (moment_input, divisor as f64), factor)
+            Intake::new(
+                subset,
+                step,
+                supports,
+                (moment_input, divisor as f64),
+                factor,
+            )
         };
         let kept = intake(part.kept, whole.divisors[0], &factor);
-        let everything = part.everything.map(|everything| intake(everything, whole.divisors[1], &|_| 1.0));
-        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: moment_input };
-        let update = Update { prepared, taken, adam: &adam, semantics: &self.semantics, ranks };
+        let everything = part
+            .everything
+            .map(|everything| intake(everything, whole.divisors[1], &|_| 1.0));
+        let taken = Taken {
+            kept: &kept,
+            everything: everything.as_ref(),
+            kind: moment_input,
+        };
+        let update = Update {
+            prepared,
+            taken,
+            adam: &adam,
+            semantics: &self.semantics,
+            ranks,
+        };
         match (&mut self.moments, &supports.pairs) {
-            (Store::Host(moments), Pairs::Host(pairs)) => update.on_host(moments, pairs, self.threads),
-            (Store::Cuda(moments), Pairs::Cuda(pairs)) if ranks.size() > 1 => update.on_device(moments, pairs),
+            (Store::Host(moments), Pairs::Host(pairs)) => {
+                update.on_host(moments, pairs, self.threads)
+            }
+            (Store::Cuda(moments), Pairs::Cuda(pairs)) if ranks.size() > 1 => {
+                update.on_device(moments, pairs)
+            }
             (Store::Cuda(moments), Pairs::Cuda(pairs)) => {
                 moments.update(pairs, &update.taken, &adam, &self.semantics, supports.slope)
             }
@@ -83,19 +121,36 @@ impl CurvatureModel {
     fn part(&self, prepared: &Prepared, weights: &[f32]) -> Result<Part, Error> {
         let Prepared { step, supports } = prepared;
         step.batch.check_per_token("weights", weights.len())?;
-        if let Some(at) = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+        if let Some(at) = weights
+            .iter()
+            .position(|weight| !(weight.is_finite() && *weight >= 0.0))
+        {
             let weight = weights[at];
-            return Err(Error::new(format!("`weights` has {weight} at {at}, expected finite numbers of at least 0")));
+            return Err(Error::new(format!(
+                "`weights` has {weight} at {at}, expected finite numbers of at least 0"
+            )));
         }
-        let keep: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let keep: Vec<u8> = weights
+            .iter()
+            .map(|&weight| u8::from(weight > 0.0))
+            .collect();
         let kept = prepared.kept(&keep)?;
         let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
             .then(|| Subsets::new(supports, &step.batch, Granularity::Batch));
-        Ok(Part { kept, everything, moved: self.moments.moved_to(&step.batch)? })
+        Ok(Part {
+            kept,
+            everything,
+            moved: self.moments.moved_to(&step.batch)?,
+        })
     }
 
     /// Sends this rank's part to the other ranks, and receives theirs.
-    fn agree(&self, prepared: &Prepared, part: Result<&Part, &Error>, ranks: &dyn Ranks) -> Result<Whole, Error> {
+    fn agree(
+        &self,
+        prepared: &Prepared,
+        part: Result<&Part, &Error>,
+        ranks: &dyn Ranks,
+    ) -> Result<Whole, Error> {
         let Prepared { step, supports } = prepared;
         let divisor = |subset: &Subsets| {
             let divisors = subset.divisors(step, supports, self.semantics.moment_input);
@@ -103,11 +158,20 @@ impl CurvatureModel {
         };
         let told = match part {
             Err(_) => vec![],
-            Ok(Part { kept, everything, .. }) => {
+            Ok(Part {
+                kept, everything, ..
+            }) => {
                 let of_everything = everything.as_ref().map_or(-1, divisor);
                 let (vocab_size, width) = (step.batch.vocab_size as i64, step.batch.width as i64);
                 let size = kept.size() as i64;
-                vec![self.moments.steps() as i64, vocab_size, width, size, divisor(kept), of_everything]
+                vec![
+                    self.moments.steps() as i64,
+                    vocab_size,
+                    width,
+                    size,
+                    divisor(kept),
+                    of_everything,
+                ]
             }
         };
         Whole::of(&ranks.gather(&told)?)
@@ -139,8 +203,13 @@ impl Whole {
             return Err(gave_up(rank));
         }
         let of = |at: usize| told.iter().map(move |told| told[at]);
-        for (at, what) in ["steps taken in", "vocabulary", "width"].into_iter().enumerate() {
-            let mut differing = of(at).enumerate().filter(|(_, value)| *value != told[0][at]);
+        for (at, what) in ["steps taken in", "vocabulary", "width"]
+            .into_iter()
+            .enumerate()
+        {
+            let mut differing = of(at)
+                .enumerate()
+                .filter(|(_, value)| *value != told[0][at]);
             if let Some((rank, value)) = differing.next() {
                 let first = told[0][at];
                 return Err(Error::new(format!(
@@ -153,7 +222,10 @@ impl Whole {
                 "the ranks' optimizers differ in whether they remember what was rejected (give all ranks the same)",
             ));
         }
-        Ok(Self { kept: of(3).sum(), divisors: [of(4).sum(), of(5).sum()] })
+        Ok(Self {
+            kept: of(3).sum(),
+            divisors: [of(4).sum(), of(5).sum()],
+        })
     }
 }
 
@@ -167,24 +239,50 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    fn on_host(&self, moments: &mut Moments, pairs: &HostPairs, threads: usize) -> Result<(), Error> {
+    fn on_host(
+        &self,
+        moments: &mut Moments,
+        pairs: &HostPairs,
+        threads: usize,
+    ) -> Result<(), Error> {
         let Prepared { step, supports } = self.prepared;
-        let Arrays::Host(arrays) = &step.batch.arrays else { unreachable!("host pairs come from host arrays") };
-        let Semantics { untouched_rows, state_dtype, .. } = *self.semantics;
+        let Arrays::Host(arrays) = &step.batch.arrays else {
+            unreachable!("host pairs come from host arrays")
+        };
+        let Semantics {
+            untouched_rows,
+            state_dtype,
+            ..
+        } = *self.semantics;
         let mut gradients = Gradients::taken_in(supports, pairs, &self.taken, self.ranks)?;
         if untouched_rows == UntouchedRows::Decay {
             // A zero gradient only decays a row, and the decay is applied when the row is next read.
             gradients.retain_nonzero();
         }
         let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);
-        let features = cpu::Features { hidden: arrays.hidden, width, positions: &supports.features, threads };
+        let features = cpu::Features {
+            hidden: arrays.hidden,
+            width,
+            positions: &supports.features,
+            threads,
+        };
         // The sums of other ranks must arrive before anything changes.
-        let sums = if self.ranks.size() > 1 { Some(self.sums(features, &gradients)?) } else { None };
+        let sums = if self.ranks.size() > 1 {
+            Some(self.sums(features, &gradients)?)
+        } else {
+            None
+        };
         (moments.vocab_size, moments.width) = (vocab_size, width);
         let steps = moments.steps;
-        let rows: Vec<u32> = sums.as_ref().map_or_else(|| gradients.rows().collect(), |sums| sums.ids.clone());
+        let rows: Vec<u32> = sums
+            .as_ref()
+            .map_or_else(|| gradients.rows().collect(), |sums| sums.ids.clone());
         let target = |slot| update::Moments::of(slot, steps, self.adam, state_dtype);
-        let targets = moments.rows_mut(rows.into_iter()).into_iter().map(target).collect();
+        let targets = moments
+            .rows_mut(rows.into_iter())
+            .into_iter()
+            .map(target)
+            .collect();
         match sums {
             // No sum leaves the registers here.
             None => update::sum_rows(features, &gradients, targets),
@@ -197,11 +295,25 @@ impl Update<'_> {
     /// The update on a device, with the sums of the other ranks.
     fn on_device(&self, moments: &mut cuda::Moments, pairs: &cuda::Pairs) -> Result<(), Error> {
         let Prepared { step, supports } = self.prepared;
-        let Arrays::Cuda(arrays) = &step.batch.arrays else { unreachable!("a device's pairs come from its arrays") };
+        let Arrays::Cuda(arrays) = &step.batch.arrays else {
+            unreachable!("a device's pairs come from its arrays")
+        };
         let dims = (step.batch.vocab_size, step.batch.width);
-        let local = cuda::Local::of(pairs, &self.taken, arrays, dims, self.semantics, supports.slope);
+        let local = cuda::Local::of(
+            pairs,
+            &self.taken,
+            arrays,
+            dims,
+            self.semantics,
+            supports.slope,
+        );
         let rows = local.as_ref().map(cuda::Local::rows).map_err(Clone::clone);
-        let mut sums = RowSums::zero(rows, self.taken.everything.is_some(), step.batch.width, self.ranks)?;
+        let mut sums = RowSums::zero(
+            rows,
+            self.taken.everything.is_some(),
+            step.batch.width,
+            self.ranks,
+        )?;
         local?.put(&mut sums, self.ranks)?;
         sums.reduce(self.ranks)?;
         moments.take_in(&sums, arrays, self.adam, self.semantics)
@@ -209,7 +321,12 @@ impl Update<'_> {
 
     /// The gradients of all ranks.
     fn sums(&self, features: cpu::Features, gradients: &Gradients) -> Result<RowSums, Error> {
-        let mut sums = RowSums::zero(Ok(gradients.rows()), gradients.everything.is_some(), features.width, self.ranks)?;
+        let mut sums = RowSums::zero(
+            Ok(gradients.rows()),
+            gradients.everything.is_some(),
+            features.width,
+            self.ranks,
+        )?;
         update::add_up(features, gradients, &mut sums);
         sums.reduce(self.ranks)?;
         Ok(sums)

@@ -38,7 +38,12 @@ pub(crate) struct HostEffects<'a> {
 impl HostEffects<'_> {
     /// `[N]`: effects on all tokens, where each token is a subset of its own.
     pub fn of_tokens(&self, weights: &[f64]) -> Vec<Effect> {
-        let Proposer { step, supports, threads, .. } = self.proposer;
+        let Proposer {
+            step,
+            supports,
+            threads,
+            ..
+        } = self.proposer;
         let adam = self.proposer.adam();
         let block = |tokens: Range<usize>| {
             let start = tokens.start;
@@ -53,16 +58,36 @@ impl HostEffects<'_> {
                 v = rest;
                 let reaction = self.reaction(n, own);
                 let slope = weights[n] * supports.signals[n] * supports.slope * reaction.s;
-                Effect { reaction, slope, squared_norm }
+                Effect {
+                    reaction,
+                    slope,
+                    squared_norm,
+                }
             };
-            squared_norms.into_iter().enumerate().map(effect).collect::<Vec<_>>()
+            squared_norms
+                .into_iter()
+                .enumerate()
+                .map(effect)
+                .collect::<Vec<_>>()
         };
         let work = self.pairs.rows.len() * if adam.is_some() { step.batch.width } else { 64 };
-        parallel::map_parts(*threads, supports.len(), BLOCK / step.batch.width, work, block).concat()
+        parallel::map_parts(
+            *threads,
+            supports.len(),
+            BLOCK / step.batch.width,
+            work,
+            block,
+        )
+        .concat()
     }
 
     /// Projections of some tokens' pairs on the direction of the token's own gradient, and each token's `‖D‖²`.
-    fn token_proposals(&self, tokens: Range<usize>, weights: &[f64], adam: &Adam) -> (Vec<f64>, Vec<f64>) {
+    fn token_proposals(
+        &self,
+        tokens: Range<usize>,
+        weights: &[f64],
+        adam: &Adam,
+    ) -> (Vec<f64>, Vec<f64>) {
         let (first, start) = (self.pairs.of(tokens.start).start, tokens.start);
         let mut squared_norms = vec![0.0; tokens.len()];
         let gradients = Gradients::of_tokens(self.proposer.supports, self.pairs, tokens, weights);
@@ -92,20 +117,51 @@ impl HostEffects<'_> {
 
     /// `[N]`: effect on each token of the step that its subset proposes.
     pub fn of_subsets(&self, subsets: &Subsets, weights: &[f64]) -> Vec<Effect> {
-        let Proposer { supports, semantics, .. } = self.proposer;
-        let gradients = Gradients::of(supports, self.pairs, subsets, semantics.subset_weights, weights);
+        let Proposer {
+            supports,
+            semantics,
+            ..
+        } = self.proposer;
+        let gradients = Gradients::of(
+            supports,
+            self.pairs,
+            subsets,
+            semantics.subset_weights,
+            weights,
+        );
         let adam = self.proposer.adam();
-        let projections = cpu::subset_projections(self.features, &gradients, self.source, adam.as_ref());
+        let projections =
+            cpu::subset_projections(self.features, &gradients, self.source, adam.as_ref());
         let mut v = vec![0.0; self.pairs.rows.len()];
-        let (mut slopes, mut squared_norms) = (vec![0.0; supports.len()], vec![0.0; supports.len()]);
-        for ((pair, projection), coefficient) in gradients.pairs.iter().zip(&projections).zip(&gradients.coefficients) {
+        let (mut slopes, mut squared_norms) =
+            (vec![0.0; supports.len()], vec![0.0; supports.len()]);
+        for ((pair, projection), coefficient) in gradients
+            .pairs
+            .iter()
+            .zip(&projections)
+            .zip(&gradients.coefficients)
+        {
             let (index, token) = (pair.index as usize, pair.token as usize);
-            v[index] = if adam.is_some() { self.with_decay(pair, projection) } else { projection.v };
+            v[index] = if adam.is_some() {
+                self.with_decay(pair, projection)
+            } else {
+                projection.v
+            };
             squared_norms[token] += projection.squared_norm;
             slopes[token] += coefficient * v[index];
         }
-        let reactions = self.reactions(&v).into_iter().zip(slopes).zip(squared_norms);
-        reactions.map(|((reaction, slope), squared_norm)| Effect { reaction, slope, squared_norm }).collect()
+        let reactions = self
+            .reactions(&v)
+            .into_iter()
+            .zip(slopes)
+            .zip(squared_norms);
+        reactions
+            .map(|((reaction, slope), squared_norm)| Effect {
+                reaction,
+                slope,
+                squared_norm,
+            })
+            .collect()
     }
 
     /// A projection with Adam's weight decay, under which a logit loses a fraction of itself.
@@ -125,7 +181,9 @@ impl HostEffects<'_> {
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
         let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
         let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();
-        let Proposer { supports, threads, .. } = self.proposer;
+        let Proposer {
+            supports, threads, ..
+        } = self.proposer;
         parallel::map_parts(*threads, supports.len(), usize::MAX, 64 * v.len(), part).concat()
     }
 }

@@ -17,8 +17,15 @@ impl Error {
 }
 
 /// An error with `sentence` unless `holds`.
-pub(crate) fn ensure<S: Into<String>>(holds: bool, sentence: impl FnOnce() -> S) -> Result<(), Error> {
-    if holds { Ok(()) } else { Err(Error::new(sentence())) }
+pub(crate) fn ensure<S: Into<String>>(
+    holds: bool,
+    sentence: impl FnOnce() -> S,
+) -> Result<(), Error> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::new(sentence()))
+    }
 }
 
 impl fmt::Display for Error {

@@ -25,8 +25,12 @@ pub(crate) struct Pair {
 impl Pair {
     /// All pairs of a token, in the supports' order.
     fn of(pairs: &HostPairs, token: usize, subset: u32) -> impl Iterator<Item = Self> {
-        let pair =
-            move |index: usize| Self { subset, row: pairs.rows[index], token: token as u32, index: index as u32 };
+        let pair = move |index: usize| Self {
+            subset,
+            row: pairs.rows[index],
+            token: token as u32,
+            index: index as u32,
+        };
         pairs.of(token).map(pair)
     }
 
@@ -50,13 +54,22 @@ pub(crate) struct Gradients {
 impl Gradients {
     /// Gradients of the tokens that are in a subset. `weights`, `[N]`, holds one weight per token;
     /// [`Weights::RowMean`] replaces them by its own.
-    pub fn of(supports: &Supports, own: &HostPairs, subsets: &Subsets, kind: Weights, weights: &[f64]) -> Self {
+    pub fn of(
+        supports: &Supports,
+        own: &HostPairs,
+        subsets: &Subsets,
+        kind: Weights,
+        weights: &[f64],
+    ) -> Self {
         let pairs = by_row(own, subsets);
         let weights: Vec<f64> = if kind == Weights::RowMean {
             let share = |run: &[Pair]| vec![1.0 / run.len() as f64; run.len()];
             pairs.chunk_by(Pair::shares_row).flat_map(share).collect()
         } else {
-            pairs.iter().map(|pair| weights[pair.token as usize]).collect()
+            pairs
+                .iter()
+                .map(|pair| weights[pair.token as usize])
+                .collect()
         };
         Self::weighed(pairs, &weights, supports, own)
     }
@@ -66,20 +79,45 @@ impl Gradients {
     /// # Errors
     ///
     /// When the ranks cannot reach each other.
-    pub fn taken_in(supports: &Supports, own: &HostPairs, taken: &Taken, ranks: &dyn Ranks) -> Result<Self, Error> {
-        let &Taken { kept, everything, kind } = taken;
+    pub fn taken_in(
+        supports: &Supports,
+        own: &HostPairs,
+        taken: &Taken,
+        ranks: &dyn Ranks,
+    ) -> Result<Self, Error> {
+        let &Taken {
+            kept,
+            everything,
+            kind,
+        } = taken;
         let pairs = by_row(own, &everything.unwrap_or(kept).subset);
         let coefficients = |intake: &Intake| -> Result<Vec<f64>, Error> {
-            let mut weights: Vec<f64> = pairs.iter().map(|pair| intake.weights[pair.token as usize]).collect();
+            let mut weights: Vec<f64> = pairs
+                .iter()
+                .map(|pair| intake.weights[pair.token as usize])
+                .collect();
             if kind == Weights::RowMean {
-                let runs = pairs.chunk_by(Pair::shares_row).zip(row_tokens(&pairs, intake, ranks)?);
-                let divisors = runs.flat_map(|(run, tokens)| std::iter::repeat_n(tokens, run.len()));
-                weights.iter_mut().zip(divisors).for_each(|(weight, divisor)| *weight /= divisor);
+                let runs = pairs
+                    .chunk_by(Pair::shares_row)
+                    .zip(row_tokens(&pairs, intake, ranks)?);
+                let divisors =
+                    runs.flat_map(|(run, tokens)| std::iter::repeat_n(tokens, run.len()));
+                weights
+                    .iter_mut()
+                    .zip(divisors)
+                    .for_each(|(weight, divisor)| *weight /= divisor);
             }
             Ok(coefficients(&pairs, &weights, supports, own))
         };
-        let (kept, everything) = (coefficients(kept)?, everything.map(coefficients).transpose()?);
-        Ok(Self { coefficients: kept, pairs, everything })
+        let (kept, everything) = (
+            coefficients(kept)?,
+            everything.map(coefficients).transpose()?,
+        );
+        Ok(Self {
+            coefficients: kept,
+            pairs,
+            everything,
+        })
     }
 
     /// The rows; ascending if the pairs belong to one subset.
@@ -88,22 +126,39 @@ impl Gradients {
     }
 
     /// Gradients of single tokens, sorted by row and token as in one subset, so that a row's pairs are processed together.
-    pub fn of_tokens(supports: &Supports, own: &HostPairs, tokens: Range<usize>, weights: &[f64]) -> Self {
+    pub fn of_tokens(
+        supports: &Supports,
+        own: &HostPairs,
+        tokens: Range<usize>,
+        weights: &[f64],
+    ) -> Self {
         let mut pairs: Vec<Pair> = tokens.flat_map(|token| Pair::of(own, token, 0)).collect();
         sort_by(&mut pairs, |pair| pair.row);
-        let weights: Vec<f64> = pairs.iter().map(|pair| weights[pair.token as usize]).collect();
+        let weights: Vec<f64> = pairs
+            .iter()
+            .map(|pair| weights[pair.token as usize])
+            .collect();
         Self::weighed(pairs, &weights, supports, own)
     }
 
     /// Gradients with a weight for each pair, `[P]`.
     fn weighed(pairs: Vec<Pair>, weights: &[f64], supports: &Supports, own: &HostPairs) -> Self {
-        Self { coefficients: coefficients(&pairs, weights, supports, own), pairs, everything: None }
+        Self {
+            coefficients: coefficients(&pairs, weights, supports, own),
+            pairs,
+            everything: None,
+        }
     }
 
     /// Removes the pairs that add nothing, even with no token rejected.
     pub fn retain_nonzero(&mut self) {
-        let adds: Vec<bool> =
-            self.everything.as_ref().unwrap_or(&self.coefficients).iter().map(|&c| c != 0.0).collect();
+        let adds: Vec<bool> = self
+            .everything
+            .as_ref()
+            .unwrap_or(&self.coefficients)
+            .iter()
+            .map(|&c| c != 0.0)
+            .collect();
         retain(&mut self.pairs, &adds);
         retain(&mut self.coefficients, &adds);
         if let Some(everything) = &mut self.everything {
@@ -120,28 +175,43 @@ fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
 /// `[P]`: for each of the `pairs`, sorted by row, the number of tokens of `intake` in its row over all ranks, at least 1.
 fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
     let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
-    let own =
-        pairs.chunk_by(Pair::shares_row).map(|run| [i64::from(run[0].row), run.iter().filter(holds).count() as i64]);
+    let own = pairs.chunk_by(Pair::shares_row).map(|run| {
+        [
+            i64::from(run[0].row),
+            run.iter().filter(holds).count() as i64,
+        ]
+    });
     let own: Vec<i64> = own.flatten().collect();
     let tokens = total_tokens(&own, ranks)?;
-    Ok(own.chunks_exact(2).map(|pair| tokens(pair[0] as u32)).collect())
+    Ok(own
+        .chunks_exact(2)
+        .map(|pair| tokens(pair[0] as u32))
+        .collect())
 }
 
 /// The number of tokens in a row over all ranks, at least 1. `own` holds this rank's rows and numbers, alternately.
-pub(crate) fn total_tokens(own: &[i64], ranks: &dyn Ranks) -> Result<impl Fn(u32) -> f64 + use<>, Error> {
+pub(crate) fn total_tokens(
+    own: &[i64],
+    ranks: &dyn Ranks,
+) -> Result<impl Fn(u32) -> f64 + use<>, Error> {
     let mut tokens = HashMap::new();
     for told in ranks.gather(own)? {
         for pair in told.chunks_exact(2) {
             *tokens.entry(pair[0]).or_insert(0) += pair[1];
         }
     }
-    Ok(move |row: u32| tokens.get(&i64::from(row)).map_or(1, |&count: &i64| count.max(1)) as f64)
+    Ok(move |row: u32| {
+        tokens
+            .get(&i64::from(row))
+            .map_or(1, |&count: &i64| count.max(1)) as f64
+    })
 }
 
 /// `[P]`: coefficient of each pair's feature; `weights`, `[P]`, are those of the pairs.
 fn coefficients(pairs: &[Pair], weights: &[f64], supports: &Supports, own: &HostPairs) -> Vec<f64> {
     let coefficient = |(pair, weight): (&Pair, &f64)| {
-        weight * (supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize])
+        weight
+            * (supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize])
     };
     pairs.iter().zip(weights).map(coefficient).collect()
 }
@@ -190,14 +260,26 @@ mod tests {
 
     #[test]
     fn sorting_is_stable_at_any_size_and_range() {
-        for (count, largest) in [(0, 9), (100, 1 << 20), (5000, 0), (5000, 40), (5000, 151_936), (9000, u32::MAX)] {
+        for (count, largest) in [
+            (0, 9),
+            (100, 1 << 20),
+            (5000, 0),
+            (5000, 40),
+            (5000, 151_936),
+            (9000, u32::MAX),
+        ] {
             let mut state = 1u32;
             let pair = |index| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                Pair { row: ((u64::from(state) * u64::from(largest)) >> 32) as u32, index, ..Pair::default() }
+                Pair {
+                    row: ((u64::from(state) * u64::from(largest)) >> 32) as u32,
+                    index,
+                    ..Pair::default()
+                }
             };
             let mut pairs: Vec<Pair> = (0..count).map(pair).collect();
-            let mut expected: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.row, pair.index)).collect();
+            let mut expected: Vec<(u32, u32)> =
+                pairs.iter().map(|pair| (pair.row, pair.index)).collect();
             expected.sort();
             sort_by(&mut pairs, |pair| pair.row);
             let got: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.row, pair.index)).collect();

@@ -36,9 +36,17 @@ impl Intake {
     ) -> Self {
         let base = match kind {
             Weights::RowMean => vec![1.0; supports.len()],
-            Weights::TokenMean | Weights::Loss => subset.weights_by(step, supports, kind, &[divisor]),
+            Weights::TokenMean | Weights::Loss => {
+                subset.weights_by(step, supports, kind, &[divisor])
+            }
         };
-        let weight = |(n, base): (usize, f64)| if subset.holds(n) { base * factor(n) } else { 0.0 };
+        let weight = |(n, base): (usize, f64)| {
+            if subset.holds(n) {
+                base * factor(n)
+            } else {
+                0.0
+            }
+        };
         let weights = base.into_iter().enumerate().map(weight).collect();
         Self { subset, weights }
     }
@@ -46,6 +54,9 @@ impl Intake {
     /// The first `held` of `count` tokens, with weight 1 each.
     pub fn ones(count: usize, held: usize) -> Self {
         let weights = (0..count).map(|n| f64::from(u8::from(n < held))).collect();
-        Self { subset: Subsets::first(held, count), weights }
+        Self {
+            subset: Subsets::first(held, count),
+            weights,
+        }
     }
 }

@@ -55,13 +55,25 @@ pub struct HostArrays<'a> {
 impl LastLayer<'_> {
     /// Checks that dimensions and lengths agree; an error names the first array with a wrong length.
     pub fn check(&self) -> Result<(), Error> {
-        let &Self { completions, group_size, k, width, vocab_size, .. } = self;
-        ensure(width > 0, || "`width` is 0, expected at least 1 (pass the last layer's input width)")?;
+        let &Self {
+            completions,
+            group_size,
+            k,
+            width,
+            vocab_size,
+            ..
+        } = self;
+        ensure(
+            width > 0,
+            || "`width` is 0, expected at least 1 (pass the last layer's input width)",
+        )?;
         ensure((1..=1 << 32).contains(&(vocab_size as u64)), || {
             format!("`vocab_size` is {vocab_size}, expected 1 to 2^32 (ids are 32-bit)")
         })?;
         ensure((1..=vocab_size).contains(&k), || {
-            format!("`k` is {k}, expected 1 to the vocabulary size {vocab_size} (keep that many logits per token)")
+            format!(
+                "`k` is {k}, expected 1 to the vocabulary size {vocab_size} (keep that many logits per token)"
+            )
         })?;
         let [hidden, topk_ids, topk_logits, action_logits, logsumexp] = match &self.arrays {
             Arrays::Host(host) => [
@@ -80,27 +92,37 @@ impl LastLayer<'_> {
         self.check_per_token("action_logits", action_logits)?;
         self.check_per_token("logsumexp", logsumexp)?;
         self.check_size()?;
-        ensure(group_size > 0 && completions.is_multiple_of(group_size), || {
-            format!(
-                "`group_size` is {group_size}, expected a divisor of the {completions} completions (pass the completions per prompt)"
-            )
-        })
+        ensure(
+            group_size > 0 && completions.is_multiple_of(group_size),
+            || {
+                format!(
+                    "`group_size` is {group_size}, expected a divisor of the {completions} completions (pass the completions per prompt)"
+                )
+            },
+        )
     }
 
     /// Checks that 32 bits suffice to number the pairs of token and row.
     fn check_size(&self) -> Result<(), Error> {
         let (tokens, rows) = (self.completions * self.tokens, self.k + 1);
-        ensure(tokens.checked_mul(rows).is_some_and(|pairs| pairs < u32::MAX as usize), || {
-            format!(
-                "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
-            )
-        })
+        ensure(
+            tokens
+                .checked_mul(rows)
+                .is_some_and(|pairs| pairs < u32::MAX as usize),
+            || {
+                format!(
+                    "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
+                )
+            },
+        )
     }
 
     /// Checks the ids of the token at flat position `token`.
     pub(crate) fn check_ids(&self, token: usize, ids: &[u32]) -> Result<(), Error> {
         let outside = |&&id: &&u32| id as usize >= self.vocab_size;
-        let Some(id) = ids.iter().chain([&self.action_ids[token]]).find(outside) else { return Ok(()) };
+        let Some(id) = ids.iter().chain([&self.action_ids[token]]).find(outside) else {
+            return Ok(());
+        };
         Err(Error::new(format!(
             "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
             token % self.tokens,
@@ -113,7 +135,9 @@ impl LastLayer<'_> {
     pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
         let (v, d) = (self.vocab_size, self.width);
         ensure(v.checked_mul(d) == Some(length), || {
-            format!("`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)")
+            format!(
+                "`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)"
+            )
         })
     }
 
@@ -123,10 +147,17 @@ impl LastLayer<'_> {
     }
 
     fn check_length(&self, name: &str, shape: &str, got: usize, inner: usize) -> Result<(), Error> {
-        let expected = self.completions.checked_mul(self.tokens).and_then(|n| n.checked_mul(inner));
+        let expected = self
+            .completions
+            .checked_mul(self.tokens)
+            .and_then(|n| n.checked_mul(inner));
         let (b, t) = (self.completions, self.tokens);
         ensure(expected == Some(got), || {
-            let inner = if shape == "[B, T]" { String::new() } else { format!(" x {inner}") };
+            let inner = if shape == "[B, T]" {
+                String::new()
+            } else {
+                format!(" x {inner}")
+            };
             format!(
                 "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
             )

@@ -99,8 +99,9 @@ pub use optimizer::{OptimizerKind, OptimizerModel, SecondMoment};
 pub use policy::Policy;
 pub use ranks::{OneRank, Ranks};
 pub use semantics::{
-    CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
-    RejectedBatch, Semantics, StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
+    CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction,
+    PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
+    TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
 pub use step::{HostMoments, Loss, MomentArrays, Reduction, Step};
 pub use subset::Granularity;

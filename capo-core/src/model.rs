@@ -54,23 +54,37 @@ impl CurvatureModel {
     ///
     /// An error for a NaN threshold, an empty range, groups in the authors' semantics, or switches that contradict
     /// each other.
-    pub fn new(acceptance: Acceptance, granularity: Granularity, semantics: Semantics) -> Result<Self, Error> {
+    pub fn new(
+        acceptance: Acceptance,
+        granularity: Granularity,
+        semantics: Semantics,
+    ) -> Result<Self, Error> {
         acceptance.check()?;
         ensure(
             granularity != Granularity::Group || semantics != Semantics::AUTHORS,
             || "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
         )?;
         ensure(
-            semantics.probabilities != Probabilities::Full || semantics.temperature == Temperature::Loss,
+            semantics.probabilities != Probabilities::Full
+                || semantics.temperature == Temperature::Loss,
             || "`probabilities` is `full`, which is known at the loss's temperature only (set `temperature` to `loss`)",
         )?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { acceptance, granularity, semantics, threads, moments: Store::Host(Moments::default()) })
+        Ok(Self {
+            acceptance,
+            granularity,
+            semantics,
+            threads,
+            moments: Store::Host(Moments::default()),
+        })
     }
 
     /// Sets the number of threads to at most `threads`, at least 1; results do not depend on it.
     pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
+        Self {
+            threads: threads.max(1),
+            ..self
+        }
     }
 
     /// Collects the model's inputs for the tokens with `mask[b, t] != 0`; `mask` is `[B, T]`.
@@ -80,10 +94,14 @@ impl CurvatureModel {
         step.check(&self.semantics)?;
         step.batch.check_per_token("mask", mask.len())?;
         if step.moments.is_none() {
-            self.moments.check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
+            self.moments
+                .check_dims(step.batch.vocab_size, step.batch.width, "the batch has")?;
         }
         let supports = collect::supports(step, mask, &self.semantics, self.threads)?;
-        Ok(Prepared { step: *step, supports })
+        Ok(Prepared {
+            step: *step,
+            supports,
+        })
     }
 
     /// The bounds within which subsets are kept.
@@ -101,7 +119,11 @@ impl CurvatureModel {
     }
 
     /// Like [`assess`](Self::assess), with other thresholds.
-    pub fn assess_by(&self, prepared: &Prepared, acceptance: &Acceptance) -> Result<Assessment, Error> {
+    pub fn assess_by(
+        &self,
+        prepared: &Prepared,
+        acceptance: &Acceptance,
+    ) -> Result<Assessment, Error> {
         let Prepared { step, supports } = prepared;
         let subsets = Subsets::new(supports, &step.batch, self.granularity);
         let own = self.moments_at(step)?;
@@ -120,8 +142,15 @@ impl CurvatureModel {
             assessment.refuse(token);
         }
         let threshold = acceptance.fisher_threshold;
-        assessment.certificate =
-            Certificate::of(step, supports, &subsets, &shifts, &assessment.keep, threshold, &self.semantics);
+        assessment.certificate = Certificate::of(
+            step,
+            supports,
+            &subsets,
+            &shifts,
+            &assessment.keep,
+            threshold,
+            &self.semantics,
+        );
         Ok(assessment)
     }
 
@@ -134,8 +163,20 @@ impl CurvatureModel {
         let tokens = subset.size();
         let own = self.moments_at(&prepared.step)?;
         let proposer = self.proposer(prepared, own.as_ref());
-        let Shift { m_f, m_h, kl, surrogate, .. } = Prediction::new(&proposer, &subset)?.of(0);
-        Ok(BatchShift { m_f, m_h, kl, surrogate, tokens })
+        let Shift {
+            m_f,
+            m_h,
+            kl,
+            surrogate,
+            ..
+        } = Prediction::new(&proposer, &subset)?.of(0);
+        Ok(BatchShift {
+            m_f,
+            m_h,
+            kl,
+            surrogate,
+            tokens,
+        })
     }
 
     /// The unit that is kept or rejected as a whole.
@@ -180,13 +221,25 @@ impl CurvatureModel {
     /// The model's own moments where the batch lies, if they are elsewhere and the step needs them. Moments that were
     /// loaded, or made by a batch elsewhere, stay there until the next commit.
     fn moments_at(&self, step: &Step) -> Result<Option<Store>, Error> {
-        if step.moments.is_none() { self.moments.moved_to(&step.batch) } else { Ok(None) }
+        if step.moments.is_none() {
+            self.moments.moved_to(&step.batch)
+        } else {
+            Ok(None)
+        }
     }
 
     fn proposer<'a>(&'a self, prepared: &'a Prepared, own: Option<&'a Store>) -> Proposer<'a> {
         let Prepared { step, supports } = prepared;
-        let source = step.moments.map_or(Source::Own(own.unwrap_or(&self.moments)), Source::Trainer);
-        Proposer { step, supports, semantics: &self.semantics, source, threads: self.threads }
+        let source = step
+            .moments
+            .map_or(Source::Own(own.unwrap_or(&self.moments)), Source::Trainer);
+        Proposer {
+            step,
+            supports,
+            semantics: &self.semantics,
+            source,
+            threads: self.threads,
+        }
     }
 }
 
@@ -196,11 +249,19 @@ impl Prepared<'_> {
         let batch = &self.step.batch;
         batch.check_per_token("keep", keep.len())?;
         let subset = Subsets::kept(&self.supports, batch, keep);
-        let known = subset.size() + self.supports.not_finite.iter().filter(|&&token| keep[token] != 0).count();
+        let known = subset.size()
+            + self
+                .supports
+                .not_finite
+                .iter()
+                .filter(|&&token| keep[token] != 0)
+                .count();
         let asked = keep.iter().filter(|&&keep| keep != 0).count();
         ensure(known >= asked, || {
             let unknown = asked - known;
-            format!("`keep` has {unknown} tokens that were not prepared (keep only what the prepared mask has)")
+            format!(
+                "`keep` has {unknown} tokens that were not prepared (keep only what the prepared mask has)"
+            )
         })?;
         Ok(subset)
     }

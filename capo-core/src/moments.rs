@@ -37,15 +37,30 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn zero(row: u32, steps: u64, width: usize) -> Self {
-        Self { row, written: steps, exp_avg: vec![0.0; width].into(), exp_avg_sq: vec![0.0; width].into() }
+        Self {
+            row,
+            written: steps,
+            exp_avg: vec![0.0; width].into(),
+            exp_avg_sq: vec![0.0; width].into(),
+        }
     }
 }
 
 impl Moments {
     /// Moments with these slots; `None` if two slots have the same row.
     pub fn new(vocab_size: usize, width: usize, steps: u64, slots: Vec<Slot>) -> Option<Self> {
-        let places: HashMap<u32, usize> = slots.iter().enumerate().map(|(place, slot)| (slot.row, place)).collect();
-        (places.len() == slots.len()).then_some(Self { vocab_size, width, steps, slots, places })
+        let places: HashMap<u32, usize> = slots
+            .iter()
+            .enumerate()
+            .map(|(place, slot)| (slot.row, place))
+            .collect();
+        (places.len() == slots.len()).then_some(Self {
+            vocab_size,
+            width,
+            steps,
+            slots,
+            places,
+        })
     }
 
     /// The moments of `rows`, which must be distinct, in their order and writable; zero for new rows.
@@ -59,7 +74,10 @@ impl Moments {
             wanted.push(place);
         }
         let mut slots: Vec<Option<&mut Slot>> = self.slots.iter_mut().map(Some).collect();
-        wanted.into_iter().filter_map(|place| slots[place].take()).collect()
+        wanted
+            .into_iter()
+            .filter_map(|place| slots[place].take())
+            .collect()
     }
 }
 
@@ -81,12 +99,25 @@ impl<'a> HostSource<'a> {
             Self::Own(moments) => {
                 let slot = &moments.slots[*moments.places.get(&row)?];
                 let age = moments.steps - slot.written;
-                Some(MomentRow { exp_avg: &slot.exp_avg, exp_avg_sq: &slot.exp_avg_sq, age, sign: 1.0 })
+                Some(MomentRow {
+                    exp_avg: &slot.exp_avg,
+                    exp_avg_sq: &slot.exp_avg_sq,
+                    age,
+                    sign: 1.0,
+                })
             }
-            Self::Trainer { exp_avg, exp_avg_sq } => {
+            Self::Trainer {
+                exp_avg,
+                exp_avg_sq,
+            } => {
                 let span = row as usize * width..(row as usize + 1) * width;
                 let (exp_avg, exp_avg_sq) = (&exp_avg[span.clone()], &exp_avg_sq[span]);
-                Some(MomentRow { exp_avg, exp_avg_sq, age: 0, sign: -1.0 })
+                Some(MomentRow {
+                    exp_avg,
+                    exp_avg_sq,
+                    age: 0,
+                    sign: -1.0,
+                })
             }
         }
     }

@@ -53,7 +53,9 @@ impl OptimizerModel {
         self.check_weight_decay(semantics)?;
         for (name, beta, usual) in [("beta1", self.beta1, 0.9), ("beta2", self.beta2, 0.999)] {
             ensure((0.0..1.0).contains(&beta), || {
-                format!("adam's `{name}` is {beta}, expected at least 0 and below 1 ({usual} is usual)")
+                format!(
+                    "adam's `{name}` is {beta}, expected at least 0 and below 1 ({usual} is usual)"
+                )
             })?;
         }
         let eps = self.eps;
@@ -65,7 +67,9 @@ impl OptimizerModel {
     fn check_weight_decay(&self, semantics: &Semantics) -> Result<(), Error> {
         let decay = self.weight_decay;
         ensure(decay.is_finite() && decay >= 0.0, || {
-            format!("adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)")
+            format!(
+                "adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)"
+            )
         })?;
         ensure(decay == 0.0 || semantics.feature != Feature::Next, || {
             format!(
@@ -76,15 +80,32 @@ impl OptimizerModel {
 
     /// Decay of a raw logit per step, as a factor of itself and the learning rate.
     pub(crate) fn logit_decay(&self) -> f64 {
-        if self.kind == OptimizerKind::Adam { self.weight_decay } else { 0.0 }
+        if self.kind == OptimizerKind::Adam {
+            self.weight_decay
+        } else {
+            0.0
+        }
     }
 
     /// Adam's constants at the step after `steps` earlier ones; `None` for SGD.
     pub(crate) fn adam(&self, steps: u64, untouched_rows: UntouchedRows) -> Option<Adam> {
-        let &Self { kind, beta1, beta2, eps, .. } = self;
+        let &Self {
+            kind,
+            beta1,
+            beta2,
+            eps,
+            ..
+        } = self;
         let step = steps as f64 + 1.0;
         let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
-        (kind == OptimizerKind::Adam).then_some(Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows })
+        (kind == OptimizerKind::Adam).then_some(Adam {
+            beta1,
+            beta2,
+            eps,
+            unbias1,
+            unbias2,
+            untouched_rows,
+        })
     }
 }
 
@@ -102,7 +123,11 @@ pub(crate) struct MomentRow<'a> {
 impl MomentRow<'_> {
     /// Some columns of the row.
     pub fn columns(self, tile: &Range<usize>) -> Self {
-        Self { exp_avg: &self.exp_avg[tile.clone()], exp_avg_sq: &self.exp_avg_sq[tile.clone()], ..self }
+        Self {
+            exp_avg: &self.exp_avg[tile.clone()],
+            exp_avg_sq: &self.exp_avg_sq[tile.clone()],
+            ..self
+        }
     }
 }
 
@@ -168,6 +193,9 @@ impl RowRule {
 
     /// Entries of both moments after the gradient entry `g` is added.
     pub fn moments(&self, m: f64, v: f64, g: f64) -> (f64, f64) {
-        (self.old1 * m + self.new1 * g, self.old2 * v + self.new2 * g * g)
+        (
+            self.old1 * m + self.new1 * g,
+            self.old2 * v + self.new2 * g * g,
+        )
     }
 }

@@ -20,6 +20,9 @@ impl Policy {
                 "sampling temperature is `{temperature}`, expected a finite number above 0 (greedy sampling has no policy gradient)"
             )
         })?;
-        ensure(self.top_k != Some(0), || "`top_k` is 0, expected at least 1 (leave it out for no limit)")
+        ensure(
+            self.top_k != Some(0),
+            || "`top_k` is 0, expected at least 1 (leave it out for no limit)",
+        )
     }
 }

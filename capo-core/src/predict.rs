@@ -15,24 +15,40 @@ use crate::{Arrays, Error, cuda};
 /// `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
 pub(crate) enum Prediction<'a> {
     /// Single tokens. Their shifts are computed as they are read, because writing them down takes longer.
-    Tokens { proposer: &'a Proposer<'a>, effects: Vec<Effect>, average: f64 },
+    Tokens {
+        proposer: &'a Proposer<'a>,
+        effects: Vec<Effect>,
+        average: f64,
+    },
     /// `[count]`: the subsets' shifts; 0 for an empty subset.
     Subsets(Vec<Shift>),
 }
 
 impl<'a> Prediction<'a> {
     pub fn new(proposer: &'a Proposer<'a>, subsets: &Subsets) -> Result<Self, Error> {
-        let Proposer { step, supports, semantics, .. } = proposer;
+        let Proposer {
+            step,
+            supports,
+            semantics,
+            ..
+        } = proposer;
         let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
         let effects = effects(proposer, subsets, &weights)?;
-        let averages = |subsets: &Subsets| subsets.averages(step, supports, semantics.curvature_average);
+        let averages =
+            |subsets: &Subsets| subsets.averages(step, supports, semantics.curvature_average);
         if subsets.single {
             let average = averages(&Subsets::tokens(1))[0];
-            return Ok(Self::Tokens { proposer, effects, average });
+            return Ok(Self::Tokens {
+                proposer,
+                effects,
+                average,
+            });
         }
         let (mut slopes, mut squared_norms) = (vec![0.0; subsets.count], vec![0.0; subsets.count]);
         for (n, effect) in effects.iter().enumerate() {
-            let Some(subset) = subsets.index(n) else { continue };
+            let Some(subset) = subsets.index(n) else {
+                continue;
+            };
             slopes[subset] += effect.slope;
             squared_norms[subset] += effect.squared_norm;
         }
@@ -41,7 +57,13 @@ impl<'a> Prediction<'a> {
         let averages = averages(subsets);
         for (n, effect) in effects.iter().enumerate() {
             if let Some(subset) = subsets.index(n) {
-                add(proposer, &mut shifts[subset], effect.reaction, supports.signals[n], averages[n]);
+                add(
+                    proposer,
+                    &mut shifts[subset],
+                    effect.reaction,
+                    supports.signals[n],
+                    averages[n],
+                );
             }
         }
         Ok(Self::Subsets(shifts))
@@ -50,10 +72,24 @@ impl<'a> Prediction<'a> {
     /// Shifts of the step that a subset proposes.
     pub fn of(&self, subset: usize) -> Shift {
         match self {
-            Self::Tokens { proposer, effects, average } => {
-                let Effect { reaction, slope, squared_norm } = effects[subset];
+            Self::Tokens {
+                proposer,
+                effects,
+                average,
+            } => {
+                let Effect {
+                    reaction,
+                    slope,
+                    squared_norm,
+                } = effects[subset];
                 let mut shift = first_order(proposer, slope, squared_norm);
-                add(proposer, &mut shift, reaction, proposer.supports.signals[subset], *average);
+                add(
+                    proposer,
+                    &mut shift,
+                    reaction,
+                    proposer.supports.signals[subset],
+                    *average,
+                );
                 shift
             }
             Self::Subsets(shifts) => shifts[subset],
@@ -65,21 +101,47 @@ impl<'a> Prediction<'a> {
 fn first_order(proposer: &Proposer, slope: f64, squared_norm: f64) -> Shift {
     let first_order = proposer.step.learning_rate * slope;
     let quadratic = proposer.semantics.objective_shift == ObjectiveShift::Quadratic;
-    Shift { first_order, m_h: if quadratic { first_order } else { 0.0 }, squared_norm, ..Shift::default() }
+    Shift {
+        first_order,
+        m_h: if quadratic { first_order } else { 0.0 },
+        squared_norm,
+        ..Shift::default()
+    }
 }
 
 /// `[N]`: effects of the subsets' proposals on all tokens, computed on the batch's device.
 fn effects(proposer: &Proposer, subsets: &Subsets, weights: &[f64]) -> Result<Vec<Effect>, Error> {
-    let Proposer { step, supports, threads, .. } = proposer;
+    let Proposer {
+        step,
+        supports,
+        threads,
+        ..
+    } = proposer;
     let (pairs, arrays) = match (&supports.pairs, &step.batch.arrays) {
         (Pairs::Host(pairs), Arrays::Host(arrays)) => (pairs, arrays),
         (Pairs::Cuda(pairs), _) => return cuda::effects(proposer, pairs, subsets, weights),
-        (Pairs::Host(_), Arrays::Cuda(_)) => unreachable!("pairs are collected where their batch lies"),
+        (Pairs::Host(_), Arrays::Cuda(_)) => {
+            unreachable!("pairs are collected where their batch lies")
+        }
     };
     let (hidden, width, positions) = (arrays.hidden, step.batch.width, &supports.features[..]);
-    let features = cpu::Features { hidden, width, positions, threads: *threads };
-    let effects = HostEffects { proposer, pairs, features, source: &proposer.source.on_host()? };
-    Ok(if subsets.single { effects.of_tokens(weights) } else { effects.of_subsets(subsets, weights) })
+    let features = cpu::Features {
+        hidden,
+        width,
+        positions,
+        threads: *threads,
+    };
+    let effects = HostEffects {
+        proposer,
+        pairs,
+        features,
+        source: &proposer.source.on_host()?,
+    };
+    Ok(if subsets.single {
+        effects.of_tokens(weights)
+    } else {
+        effects.of_subsets(subsets, weights)
+    })
 }
 
 /// Adds one token's contribution to its subset's shift.

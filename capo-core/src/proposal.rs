@@ -24,7 +24,10 @@ impl Proposer<'_> {
     /// Adam as it proposes; `None` where the direction is the gradient.
     pub fn adam(&self) -> Option<Adam> {
         let raw = self.semantics.empty_state == EmptyState::RawGradient && self.source.is_empty();
-        let adam = self.step.optimizer.adam(self.source.steps(), self.semantics.untouched_rows);
+        let adam = self
+            .step
+            .optimizer
+            .adam(self.source.steps(), self.semantics.untouched_rows);
         adam.filter(|_| !raw)
     }
 }

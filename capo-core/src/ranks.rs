@@ -26,7 +26,9 @@ pub trait Ranks {
 
 /// The error on a rank that stops because of another rank's error.
 pub(crate) fn gave_up(rank: usize) -> Error {
-    Error::new(format!("rank {rank} could not take the step in (its own error says why)"))
+    Error::new(format!(
+        "rank {rank} could not take the step in (its own error says why)"
+    ))
 }
 
 /// A single process that holds the whole batch.

@@ -52,14 +52,19 @@ impl RowSums {
     /// When the ranks cannot reach each other.
     pub fn reduce(&mut self, ranks: &dyn Ranks) -> Result<(), Error> {
         // All ranks know the same rows, so they skip the call together if there are none.
-        if self.values.is_empty() { Ok(()) } else { ranks.sum(&mut self.values) }
+        if self.values.is_empty() {
+            Ok(())
+        } else {
+            ranks.sum(&mut self.values)
+        }
     }
 
     /// Each row's sums: of kept tokens, and of all tokens.
     pub fn rows(&self) -> impl Iterator<Item = (&[f64], Option<&[f64]>)> {
         let (kept, everything) = self.values.split_at(self.ids.len() * self.width);
         let mut everything = everything.chunks(self.width);
-        kept.chunks(self.width).map(move |kept| (kept, everything.next()))
+        kept.chunks(self.width)
+            .map(move |kept| (kept, everything.next()))
     }
 
     /// The rows' sums, writable, with each row's id.
@@ -67,7 +72,15 @@ impl RowSums {
         let (kept, everything) = self.values.split_at_mut(self.ids.len() * self.width);
         let mut everything = everything.chunks_mut(self.width);
         let kept = self.ids.iter().copied().zip(kept.chunks_mut(self.width));
-        kept.map(move |(row, kept)| (row, SumsMut { kept, everything: everything.next() }))
+        kept.map(move |(row, kept)| {
+            (
+                row,
+                SumsMut {
+                    kept,
+                    everything: everything.next(),
+                },
+            )
+        })
     }
 }
 

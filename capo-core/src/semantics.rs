@@ -277,6 +277,10 @@ pub(crate) struct Setting {
 impl Setting {
     fn of<S: Switch>(key: &'static str, value: S) -> Self {
         let index = S::VALUES.iter().position(|&x| x == value).unwrap_or(0) as u8;
-        Self { key, names: S::NAMES, index }
+        Self {
+            key,
+            names: S::NAMES,
+            index,
+        }
     }
 }

@@ -24,20 +24,33 @@ impl Softmax {
             Temperature::Loss => f64::from(step.loss.temperature),
         };
         let (k, full) = (step.batch.k, semantics.probabilities == Probabilities::Full);
-        let columns = if full { k } else { step.policy.top_k.map_or(k, |limit| limit.min(k)) };
-        Self { temperature, full, columns, add_action: semantics.outside_action == OutsideAction::Add }
+        let columns = if full {
+            k
+        } else {
+            step.policy.top_k.map_or(k, |limit| limit.min(k))
+        };
+        Self {
+            temperature,
+            full,
+            columns,
+            add_action: semantics.outside_action == OutsideAction::Add,
+        }
     }
 
     /// Replaces logits by probabilities that sum to 1.
     pub fn normalise(&self, logits: &mut [f64]) {
         let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        logits.iter_mut().for_each(|x| *x = ((*x - largest) / self.temperature).exp());
+        logits
+            .iter_mut()
+            .for_each(|x| *x = ((*x - largest) / self.temperature).exp());
         scale_to_one(logits);
     }
 
     /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; returns the probability of the other rows.
     pub fn share(&self, logits: &mut [f64], logsumexp: f64) -> f64 {
-        logits.iter_mut().for_each(|x| *x = *x / self.temperature - logsumexp);
+        logits
+            .iter_mut()
+            .for_each(|x| *x = *x / self.temperature - logsumexp);
         // Except for rounding, a logsumexp is at least the largest logit. The rounding may be large if the logits are.
         let excess = logits.iter().fold(0.0, |most: f64, x| most.max(*x));
         logits.iter_mut().for_each(|x| *x = (*x - excess).exp());
@@ -60,7 +73,12 @@ mod tests {
     use super::*;
 
     fn softmax(temperature: f64) -> Softmax {
-        Softmax { temperature, full: false, columns: 4, add_action: true }
+        Softmax {
+            temperature,
+            full: false,
+            columns: 4,
+            add_action: true,
+        }
     }
 
     #[test]
@@ -68,7 +86,10 @@ mod tests {
         for temperature in [1e-30, 0.9, 1.0, 1e30] {
             let mut x = [3.0, 1.0, -2.0, -3e38];
             softmax(temperature).normalise(&mut x);
-            assert!((x.iter().sum::<f64>() - 1.0).abs() < 1e-15, "{temperature}: {x:?}");
+            assert!(
+                (x.iter().sum::<f64>() - 1.0).abs() < 1e-15,
+                "{temperature}: {x:?}"
+            );
             assert!(x.windows(2).all(|w| w[0] >= w[1]));
         }
         let mut x = [2.0, 2.0 - 0.9 * 3.0_f64.ln()];

@@ -26,14 +26,29 @@ pub(crate) fn encode(moments: &Moments, semantics: &Semantics) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + payload + CHECKSUM);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    for x in [moments.vocab_size as u64, moments.width as u64, moments.steps, slots.len() as u64] {
+    for x in [
+        moments.vocab_size as u64,
+        moments.width as u64,
+        moments.steps,
+        slots.len() as u64,
+    ] {
         bytes.extend_from_slice(&x.to_le_bytes());
     }
     bytes.extend(semantics.of_state().map(|setting| setting.index));
     bytes.extend(slots.iter().flat_map(|slot| slot.row.to_le_bytes()));
     bytes.extend(slots.iter().flat_map(|slot| slot.written.to_le_bytes()));
-    bytes.extend(slots.iter().flat_map(|slot| &slot.exp_avg).flat_map(|x| x.to_le_bytes()));
-    bytes.extend(slots.iter().flat_map(|slot| &slot.exp_avg_sq).flat_map(|x| x.to_le_bytes()));
+    bytes.extend(
+        slots
+            .iter()
+            .flat_map(|slot| &slot.exp_avg)
+            .flat_map(|x| x.to_le_bytes()),
+    );
+    bytes.extend(
+        slots
+            .iter()
+            .flat_map(|slot| &slot.exp_avg_sq)
+            .flat_map(|x| x.to_le_bytes()),
+    );
     bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
@@ -44,20 +59,44 @@ pub(crate) fn decode(bytes: &[u8], semantics: &Semantics) -> Result<Moments, Err
     check_semantics(take(&mut rest), semantics)?;
     let row_bytes = 4 + 8 + 2 * 4 * u128::from(width);
     if u128::from(count) * row_bytes != rest.len() as u128 {
-        return Err(damaged(&format!("announces {count} rows of width {width}, has {} bytes for them", rest.len())));
+        return Err(damaged(&format!(
+            "announces {count} rows of width {width}, has {} bytes for them",
+            rest.len()
+        )));
     }
     let [vocab_size, width, count] = [vocab_size, width, count].map(|x| x as usize);
-    let rows: Vec<u32> = (0..count).map(|_| u32::from_le_bytes(take(&mut rest))).collect();
-    let written: Vec<u64> = (0..count).map(|_| u64::from_le_bytes(take(&mut rest))).collect();
+    let rows: Vec<u32> = (0..count)
+        .map(|_| u32::from_le_bytes(take(&mut rest)))
+        .collect();
+    let written: Vec<u64> = (0..count)
+        .map(|_| u64::from_le_bytes(take(&mut rest)))
+        .collect();
     let mut moments = || -> Vec<Box<[f32]>> {
-        (0..count).map(|_| (0..width).map(|_| f32::from_le_bytes(take(&mut rest))).collect()).collect()
+        (0..count)
+            .map(|_| {
+                (0..width)
+                    .map(|_| f32::from_le_bytes(take(&mut rest)))
+                    .collect()
+            })
+            .collect()
     };
     let values = moments().into_iter().zip(moments());
     let in_vocabulary = rows.iter().all(|&row| (row as usize) < vocab_size);
     let in_past = written.iter().all(|&written| written <= steps);
-    let slot = |((row, written), (exp_avg, exp_avg_sq))| Slot { row, written, exp_avg, exp_avg_sq };
-    let slots = rows.into_iter().zip(written).zip(values).map(slot).collect();
-    let decoded = Moments::new(vocab_size, width, steps, slots).filter(|_| in_vocabulary && in_past);
+    let slot = |((row, written), (exp_avg, exp_avg_sq))| Slot {
+        row,
+        written,
+        exp_avg,
+        exp_avg_sq,
+    };
+    let slots = rows
+        .into_iter()
+        .zip(written)
+        .zip(values)
+        .map(slot)
+        .collect();
+    let decoded =
+        Moments::new(vocab_size, width, steps, slots).filter(|_| in_vocabulary && in_past);
     decoded.ok_or_else(|| damaged("holds rows or steps out of range"))
 }
 
@@ -83,7 +122,11 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
         return Err(damaged("does not begin with `capocurv`"));
     }
     if bytes.len() < HEADER + CHECKSUM {
-        return Err(damaged(&format!("has {} bytes, expected at least {}", bytes.len(), HEADER + CHECKSUM)));
+        return Err(damaged(&format!(
+            "has {} bytes, expected at least {}",
+            bytes.len(),
+            HEADER + CHECKSUM
+        )));
     }
     let (content, mut checksum) = bytes.split_at(bytes.len() - CHECKSUM);
     let mut rest = &content[MAGIC.len()..];
@@ -93,22 +136,31 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
             "curvature state has format version {version}, expected {VERSION} (resume with the version that wrote it)"
         )
     })?;
-    let (got, expected) = (crc32fast::hash(content), u32::from_le_bytes(take(&mut checksum)));
+    let (got, expected) = (
+        crc32fast::hash(content),
+        u32::from_le_bytes(take(&mut checksum)),
+    );
     if got != expected {
-        return Err(damaged(&format!("has checksum {got:08x}, expected {expected:08x}")));
+        return Err(damaged(&format!(
+            "has checksum {got:08x}, expected {expected:08x}"
+        )));
     }
     Ok(rest)
 }
 
 /// Splits off the next `N` bytes; the caller guarantees that they exist.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (head, tail) = rest.split_first_chunk().expect("length is checked before reading");
+    let (head, tail) = rest
+        .split_first_chunk()
+        .expect("length is checked before reading");
     *rest = tail;
     *head
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(format!("curvature state {what} (it is damaged or not one: resume from another checkpoint)"))
+    Error::new(format!(
+        "curvature state {what} (it is damaged or not one: resume from another checkpoint)"
+    ))
 }
 
 #[cfg(test)]
@@ -119,7 +171,9 @@ mod tests {
         let mut moments = Moments::new(9, 2, 3, Vec::new()).unwrap();
         let mut slots = moments.rows_mut([7, 4].into_iter());
         slots[0].exp_avg.copy_from_slice(&[1.0, -2.0]);
-        slots[1].exp_avg_sq.copy_from_slice(&[0.5, f32::MIN_POSITIVE]);
+        slots[1]
+            .exp_avg_sq
+            .copy_from_slice(&[0.5, f32::MIN_POSITIVE]);
         slots.into_iter().for_each(|slot| slot.written = 4);
         moments.steps = 4;
         moments
@@ -146,11 +200,17 @@ mod tests {
             (28, 3, "out of range"), // 3 steps, written at 4
             (36, 1, "announces 1 rows"),
             (44, 2, "has value 2 of `feature`"),
-            (52, 1, "made with `rejected_batch` = `counts`, this model has `no_step`"),
+            (
+                52,
+                1,
+                "made with `rejected_batch` = `counts`, this model has `no_step`",
+            ),
             (rows + 4, 7, "out of range"),
             (written, 5, "out of range"),
         ] {
-            let error = forged(|bytes| bytes[offset] = byte).unwrap_err().to_string();
+            let error = forged(|bytes| bytes[offset] = byte)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(hint), "{offset}: {error}");
         }
     }

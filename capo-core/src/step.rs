@@ -85,26 +85,51 @@ impl Loss<'_> {
     /// Mean over completions of their token means, at temperature 1, with completions of at most `max_completion_length` tokens.
     pub fn completion_mean(max_completion_length: usize) -> Self {
         let reduction = Reduction::CompletionMean;
-        Self { temperature: 1.0, reduction, max_completion_length, counted: None, derivatives: None }
+        Self {
+            temperature: 1.0,
+            reduction,
+            max_completion_length,
+            counted: None,
+            derivatives: None,
+        }
     }
 }
 
 impl Step<'_> {
     pub(crate) fn check(&self, semantics: &Semantics) -> Result<(), Error> {
         self.batch.check()?;
-        self.batch.check_per_token("advantages", self.advantages.len())?;
+        self.batch
+            .check_per_token("advantages", self.advantages.len())?;
         self.policy.check()?;
         self.check_loss(semantics)?;
         self.optimizer.check(semantics)?;
         self.check_learning_rate()?;
-        let Some(moments) = self.moments else { return Ok(()) };
+        let Some(moments) = self.moments else {
+            return Ok(());
+        };
         let (first, second, together) = match (&moments.arrays, &self.batch.arrays) {
-            (MomentArrays::Host { exp_avg, exp_avg_sq }, arrays) => {
-                (exp_avg.len(), exp_avg_sq.len(), matches!(arrays, Arrays::Host(_)))
-            }
-            (MomentArrays::Cuda { exp_avg, exp_avg_sq }, arrays) => {
-                (exp_avg.len(), exp_avg_sq.len(), matches!(arrays, Arrays::Cuda(_)))
-            }
+            (
+                MomentArrays::Host {
+                    exp_avg,
+                    exp_avg_sq,
+                },
+                arrays,
+            ) => (
+                exp_avg.len(),
+                exp_avg_sq.len(),
+                matches!(arrays, Arrays::Host(_)),
+            ),
+            (
+                MomentArrays::Cuda {
+                    exp_avg,
+                    exp_avg_sq,
+                },
+                arrays,
+            ) => (
+                exp_avg.len(),
+                exp_avg_sq.len(),
+                matches!(arrays, Arrays::Cuda(_)),
+            ),
         };
         self.batch.check_matrix("exp_avg", first)?;
         self.batch.check_matrix("exp_avg_sq", second)?;
@@ -115,16 +140,28 @@ impl Step<'_> {
     }
 
     fn check_loss(&self, semantics: &Semantics) -> Result<(), Error> {
-        let Loss { temperature, max_completion_length, counted, derivatives, .. } = self.loss;
+        let Loss {
+            temperature,
+            max_completion_length,
+            counted,
+            derivatives,
+            ..
+        } = self.loss;
         ensure(temperature.is_finite() && temperature > 0.0, || {
-            format!("the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)")
+            format!(
+                "the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)"
+            )
         })?;
         ensure(
             max_completion_length > 0,
             || "`max_completion_length` is 0, expected at least 1 (pass the limit on completions)",
         )?;
-        counted.map_or(Ok(()), |counted| self.batch.check_per_token("counted", counted.len()))?;
-        derivatives.map_or(Ok(()), |values| self.batch.check_per_token("derivatives", values.len()))?;
+        counted.map_or(Ok(()), |counted| {
+            self.batch.check_per_token("counted", counted.len())
+        })?;
+        derivatives.map_or(Ok(()), |values| {
+            self.batch.check_per_token("derivatives", values.len())
+        })?;
         ensure(
             semantics.token_gradient != TokenGradient::Loss || derivatives.is_some(),
             || "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)",

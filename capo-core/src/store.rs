@@ -53,7 +53,8 @@ impl Store {
         match (self, &batch.arrays) {
             (Self::Host(_), Arrays::Host(_)) => Ok(None),
             (Self::Cuda(moments), Arrays::Cuda(arrays))
-                if moments.device.ordinal() == arrays.device && (self.steps() > 0 || moments.dims() == dims) =>
+                if moments.device.ordinal() == arrays.device
+                    && (self.steps() > 0 || moments.dims() == dims) =>
             {
                 Ok(None)
             }
@@ -61,7 +62,9 @@ impl Store {
                 Ok(Some(Self::Cuda(cuda::Moments::of(moments, arrays, dims)?)))
             }
             (Self::Cuda(moments), Arrays::Host(_)) => Ok(Some(Self::Host(moments.to_host()?))),
-            (Self::Cuda(moments), Arrays::Cuda(_)) => Self::Host(moments.to_host()?).moved_to(batch),
+            (Self::Cuda(moments), Arrays::Cuda(_)) => {
+                Self::Host(moments.to_host()?).moved_to(batch)
+            }
         }
     }
 }
@@ -95,9 +98,14 @@ impl<'a> Source<'a> {
     /// True if moments on a device start at multiples of 16 bytes, as the model's own do.
     pub fn is_aligned(&self) -> bool {
         match self {
-            Self::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
-                exp_avg.address().is_multiple_of(16) && exp_avg_sq.address().is_multiple_of(16)
-            }
+            Self::Trainer(HostMoments {
+                arrays:
+                    MomentArrays::Cuda {
+                        exp_avg,
+                        exp_avg_sq,
+                    },
+                ..
+            }) => exp_avg.address().is_multiple_of(16) && exp_avg_sq.address().is_multiple_of(16),
             Self::Own(_) | Self::Trainer(_) => true,
         }
     }
@@ -106,12 +114,20 @@ impl<'a> Source<'a> {
     pub fn on_host(&self) -> Result<HostSource<'a>, Error> {
         match self {
             Self::Own(Store::Host(moments)) => Ok(HostSource::Own(moments)),
-            Self::Trainer(HostMoments { arrays: MomentArrays::Host { exp_avg, exp_avg_sq }, .. }) => {
-                Ok(HostSource::Trainer { exp_avg, exp_avg_sq })
-            }
-            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => {
-                Err(Error::new("the moments lie on a device and the batch in host memory (pass both from one place)"))
-            }
+            Self::Trainer(HostMoments {
+                arrays:
+                    MomentArrays::Host {
+                        exp_avg,
+                        exp_avg_sq,
+                    },
+                ..
+            }) => Ok(HostSource::Trainer {
+                exp_avg,
+                exp_avg_sq,
+            }),
+            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => Err(Error::new(
+                "the moments lie on a device and the batch in host memory (pass both from one place)",
+            )),
         }
     }
 }

@@ -47,31 +47,78 @@ impl Subsets {
             Granularity::Batch => batch.completions,
         };
         let span = (batch.tokens * completions).max(1);
-        let of = supports.tokens.iter().map(|&token| (token as usize / span) as u32).collect();
-        Self { of, count: batch.completions.div_ceil(completions.max(1)), completions, single: false }
+        let of = supports
+            .tokens
+            .iter()
+            .map(|&token| (token as usize / span) as u32)
+            .collect();
+        Self {
+            of,
+            count: batch.completions.div_ceil(completions.max(1)),
+            completions,
+            single: false,
+        }
     }
 
     /// `count` tokens, each a subset of its own.
     pub fn tokens(count: usize) -> Self {
-        Self { of: (0..count as u32).collect(), count, completions: 1, single: true }
+        Self {
+            of: (0..count as u32).collect(),
+            count,
+            completions: 1,
+            single: true,
+        }
     }
 
     /// The tokens with `keep[b * T + t] != 0` as one subset.
     pub fn kept(supports: &Supports, batch: &LastLayer, keep: &[u8]) -> Self {
-        let of = supports.tokens.iter().map(|&token| if keep[token as usize] != 0 { 0 } else { Self::NONE }).collect();
-        Self { of, count: 1, completions: batch.completions, single: false }
+        let of = supports
+            .tokens
+            .iter()
+            .map(|&token| {
+                if keep[token as usize] != 0 {
+                    0
+                } else {
+                    Self::NONE
+                }
+            })
+            .collect();
+        Self {
+            of,
+            count: 1,
+            completions: batch.completions,
+            single: false,
+        }
     }
 
     /// The tokens of the subsets in `chosen`, `[count]`, as one subset.
     pub fn merged(&self, chosen: &[bool], batch: &LastLayer) -> Self {
-        let of = |&subset: &u32| if chosen[subset as usize] { 0 } else { Self::NONE };
-        Self { of: self.of.iter().map(of).collect(), count: 1, completions: batch.completions, single: false }
+        let of = |&subset: &u32| {
+            if chosen[subset as usize] {
+                0
+            } else {
+                Self::NONE
+            }
+        };
+        Self {
+            of: self.of.iter().map(of).collect(),
+            count: 1,
+            completions: batch.completions,
+            single: false,
+        }
     }
 
     /// The first `held` of `count` tokens as one subset.
     pub fn first(held: usize, count: usize) -> Self {
-        let of = (0..count).map(|n| if n < held { 0 } else { Self::NONE }).collect();
-        Self { of, count: 1, completions: 1, single: false }
+        let of = (0..count)
+            .map(|n| if n < held { 0 } else { Self::NONE })
+            .collect();
+        Self {
+            of,
+            count: 1,
+            completions: 1,
+            single: false,
+        }
     }
 
     /// True if token n is in a subset.
@@ -86,7 +133,10 @@ impl Subsets {
 
     /// Number of tokens in subsets.
     pub fn size(&self) -> usize {
-        self.of.iter().filter(|&&subset| subset != Self::NONE).count()
+        self.of
+            .iter()
+            .filter(|&&subset| subset != Self::NONE)
+            .count()
     }
 
     /// `[count]`: number of tokens of each subset.
@@ -104,7 +154,10 @@ impl Subsets {
     /// `[N]`: `value` of each token's subset; 0 for tokens in no subset.
     fn spread(&self, value: impl Fn(usize) -> f64) -> Vec<f64> {
         let values: Vec<f64> = (0..self.count).map(value).collect();
-        self.of.iter().map(|&subset| values.get(subset as usize).copied().unwrap_or(0.0)).collect()
+        self.of
+            .iter()
+            .map(|&subset| values.get(subset as usize).copied().unwrap_or(0.0))
+            .collect()
     }
 
     /// `[N]`: weight of each token in its subset's gradient. [`Weights::RowMean`] weighs rows, so the token mean is
@@ -114,7 +167,12 @@ impl Subsets {
             // Subsets of one token each all give it the same weight.
             return vec![Self::tokens(1).gradient_weights(step, supports, weights)[0]; self.count];
         }
-        self.weights_by(step, supports, weights, &self.divisors(step, supports, weights))
+        self.weights_by(
+            step,
+            supports,
+            weights,
+            &self.divisors(step, supports, weights),
+        )
     }
 
     /// `[count]`: divisor of the weights of each subset's tokens: whole numbers, which add up over the parts of a batch.
@@ -126,7 +184,13 @@ impl Subsets {
     }
 
     /// `[N]`: weight of each token in its subset's gradient, with the divisors of the whole subset.
-    pub fn weights_by(&self, step: &Step, supports: &Supports, weights: Weights, divisors: &[f64]) -> Vec<f64> {
+    pub fn weights_by(
+        &self,
+        step: &Step,
+        supports: &Supports,
+        weights: Weights,
+        divisors: &[f64],
+    ) -> Vec<f64> {
         match weights {
             Weights::TokenMean | Weights::RowMean => self.spread(|subset| 1.0 / divisors[subset]),
             Weights::Loss => self.loss_weights_by(step, supports, divisors),
@@ -134,12 +198,19 @@ impl Subsets {
     }
 
     /// `[N]`: weight of each token in the averages over its subset.
-    pub fn averages(&self, step: &Step, supports: &Supports, average: CurvatureAverage) -> Vec<f64> {
+    pub fn averages(
+        &self,
+        step: &Step,
+        supports: &Supports,
+        average: CurvatureAverage,
+    ) -> Vec<f64> {
         match average {
             CurvatureAverage::CompletionMean if !self.single => {
                 let lengths = self.lengths(step, supports, None);
                 let length = |n: usize| lengths[supports.position(n) / step.batch.tokens];
-                (0..supports.len()).map(|n| 1.0 / (self.completions as f64 * length(n))).collect()
+                (0..supports.len())
+                    .map(|n| 1.0 / (self.completions as f64 * length(n)))
+                    .collect()
             }
             CurvatureAverage::TokenMean | CurvatureAverage::CompletionMean => {
                 self.gradient_weights(step, supports, Weights::TokenMean)
@@ -163,7 +234,13 @@ impl Subsets {
             }
             Reduction::TokenMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
-                let own = |subset| lengths.iter().skip(subset * self.completions).take(self.completions).sum();
+                let own = |subset| {
+                    lengths
+                        .iter()
+                        .skip(subset * self.completions)
+                        .take(self.completions)
+                        .sum()
+                };
                 // An empty batch has subsets, too.
                 (0..self.count).map(own).collect()
             }
@@ -183,7 +260,9 @@ impl Subsets {
                 let lengths = self.lengths(step, supports, self.counted(step));
                 let length = |n: usize| lengths[supports.position(n) / step.batch.tokens].max(1.0);
                 let divisor = |n: usize| self.index(n).map_or(1.0, |subset| divisors[subset]);
-                (0..supports.len()).map(|n| 1.0 / (divisor(n) * length(n))).collect()
+                (0..supports.len())
+                    .map(|n| 1.0 / (divisor(n) * length(n)))
+                    .collect()
             }
             Reduction::TokenMean => self.spread(|subset| 1.0 / divisors[subset].max(1.0)),
         }

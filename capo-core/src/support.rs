@@ -119,7 +119,8 @@ impl HostPairs {
     fn append(&mut self, other: Self) {
         let shift = self.rows.len() as u32;
         self.tails.extend(other.tails);
-        self.ends.extend(other.ends.into_iter().map(|end| shift + end));
+        self.ends
+            .extend(other.ends.into_iter().map(|end| shift + end));
         self.rows.extend(other.rows);
         self.logits.extend(other.logits);
         self.pi.extend(other.pi);
@@ -135,7 +136,9 @@ impl HostPairs {
     fn spread(&self, n: usize) -> f64 {
         let pairs = self.of(n);
         let realised: f64 = self.u[pairs.clone()].iter().map(|u| u * u).sum();
-        let variance = self.pi[pairs].iter().fold(0.0f64, |most, p| most.max(2.0 * p * (1.0 - p)));
+        let variance = self.pi[pairs]
+            .iter()
+            .fold(0.0f64, |most, p| most.max(2.0 * p * (1.0 - p)));
         realised.max(variance)
     }
 }

@@ -20,7 +20,10 @@ pub struct Owned<T> {
 
 impl<T> Owned<T> {
     pub(crate) fn new(values: Vec<T>, shape: &[usize]) -> Self {
-        Self { values, shape: shape.iter().map(|&extent| extent as i64).collect() }
+        Self {
+            values,
+            shape: shape.iter().map(|&extent| extent as i64).collect(),
+        }
     }
 }
 
@@ -55,12 +58,20 @@ pub(crate) struct Array<'a> {
 
 impl<'a> Array<'a> {
     pub(crate) fn new<T: Number>(values: &'a [T], shape: &[usize]) -> Self {
-        Self { dtype: T::DTYPE, shape: shape.to_vec(), bytes: cast_slice(values) }
+        Self {
+            dtype: T::DTYPE,
+            shape: shape.to_vec(),
+            bytes: cast_slice(values),
+        }
     }
 
     /// Borrows a compact tensor of f32 or u32 in host memory.
     pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self> {
-        let shape: Vec<usize> = tensor.shape().iter().map(|&extent| extent as usize).collect();
+        let shape: Vec<usize> = tensor
+            .shape()
+            .iter()
+            .map(|&extent| extent as usize)
+            .collect();
         Ok(if tensor.dtype() == DType::U32 {
             Self::new(tensor.as_u32()?, &shape)
         } else {
@@ -93,25 +104,39 @@ pub(crate) fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
     let data = tensor.data();
     Ok(match tensor.dtype() {
         Dtype::F32 => pod_collect_to_vec(data),
-        Dtype::F64 => pod_collect_to_vec::<u8, f64>(data).into_iter().map(|value| value as f32).collect(),
-        Dtype::F16 => {
-            pod_collect_to_vec::<u8, u16>(data).into_iter().map(|bits| f16::from_bits(bits).to_f32()).collect()
-        }
-        Dtype::BF16 => {
-            pod_collect_to_vec::<u8, u16>(data).into_iter().map(|bits| bf16::from_bits(bits).to_f32()).collect()
-        }
+        Dtype::F64 => pod_collect_to_vec::<u8, f64>(data)
+            .into_iter()
+            .map(|value| value as f32)
+            .collect(),
+        Dtype::F16 => pod_collect_to_vec::<u8, u16>(data)
+            .into_iter()
+            .map(|bits| f16::from_bits(bits).to_f32())
+            .collect(),
+        Dtype::BF16 => pod_collect_to_vec::<u8, u16>(data)
+            .into_iter()
+            .map(|bits| bf16::from_bits(bits).to_f32())
+            .collect(),
         other => bail!("`{name}` holds {other:?} (its numbers must be F32, F64, F16 or BF16)"),
     })
 }
 
 /// Returns the values of a tensor of any integer type, as token ids.
 pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
-    let id = |value: i64| u32::try_from(value).with_context(|| format!("`{name}` holds {value}, which is no token id"));
+    let id = |value: i64| {
+        u32::try_from(value)
+            .with_context(|| format!("`{name}` holds {value}, which is no token id"))
+    };
     let data = tensor.data();
     match tensor.dtype() {
         Dtype::U32 => Ok(pod_collect_to_vec(data)),
-        Dtype::I32 => pod_collect_to_vec::<u8, i32>(data).into_iter().map(|value| id(value.into())).collect(),
-        Dtype::I64 => pod_collect_to_vec::<u8, i64>(data).into_iter().map(id).collect(),
+        Dtype::I32 => pod_collect_to_vec::<u8, i32>(data)
+            .into_iter()
+            .map(|value| id(value.into()))
+            .collect(),
+        Dtype::I64 => pod_collect_to_vec::<u8, i64>(data)
+            .into_iter()
+            .map(id)
+            .collect(),
         Dtype::U8 => Ok(data.iter().map(|&value| value.into()).collect()),
         other => bail!("`{name}` holds {other:?} (its ids must be U32, I64, I32 or U8)"),
     }
@@ -119,10 +144,16 @@ pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
 
 /// Returns the values of a tensor of any integer type, as counts.
 pub(crate) fn counts(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u64>> {
-    let count =
-        |value: i64| u64::try_from(value).ok().with_context(|| format!("`{name}` holds {value} (counts are from 0)"));
+    let count = |value: i64| {
+        u64::try_from(value)
+            .ok()
+            .with_context(|| format!("`{name}` holds {value} (counts are from 0)"))
+    };
     match tensor.dtype() {
-        Dtype::I64 => pod_collect_to_vec::<u8, i64>(tensor.data()).into_iter().map(count).collect(),
+        Dtype::I64 => pod_collect_to_vec::<u8, i64>(tensor.data())
+            .into_iter()
+            .map(count)
+            .collect(),
         Dtype::U64 => Ok(pod_collect_to_vec(tensor.data())),
         _ => Ok(ids(name, tensor)?.into_iter().map(u64::from).collect()),
     }
@@ -134,7 +165,8 @@ pub(crate) fn bytes(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u8>> {
         Dtype::U8 | Dtype::BOOL => Ok(tensor.data().to_vec()),
         Dtype::I64 | Dtype::I32 | Dtype::U32 => {
             let byte = |value: u32| {
-                u8::try_from(value).with_context(|| format!("`{name}` holds {value} (entries are 0 or 1)"))
+                u8::try_from(value)
+                    .with_context(|| format!("`{name}` holds {value} (entries are 0 or 1)"))
             };
             ids(name, tensor)?.into_iter().map(byte).collect()
         }

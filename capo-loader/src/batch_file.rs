@@ -40,7 +40,10 @@ pub const OPTIMIZERS: [(&str, OptimizerKind); 4] = [
     ("sgd", OptimizerKind::SGD),
     ("adam", OptimizerKind::ADAM),
     ("adamw", OptimizerKind::ADAMW),
-    ("adamw_kept_and_rejected", OptimizerKind::ADAMW_KEPT_AND_REJECTED),
+    (
+        "adamw_kept_and_rejected",
+        OptimizerKind::ADAMW_KEPT_AND_REJECTED,
+    ),
 ];
 
 /// Name of the file of optimizer step `step`.
@@ -50,7 +53,11 @@ pub fn name(step: u64) -> String {
 
 /// The step whose file is called `file`; `None` for any other name.
 pub fn step(file: &str) -> Option<u64> {
-    let step = file.strip_prefix("batch-")?.strip_suffix(".safetensors")?.parse().ok()?;
+    let step = file
+        .strip_prefix("batch-")?
+        .strip_suffix(".safetensors")?
+        .parse()
+        .ok()?;
     (name(step) == file).then_some(step)
 }
 
@@ -64,7 +71,9 @@ pub fn check_folder(dir: &Path, note: Option<&Path>) -> Result<()> {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
-    let is_own = |note: &Path| path_of(dir).is_ok_and(|path| files::bytes(note).is_ok_and(|noted| noted == path));
+    let is_own = |note: &Path| {
+        path_of(dir).is_ok_and(|path| files::bytes(note).is_ok_and(|noted| noted == path))
+    };
     let own = note.map_or("", |_| ", and not the one with this run's batches");
     ensure!(
         unused || note.is_some_and(is_own),
@@ -94,7 +103,8 @@ pub fn prepare_folder(dir: &Path, from: u64, note: &Path) -> Result<()> {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         if name.and_then(step).is_some_and(|found| found >= from) {
-            fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
+            fs::remove_file(&path)
+                .with_context(|| format!("cannot remove `{}`", path.display()))?;
         }
     }
     files::write_atomic(note, &path_of(dir)?)
@@ -110,10 +120,17 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
     let mut arrays = BTreeMap::from([
         ("rewards", Array::new(batch.rewards, &[b])),
         ("completion_ids", Array::new(batch.completion_ids, &[b, t])),
-        ("completion_mask", Array::new(batch.completion_mask, &[b, t])),
+        (
+            "completion_mask",
+            Array::new(batch.completion_mask, &[b, t]),
+        ),
         ("truncated", Array::new(batch.truncated, &[b])),
     ]);
-    arrays.extend(batch.per_token().map(|(name, values)| (name, Array::new(values, &[b, t]))));
+    arrays.extend(
+        batch
+            .per_token()
+            .map(|(name, values)| (name, Array::new(values, &[b, t]))),
+    );
     for (name, tensor) in batch.tensors() {
         arrays.insert(name, Array::of(&tensor)?);
     }
@@ -122,7 +139,10 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
         arrays.extend(context::arrays(data, batch.dims));
         metadata.extend(context::metadata(data, age)?);
     }
-    let checksum = [(CHECKSUM.0, CHECKSUM.1.to_owned()), (SHA256, UNWRITTEN.to_owned())];
+    let checksum = [
+        (CHECKSUM.0, CHECKSUM.1.to_owned()),
+        (SHA256, UNWRITTEN.to_owned()),
+    ];
     metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
     let mut bytes = serialized(arrays, &metadata)?;
     let place = place_of_checksum(&bytes).context("the file has no place for its checksum")?;
@@ -141,9 +161,15 @@ const UNWRITTEN: &str = "0000000000000000000000000000000000000000000000000000000
 /// Byte range of the checksum in the file; `None` for a file without one.
 fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
     let entry = format!("\"{SHA256}\":\"");
-    let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")))?;
+    let header = bytes
+        .get(..8)
+        .map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")))?;
     let header = bytes.get(8..)?.get(..usize::try_from(header).ok()?)?;
-    let start = 8 + header.windows(entry.len()).position(|window| window == entry.as_bytes())? + entry.len();
+    let start = 8
+        + header
+            .windows(entry.len())
+            .position(|window| window == entry.as_bytes())?
+        + entry.len();
     let place = start..start + UNWRITTEN.len();
     bytes.get(place.clone()).map(|_| place)
 }
@@ -155,7 +181,8 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
         return Ok(());
     }
     let place = place_of_checksum(bytes).filter(|_| marked.is_ok_and(|kind| kind == CHECKSUM.1));
-    let place = place.context("it is damaged: its checksum is no longer there (record the batch again)")?;
+    let place =
+        place.context("it is damaged: its checksum is no longer there (record the batch again)")?;
     let mut unwritten = bytes.to_vec();
     unwritten[place.clone()].copy_from_slice(UNWRITTEN.as_bytes());
     ensure!(
@@ -166,19 +193,45 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
 }
 
 fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
-    let kind = OPTIMIZERS.iter().find(|(_, kind)| *kind == batch.optimizer.kind).map_or("unknown", |(name, _)| name);
-    let OptimizerInfo { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } =
-        batch.optimizer;
+    let kind = OPTIMIZERS
+        .iter()
+        .find(|(_, kind)| *kind == batch.optimizer.kind)
+        .map_or("unknown", |(name, _)| name);
+    let OptimizerInfo {
+        learning_rate,
+        beta1,
+        beta2,
+        eps,
+        weight_decay,
+        max_grad_norm,
+        steps_taken,
+        ..
+    } = batch.optimizer;
     let kind = kind.to_owned();
-    let optimizer = Optimizer { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken };
+    let optimizer = Optimizer {
+        kind,
+        learning_rate,
+        beta1,
+        beta2,
+        eps,
+        weight_decay,
+        max_grad_norm,
+        steps_taken,
+    };
     let mut scalars = vec![
         ("group_size", batch.dims.group_size.to_string()),
         ("step", batch.step.to_string()),
         ("max_steps", batch.max_steps.to_string()),
         ("iteration", batch.iteration.to_string()),
         ("seed", batch.seed.to_string()),
-        ("max_completion_length", batch.max_completion_length.to_string()),
-        ("sampling_temperature", batch.sampling_temperature.to_string()),
+        (
+            "max_completion_length",
+            batch.max_completion_length.to_string(),
+        ),
+        (
+            "sampling_temperature",
+            batch.sampling_temperature.to_string(),
+        ),
         ("sampling_top_k", batch.sampling_top_k.to_string()),
         ("sampling_top_p", batch.sampling_top_p.to_string()),
         ("loss_temperature", batch.loss_temperature.to_string()),
@@ -186,9 +239,20 @@ fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
         ("denominator", batch.denominator.0.to_string()),
         ("optimizer", serde_json::to_string(&optimizer)?),
     ];
-    scalars.extend(batch.step_learning_rate.map(|rate| ("step_learning_rate", rate.to_string())));
-    scalars.extend(batch.last_layer.map(|last| ("vocab_size", last.vocab_size.to_string())));
-    Ok(scalars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    scalars.extend(
+        batch
+            .step_learning_rate
+            .map(|rate| ("step_learning_rate", rate.to_string())),
+    );
+    scalars.extend(
+        batch
+            .last_layer
+            .map(|last| ("vocab_size", last.vocab_size.to_string())),
+    );
+    Ok(scalars
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect())
 }
 
 /// Reads a batch from a file.
@@ -204,17 +268,33 @@ pub fn read(path: &Path) -> Result<RecordedBatch> {
 fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
     let file = TensorFile::parse(bytes)?;
     check_sum(bytes, &file)?;
-    let [b, t] = file.shape("completion_mask")?[..] else { bail!("`completion_mask` is not [B, T]") };
-    ensure!(b > 0 && t > 0, "it has {b} completions of {t} tokens (a step has at least one of each)");
+    let [b, t] = file.shape("completion_mask")?[..] else {
+        bail!("`completion_mask` is not [B, T]")
+    };
+    ensure!(
+        b > 0 && t > 0,
+        "it has {b} completions of {t} tokens (a step has at least one of each)"
+    );
     let group_size: u64 = file.scalar("group_size")?;
     ensure!(
         group_size > 0 && (b as u64).is_multiple_of(group_size),
         "`group_size` {group_size} does not divide the {b} completions"
     );
-    let dims = Dims { completions: b as u64, tokens: t as u64, group_size };
+    let dims = Dims {
+        completions: b as u64,
+        tokens: t as u64,
+        group_size,
+    };
     let bt: &[usize] = &[b, t];
-    let truncated = if file.has("truncated") { file.bits("truncated", &[b])? } else { vec![0; b] };
-    let (losses, dloss_dlogp) = (file.optional("losses", bt)?, file.optional("dloss_dlogp", bt)?);
+    let truncated = if file.has("truncated") {
+        file.bits("truncated", &[b])?
+    } else {
+        vec![0; b]
+    };
+    let (losses, dloss_dlogp) = (
+        file.optional("losses", bt)?,
+        file.optional("dloss_dlogp", bt)?,
+    );
     let (losses, dloss_dlogp) = losses.zip(dloss_dlogp).unzip();
     let batch = RecordedBatch {
         scalars: scalars(&file, dims)?,
@@ -229,7 +309,11 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
         old_logps: file.optional("old_logps", bt)?,
         ref_logps: file.optional("ref_logps", bt)?,
         entropy: file.optional("entropy", bt)?,
-        last_layer: if file.has("hidden") { Some(last_layer(&file, b, t)?) } else { None },
+        last_layer: if file.has("hidden") {
+            Some(last_layer(&file, b, t)?)
+        } else {
+            None
+        },
         optimizer_state: optimizer_state(&file)?,
         context: context::read(&file, dims)?,
     };
@@ -239,10 +323,16 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
 
 fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer> {
     let last = |name: &str| -> Result<usize> {
-        file.shape(name)?.last().copied().with_context(|| format!("`{name}` is a scalar"))
+        file.shape(name)?
+            .last()
+            .copied()
+            .with_context(|| format!("`{name}` is a scalar"))
     };
     let (width, k) = (last("hidden")?, last("topk_ids")?);
-    ensure!(width > 0 && k > 0, "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)");
+    ensure!(
+        width > 0 && k > 0,
+        "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)"
+    );
     let topk_ids = ids("topk_ids", &file.shaped("topk_ids", &[b, t, k])?)?;
     Ok(RecordedLayer {
         hidden: file.owned("hidden", &[b, t, width])?,
@@ -258,7 +348,9 @@ fn optimizer_state(file: &TensorFile<'_>) -> Result<Option<RecordedState>> {
     if !file.has("weight") {
         return Ok(None);
     }
-    let [v, d] = file.shape("weight")?[..] else { bail!("`weight` is not [V, D]") };
+    let [v, d] = file.shape("weight")?[..] else {
+        bail!("`weight` is not [V, D]")
+    };
     Ok(Some(RecordedState {
         weight: file.owned("weight", &[v, d])?,
         exp_avg: file.owned("exp_avg", &[v, d])?,
@@ -285,13 +377,32 @@ fn scalars(file: &TensorFile<'_>, dims: Dims) -> Result<Batch<'static>> {
 
 fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
     let text = file.text("optimizer")?;
-    let optimizer: Optimizer = serde_json::from_str(text).context("`optimizer` in its metadata cannot be read")?;
+    let optimizer: Optimizer =
+        serde_json::from_str(text).context("`optimizer` in its metadata cannot be read")?;
     let Some(&(_, kind)) = OPTIMIZERS.iter().find(|(name, _)| *name == optimizer.kind) else {
         let known = OPTIMIZERS.map(|(name, _)| name).join("`, `");
         bail!("its optimizer is `{}` (known: `{known}`)", optimizer.kind);
     };
-    let Optimizer { learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken, .. } = optimizer;
-    Ok(OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken })
+    let Optimizer {
+        learning_rate,
+        beta1,
+        beta2,
+        eps,
+        weight_decay,
+        max_grad_norm,
+        steps_taken,
+        ..
+    } = optimizer;
+    Ok(OptimizerInfo {
+        kind,
+        learning_rate,
+        beta1,
+        beta2,
+        eps,
+        weight_decay,
+        max_grad_norm,
+        steps_taken,
+    })
 }
 
 /// Effect of a replay's masks and weights on one batch.
@@ -315,9 +426,23 @@ pub struct Outcome {
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
     let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);
-    arrays.extend(outcome.weights.as_ref().map(|weights| ("weights", Array::new(weights, &shape))));
-    arrays.extend(outcome.tokens.iter().map(|(name, values)| (name.as_str(), Array::new(values, &shape))));
-    let numbers = outcome.numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    arrays.extend(
+        outcome
+            .weights
+            .as_ref()
+            .map(|weights| ("weights", Array::new(weights, &shape))),
+    );
+    arrays.extend(
+        outcome
+            .tokens
+            .iter()
+            .map(|(name, values)| (name.as_str(), Array::new(values, &shape))),
+    );
+    let numbers = outcome
+        .numbers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.to_string()))
+        .collect();
     files::write_atomic(path, &serialized(arrays, &numbers)?)
 }
 
@@ -333,12 +458,20 @@ mod tests {
         let path = folder.path().join("batch.safetensors");
         write(&path, &Fixture::new(2, 2).batch(), None).unwrap();
         let written = std::fs::read(&path).unwrap();
-        assert!(written.windows(8).any(|bytes| bytes == b"\"sha256\""), "it has a checksum");
+        assert!(
+            written.windows(8).any(|bytes| bytes == b"\"sha256\""),
+            "it has a checksum"
+        );
         parse(&written).unwrap();
         for bit in 0..8 * written.len() {
             let mut bytes = written.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&bytes).is_err(), "bit {} of byte {}", bit % 8, bit / 8);
+            assert!(
+                parse(&bytes).is_err(),
+                "bit {} of byte {}",
+                bit % 8,
+                bit / 8
+            );
         }
         for place in 0..written.len() {
             assert!(parse(&written[..place]).is_err(), "cut at {place}");

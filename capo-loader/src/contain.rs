@@ -37,7 +37,11 @@ pub fn damaged(reason: impl Display) -> Error {
 
 fn message(panic: &(dyn Any + Send)) -> &str {
     let owned = || panic.downcast_ref::<String>().map(String::as_str);
-    panic.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message")
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(owned)
+        .unwrap_or("no message")
 }
 
 #[cfg(test)]
@@ -48,7 +52,9 @@ mod tests {
     fn a_panic_is_an_error_with_its_message() {
         assert_eq!(contain(|| 7).unwrap(), 7);
         let error = |call: fn()| contain(call).unwrap_err().to_string();
-        let text = |message: &str| format!("it is damaged, or of a kind that is not supported ({message})");
+        let text = |message: &str| {
+            format!("it is damaged, or of a kind that is not supported ({message})")
+        };
         assert_eq!(error(|| panic!("so {}", "what")), text("so what"));
         assert_eq!(error(|| panic!("plain")), text("plain"));
         assert_eq!(error(|| std::panic::panic_any(7)), text("no message"));

@@ -37,14 +37,26 @@ pub struct RecordedContext {
 pub(crate) fn arrays(data: &ContextData, dims: Dims) -> Vec<(&'static str, Array<'_>)> {
     let (b, t) = (dims.completions as usize, dims.tokens as usize);
     let mut arrays = vec![
-        (PROMPT_IDS, Array::new(&data.prompt_ids, &[data.prompt_ids.len()])),
-        (PROMPT_ENDS, Array::new(&data.prompt_ends, &[data.prompt_ends.len()])),
-        (PROMPT_NUMBERS, Array::new(&data.prompt_numbers, &[data.prompt_numbers.len()])),
+        (
+            PROMPT_IDS,
+            Array::new(&data.prompt_ids, &[data.prompt_ids.len()]),
+        ),
+        (
+            PROMPT_ENDS,
+            Array::new(&data.prompt_ends, &[data.prompt_ends.len()]),
+        ),
+        (
+            PROMPT_NUMBERS,
+            Array::new(&data.prompt_numbers, &[data.prompt_numbers.len()]),
+        ),
         (LINES, Array::new(&data.lines, &[data.lines.len()])),
         (TEXTS, Array::new(&data.texts, &[data.texts.len()])),
         (TEXT_ENDS, Array::new(&data.text_ends, &[b])),
         (SPANS, Array::new(&data.spans, &[b, t, 2])),
-        (REWARDS, Array::new(&data.rewards, &[data.reward_name_ends.len(), b])),
+        (
+            REWARDS,
+            Array::new(&data.rewards, &[data.reward_name_ends.len(), b]),
+        ),
         (SAMPLER_LOGPS, Array::new(&data.sampler_logps, &[b, t])),
     ];
     if data.top_k > 0 {
@@ -58,7 +70,10 @@ pub(crate) fn arrays(data: &ContextData, dims: Dims) -> Vec<(&'static str, Array
 /// Returns the metadata entries of these tensors: the names of the reward functions, and the age.
 pub(crate) fn metadata(data: &ContextData, age: u64) -> Result<[(String, String); 2]> {
     let names = serde_json::to_string(&data.lend(age).reward_names().collect::<Vec<_>>())?;
-    Ok([(REWARD_NAMES.to_owned(), names), (AGE.to_owned(), age.to_string())])
+    Ok([
+        (REWARD_NAMES.to_owned(), names),
+        (AGE.to_owned(), age.to_string()),
+    ])
 }
 
 /// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one.
@@ -76,10 +91,17 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
     let list = |name: &str| file.shaped(name, &[file.shape(name)?.iter().product()]);
     let names = serde_json::from_str::<Vec<String>>(file.text(REWARD_NAMES)?)
         .with_context(|| format!("`{REWARD_NAMES}` in its metadata is not a list of names"))?;
-    let top_k = if file.has(TOP_IDS) { file.shape(TOP_IDS)?.last().copied().unwrap_or(0) } else { 0 };
+    let top_k = if file.has(TOP_IDS) {
+        file.shape(TOP_IDS)?.last().copied().unwrap_or(0)
+    } else {
+        0
+    };
     let (top_ids, top_logps) = match top_k {
         0 => (Vec::new(), Vec::new()),
-        k => (ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?, file.floats(TOP_LOGPS, &[b, t, k])?),
+        k => (
+            ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?,
+            file.floats(TOP_LOGPS, &[b, t, k])?,
+        ),
     };
     let mut data = ContextData {
         group_size: dims.group_size,
@@ -97,7 +119,10 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
         top_logps,
         ..ContextData::default()
     };
-    for (name, rewards) in names.iter().zip(file.floats(REWARDS, &[names.len(), b])?.chunks_exact(b)) {
+    for (name, rewards) in names
+        .iter()
+        .zip(file.floats(REWARDS, &[names.len(), b])?.chunks_exact(b))
+    {
         data.add_reward(name, rewards);
     }
     let age = file.scalar(AGE)?;
@@ -107,11 +132,20 @@ pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedC
 
 /// Refuses lists whose ends do not cut them into parts, and spans outside their completion's text.
 fn check(data: &ContextData) -> Result<()> {
-    parts((PROMPT_ENDS, &data.prompt_ends), (PROMPT_IDS, data.prompt_ids.len()))?;
+    parts(
+        (PROMPT_ENDS, &data.prompt_ends),
+        (PROMPT_IDS, data.prompt_ids.len()),
+    )?;
     let mut texts = Vec::with_capacity(data.text_ends.len());
-    for (b, part) in parts((TEXT_ENDS, &data.text_ends), (TEXTS, data.texts.len()))?.into_iter().enumerate() {
+    for (b, part) in parts((TEXT_ENDS, &data.text_ends), (TEXTS, data.texts.len()))?
+        .into_iter()
+        .enumerate()
+    {
         let text = std::str::from_utf8(&data.texts[part]);
-        texts.push(text.ok().with_context(|| format!("`{TEXTS}` of completion {b} is not UTF-8"))?);
+        texts.push(
+            text.ok()
+                .with_context(|| format!("`{TEXTS}` of completion {b} is not UTF-8"))?,
+        );
     }
     for (i, span) in data.spans.chunks_exact(2).enumerate() {
         let (b, t) = (i / data.tokens as usize, i % data.tokens as usize);
@@ -133,7 +167,10 @@ fn parts((name, ends): (&str, &[u64]), (list, len): (&str, usize)) -> Result<Vec
         "`{name}` does not cut the {len} entries of `{list}` into parts (its numbers ascend, and the last is {len})"
     );
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    Ok(starts.zip(ends).map(|(start, &end)| start as usize..end as usize).collect())
+    Ok(starts
+        .zip(ends)
+        .map(|(start, &end)| start as usize..end as usize)
+        .collect())
 }
 
 #[cfg(test)]
@@ -160,20 +197,45 @@ mod tests {
     fn what_is_written_is_read() {
         let (_folder, path) = written(&odd_context(), 5);
         let read = batch_file::read(&path).unwrap();
-        assert_eq!(read.context, Some(RecordedContext { data: odd_context(), age: 5 }));
+        assert_eq!(
+            read.context,
+            Some(RecordedContext {
+                data: odd_context(),
+                age: 5
+            })
+        );
         // A batch without a context writes no part of one.
         batch_file::write(&path, &read.view(), None).unwrap();
         assert!(batch_file::read(&path).unwrap().context.is_none());
-        assert!(!std::fs::read(&path).unwrap().windows(8).any(|bytes| bytes == b"context/"));
+        assert!(
+            !std::fs::read(&path)
+                .unwrap()
+                .windows(8)
+                .any(|bytes| bytes == b"context/")
+        );
     }
 
     #[test]
     fn completions_without_any_text_or_reward() {
-        let nothing = CompletionContext { text: "", spans: &[], sampler_logps: &[] };
-        let prompts = std::iter::repeat_n(PromptContext { ids: &[], number: 0, line: None }, 2);
+        let nothing = CompletionContext {
+            text: "",
+            spans: &[],
+            sampler_logps: &[],
+        };
+        let prompts = std::iter::repeat_n(
+            PromptContext {
+                ids: &[],
+                number: 0,
+                line: None,
+            },
+            2,
+        );
         let data = ContextData::new(3, prompts, std::iter::repeat_n(nothing, 4));
         let (_folder, path) = written(&data, 0);
-        assert_eq!(batch_file::read(&path).unwrap().context, Some(RecordedContext { data, age: 0 }));
+        assert_eq!(
+            batch_file::read(&path).unwrap().context,
+            Some(RecordedContext { data, age: 0 })
+        );
     }
 
     /// An owned tensor of a file that a test changes: dtype, shape and bytes.
@@ -189,15 +251,30 @@ mod tests {
         let mut metadata = header.metadata().clone().unwrap();
         // Without a checksum the reader gets to the other errors.
         metadata.retain(|name, _| !["checksum", "sha256"].contains(&name.as_str()));
-        let loose = |view: TensorView<'_>| (view.dtype(), view.shape().to_vec(), view.data().to_vec());
-        let mut tensors: BTreeMap<String, Loose> =
-            SafeTensors::deserialize(&bytes).unwrap().tensors().into_iter().map(|(n, v)| (n, loose(v))).collect();
+        let loose =
+            |view: TensorView<'_>| (view.dtype(), view.shape().to_vec(), view.data().to_vec());
+        let mut tensors: BTreeMap<String, Loose> = SafeTensors::deserialize(&bytes)
+            .unwrap()
+            .tensors()
+            .into_iter()
+            .map(|(n, v)| (n, loose(v)))
+            .collect();
         damage(&mut tensors, &mut metadata);
         let view = |(dtype, shape, data)| TensorView::new(dtype, shape, data).unwrap();
-        let views = tensors.iter().map(|(name, (dtype, shape, data))| (name, view((*dtype, shape.clone(), data))));
-        std::fs::write(&path, safetensors::serialize(views, Some(metadata)).unwrap()).unwrap();
+        let views = tensors
+            .iter()
+            .map(|(name, (dtype, shape, data))| (name, view((*dtype, shape.clone(), data))));
+        std::fs::write(
+            &path,
+            safetensors::serialize(views, Some(metadata)).unwrap(),
+        )
+        .unwrap();
         let error = format!("{:#}", batch_file::read(&path).unwrap_err());
-        error.split_once("is not a batch file: ").unwrap().1.to_owned()
+        error
+            .split_once("is not a batch file: ")
+            .unwrap()
+            .1
+            .to_owned()
     }
 
     /// Error message for the file after its numbers `name` are replaced by `values`.
@@ -213,7 +290,9 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_fit() {
-        let text = |name: &str, text: &str| said(|_, metadata| drop(metadata.insert(name.into(), text.into())));
+        let text = |name: &str, text: &str| {
+            said(|_, metadata| drop(metadata.insert(name.into(), text.into())))
+        };
         let span = |at: usize, span: [u32; 2]| {
             let mut spans = vec![0_u32; 24];
             spans[2 * at..2 * at + 2].copy_from_slice(&span);
@@ -244,6 +323,11 @@ mod tests {
             span(8, [0, 1]),
             span(11, [u32::MAX, u32::MAX]),
         ];
-        assert_eq!(include_str!("context_refused.txt").lines().collect::<Vec<_>>(), said);
+        assert_eq!(
+            include_str!("context_refused.txt")
+                .lines()
+                .collect::<Vec<_>>(),
+            said
+        );
     }
 }

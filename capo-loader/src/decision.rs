@@ -26,7 +26,11 @@ impl Decision {
     /// Every token of `token_mask`, `[B, T]`, with a weight of 1.
     pub fn of(token_mask: Vec<u8>) -> Self {
         let token_weights = token_mask.iter().map(|&token| f32::from(token)).collect();
-        Self { token_mask, token_weights, ..Self::default() }
+        Self {
+            token_mask,
+            token_weights,
+            ..Self::default()
+        }
     }
 
     /// Number of tokens that reach the backward pass.
@@ -50,12 +54,16 @@ impl Factors {
     /// The tokens that reached the weight: the index of each, and its factor.
     pub fn of_tokens(&self) -> impl Iterator<Item = (usize, f32)> {
         let each = self.factors.iter().zip(&self.token_mask).enumerate();
-        each.filter(|(_, (_, token))| **token == 1).map(|(i, (factor, _))| (i, *factor))
+        each.filter(|(_, (_, token))| **token == 1)
+            .map(|(i, (factor, _))| (i, *factor))
     }
 
     /// The mean factor of the tokens that reached the weight; 0 if none did.
     pub fn mean(&self) -> f64 {
         let count = self.of_tokens().count().max(1) as f64;
-        self.of_tokens().map(|(_, factor)| f64::from(factor)).sum::<f64>() / count
+        self.of_tokens()
+            .map(|(_, factor)| f64::from(factor))
+            .sum::<f64>()
+            / count
     }
 }

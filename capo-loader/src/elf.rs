@@ -9,11 +9,27 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
         "an archive for the Rust or C compiler",
         "set `crate-type = [\"cdylib\"]` in the plugin's Cargo.toml and build it again",
     ),
-    (b"MZ", "a library or program for Windows", "build it for this machine"),
-    (b"\xcf\xfa\xed\xfe", "a library or program for macOS", "build it for this machine"),
-    (b"\xca\xfe\xba\xbe", "a library or program for macOS", "build it for this machine"),
+    (
+        b"MZ",
+        "a library or program for Windows",
+        "build it for this machine",
+    ),
+    (
+        b"\xcf\xfa\xed\xfe",
+        "a library or program for macOS",
+        "build it for this machine",
+    ),
+    (
+        b"\xca\xfe\xba\xbe",
+        "a library or program for macOS",
+        "build it for this machine",
+    ),
     (b"PK", "a zip archive", "unpack it, and give the library"),
-    (b"\x1f\x8b", "a gzip archive", "unpack it, and give the library"),
+    (
+        b"\x1f\x8b",
+        "a gzip archive",
+        "unpack it, and give the library",
+    ),
 ];
 
 /// Number of bytes at a file's beginning by which [`check_beginning`] judges it, the length of a 64-bit header.
@@ -45,7 +61,10 @@ pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
         bail!("`{shown}` is empty (build or copy it again)");
     }
     if cfg!(target_os = "linux") && !bytes.starts_with(b"\x7fELF") {
-        if let Some((_, kind, advice)) = OTHERS.iter().find(|(beginning, _, _)| bytes.starts_with(beginning)) {
+        if let Some((_, kind, advice)) = OTHERS
+            .iter()
+            .find(|(beginning, _, _)| bytes.starts_with(beginning))
+        {
             bail!("`{shown}` is not a shared library but {kind} ({advice})");
         }
         bail!(
@@ -53,12 +72,18 @@ pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
         );
     }
     if bytes.starts_with(b"\x7fELF\x01") && cfg!(target_pointer_width = "64") {
-        bail!("`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)");
+        bail!(
+            "`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)"
+        );
     }
     if let (Some(of), Some(here)) = (machine(bytes), own_machine())
         && of != here
     {
-        bail!("`{shown}` was built for {}, this host runs on {} (build it for this machine)", cpu(of), cpu(here));
+        bail!(
+            "`{shown}` was built for {}, this host runs on {} (build it for this machine)",
+            cpu(of),
+            cpu(here)
+        );
     }
     Ok(())
 }
@@ -66,7 +91,12 @@ pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
 /// Reads the little-endian number of `size` bytes at offset `at`.
 fn number(bytes: &[u8], at: u64, size: usize) -> Option<u64> {
     let field = bytes.get(usize::try_from(at).ok()?..)?.get(..size)?;
-    Some(field.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte)))
+    Some(
+        field
+            .iter()
+            .rev()
+            .fold(0_u64, |number, &byte| number << 8 | u64::from(byte)),
+    )
 }
 
 fn is_elf64(bytes: &[u8]) -> bool {
@@ -102,6 +132,10 @@ fn end_of_segments(bytes: &[u8]) -> Option<u64> {
     }
     let number = |at: u64, size: usize| number(bytes, at, size);
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    let end = |header: u64| number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?);
-    (0..count).map(|index| end(table.checked_add(index * size)?)).try_fold(0, |last, end| Some(last.max(end?)))
+    let end = |header: u64| {
+        number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?)
+    };
+    (0..count)
+        .map(|index| end(table.checked_add(index * size)?))
+        .try_fold(0, |last, end| Some(last.max(end?)))
 }

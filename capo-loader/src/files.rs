@@ -31,7 +31,11 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain file.
 pub fn check_replaceable(path: &Path) -> Result<()> {
     let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
-    ensure!(!other, "`{}` exists and is not a plain file (choose another name)", path.display());
+    ensure!(
+        !other,
+        "`{}` exists and is not a plain file (choose another name)",
+        path.display()
+    );
     Ok(())
 }
 
@@ -46,7 +50,10 @@ impl NewFile {
     /// Creates a temporary file beside `path`. Fails as [`check_replaceable`] does, and when the directory cannot be written to.
     pub fn create(path: &Path) -> Result<Self> {
         check_replaceable(path)?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(partial_file(folder(path))?) })
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufWriter::new(partial_file(folder(path))?),
+        })
     }
 
     /// Path of the temporary file, valid until [`Self::finish`].
@@ -96,7 +103,9 @@ fn partial_file(folder: &Path) -> io::Result<NamedTempFile> {
 
 /// The directory that a file is in.
 pub(crate) fn folder(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// Sizes of a file to which a line was appended, in bytes.
@@ -113,12 +122,19 @@ pub struct Appended {
 /// A line that contains a line break is an error, as is any failure to write, and a `path` that [`open_plain`] refuses; all messages name
 /// `path`.
 pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
-    ensure!(!line.contains('\n'), "a line for `{}` contains a line break", path.display());
+    ensure!(
+        !line.contains('\n'),
+        "a line for `{}` contains a line break",
+        path.display()
+    );
     let append = || {
         let mut file = open_plain(path, OpenOptions::new().create(true).append(true))?;
         let (before, line) = (file.metadata()?.len(), format!("{line}\n"));
         file.write_all(line.as_bytes())?;
-        io::Result::Ok(Appended { before, after: before + line.len() as u64 })
+        io::Result::Ok(Appended {
+            before,
+            after: before + line.len() as u64,
+        })
     };
     append().with_context(|| format!("cannot append to `{}`", path.display()))
 }
@@ -129,13 +145,24 @@ pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
 /// A link, a pipe, a device or a folder is an error. It is not opened, because opening a pipe would wait for another process.
 pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<fs::File> {
     let check = |kind: FileType| {
-        let sentence =
-            || format!("it is {}, not a regular file (remove it, or put a file in its place)", self::kind(kind));
-        if kind.is_file() { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidInput, sentence())) }
+        let sentence = || {
+            format!(
+                "it is {}, not a regular file (remove it, or put a file in its place)",
+                self::kind(kind)
+            )
+        };
+        if kind.is_file() {
+            Ok(())
+        } else {
+            Err(io::Error::new(ErrorKind::InvalidInput, sentence()))
+        }
     };
-    path.symlink_metadata().map_or(Ok(()), |found| check(found.file_type()))?;
+    path.symlink_metadata()
+        .map_or(Ok(()), |found| check(found.file_type()))?;
     // The entry may be replaced after this look: then the system refuses a link, and does not wait at a pipe.
-    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let file = options
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
     check(file.metadata()?.file_type())?;
     Ok(file)
 }
@@ -153,7 +180,9 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Refuses a file of `size` bytes that is larger than the available memory.
 pub(crate) fn fits_memory(size: u64) -> io::Result<()> {
-    let Some(free) = memory::available().filter(|free| size > *free) else { return Ok(()) };
+    let Some(free) = memory::available().filter(|free| size > *free) else {
+        return Ok(());
+    };
     let (size, free) = (memory::text(size.into()), memory::text(free.into()));
     let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
     Err(io::Error::new(ErrorKind::OutOfMemory, sentence))
@@ -165,7 +194,10 @@ pub(crate) fn fits_memory(size: u64) -> io::Result<()> {
 pub fn size(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
-        let sentence = format!("it is {}, not a regular file (give a file)", kind(metadata.file_type()));
+        let sentence = format!(
+            "it is {}, not a regular file (give a file)",
+            kind(metadata.file_type())
+        );
         return Err(io::Error::new(ErrorKind::InvalidInput, sentence));
     }
     Ok(metadata.len())
@@ -173,9 +205,13 @@ pub fn size(path: &Path) -> io::Result<u64> {
 
 /// Returns the text of the regular file at `path`, which must be UTF-8, without a byte order mark. Fails as [`bytes`] does.
 pub fn text(path: &Path) -> io::Result<String> {
-    let text = String::from_utf8(bytes(path)?)
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8"))?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    let text = String::from_utf8(bytes(path)?).map_err(|_| {
+        io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8")
+    })?;
+    Ok(text
+        .strip_prefix('\u{feff}')
+        .map(str::to_owned)
+        .unwrap_or(text))
 }
 
 fn kind(kind: FileType) -> &'static str {
@@ -226,7 +262,11 @@ mod tests {
         for size in [0_u64, 1, (1 << 20) - 1, 1 << 20, (1 << 21) + 5] {
             let bytes: Vec<u8> = (0..size).map(|i| (i * i % 251) as u8).collect();
             fs::write(&path, &bytes).unwrap();
-            assert_eq!(sha256_of(&path).unwrap(), sha256_hex(&bytes), "{size} bytes");
+            assert_eq!(
+                sha256_of(&path).unwrap(),
+                sha256_hex(&bytes),
+                "{size} bytes"
+            );
         }
         assert!(sha256_of(folder.path()).is_err(), "a folder has none");
     }
@@ -256,14 +296,22 @@ mod tests {
         assert!(write_atomic(&link, b"new").is_err(), "a link stays a link");
         assert_eq!(fs::read(&link).unwrap(), b"kept");
         let missing = directory.path().join("absent").join("file");
-        assert!(write_atomic(&missing, b"new").unwrap_err().to_string().contains("absent"));
+        assert!(
+            write_atomic(&missing, b"new")
+                .unwrap_err()
+                .to_string()
+                .contains("absent")
+        );
     }
 
     #[test]
     fn written_files_have_the_permissions_of_any_new_file() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        let (ours, plain) = (directory.path().join("ours"), directory.path().join("plain"));
+        let (ours, plain) = (
+            directory.path().join("ours"),
+            directory.path().join("plain"),
+        );
         write_atomic(&ours, b"").unwrap();
         fs::write(&plain, b"").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
@@ -274,12 +322,32 @@ mod tests {
     fn append_line_adds_whole_lines_and_refuses_line_breaks() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log.jsonl");
-        assert_eq!(append_line(&path, "{}").unwrap(), Appended { before: 0, after: 3 });
-        assert_eq!(append_line(&path, "[]").unwrap(), Appended { before: 3, after: 6 });
-        assert!(append_line(&path, "a\nb").unwrap_err().to_string().contains("line break"));
+        assert_eq!(
+            append_line(&path, "{}").unwrap(),
+            Appended {
+                before: 0,
+                after: 3
+            }
+        );
+        assert_eq!(
+            append_line(&path, "[]").unwrap(),
+            Appended {
+                before: 3,
+                after: 6
+            }
+        );
+        assert!(
+            append_line(&path, "a\nb")
+                .unwrap_err()
+                .to_string()
+                .contains("line break")
+        );
         assert_eq!(fs::read(&path).unwrap(), b"{}\n[]\n");
         let error = append_line(directory.path(), "{}").unwrap_err().to_string();
-        assert_eq!(error, format!("cannot append to `{}`", directory.path().display()));
+        assert_eq!(
+            error,
+            format!("cannot append to `{}`", directory.path().display())
+        );
     }
 
     #[test]
@@ -290,7 +358,14 @@ mod tests {
         fs::create_dir(at("folder")).unwrap();
         std::os::unix::fs::symlink("thesis", at("link")).unwrap();
         std::os::unix::fs::symlink("absent", at("dangling")).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("pipe"),
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
         for (name, kind) in [
             ("link", "a symbolic link"),
             ("dangling", "a symbolic link"),
@@ -298,9 +373,13 @@ mod tests {
             ("folder", "a directory"),
         ] {
             let sentence = format!("{:#}", append_line(&at(name), "line").unwrap_err());
-            let expected = format!("it is {kind}, not a regular file (remove it, or put a file in its place)");
+            let expected =
+                format!("it is {kind}, not a regular file (remove it, or put a file in its place)");
             assert!(sentence.ends_with(&expected), "{sentence}");
-            assert!(open_plain(&at(name), OpenOptions::new().read(true)).is_err(), "{name}");
+            assert!(
+                open_plain(&at(name), OpenOptions::new().read(true)).is_err(),
+                "{name}"
+            );
         }
         assert_eq!(fs::read(at("thesis")).unwrap(), b"twenty pages");
         assert!(!at("absent").exists());
@@ -317,6 +396,9 @@ mod tests {
 
     #[test]
     fn sha256_of_the_standard_test_vector() {
-        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            sha256_hex(b"abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 }

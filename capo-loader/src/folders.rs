@@ -46,7 +46,8 @@ impl Workshop {
             // Until this process holds the lock, another process that sweeps the parent takes this folder for an abandoned one.
             match lock(folder.path()) {
                 Ok(lock) => return Ok(Self { lock, folder }),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -83,7 +84,11 @@ impl NewFolder {
         let workshop = Workshop::in_folder(parent, PARTIAL)?;
         let whole = workshop.whole();
         fs::create_dir(&whole)?;
-        Ok(Self { parent: parent.to_owned(), whole, _workshop: workshop })
+        Ok(Self {
+            parent: parent.to_owned(),
+            whole,
+            _workshop: workshop,
+        })
     }
 
     /// Path of the folder in which the caller puts its files.
@@ -104,7 +109,9 @@ impl NewFolder {
         }
         File::open(&self.whole)?.sync_all()?;
         fs::rename(&self.whole, &target).map_err(|error| match error.kind() {
-            ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory => ErrorKind::AlreadyExists.into(),
+            ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory => {
+                ErrorKind::AlreadyExists.into()
+            }
             _ => error,
         })?;
         // A rename is durable once its directory is synced.
@@ -137,16 +144,27 @@ fn lock(workshop: &Path) -> io::Result<File> {
 }
 
 fn lock_file(workshop: &Path) -> io::Result<File> {
-    files::open_plain(&workshop.join(LOCK), OpenOptions::new().create(true).truncate(false).write(true))
+    files::open_plain(
+        &workshop.join(LOCK),
+        OpenOptions::new().create(true).truncate(false).write(true),
+    )
 }
 
 /// Removes unfinished and half-deleted files and folders that dead processes left in the folder `parent`. What cannot be removed, such as
 /// another user's, stays.
 pub fn sweep(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
     let is_left = |name: &str| name.starts_with(PARTIAL) || name.starts_with(DELETED);
-    for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_left)) {
-        let (path, is_folder) = (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    for entry in entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_left))
+    {
+        let (path, is_folder) = (
+            entry.path(),
+            entry.file_type().is_ok_and(|kind| kind.is_dir()),
+        );
         let lock = if is_folder {
             lock_file(&path)
         } else {
@@ -154,7 +172,11 @@ pub fn sweep(parent: &Path) {
         };
         if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
             // Another process may be removing it at the same time.
-            let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let _ = if is_folder {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
         }
     }
 }
@@ -202,14 +224,23 @@ pub fn clean(dir: &Path) -> Result<()> {
 ///
 /// The refusal.
 pub fn fits_disk(dir: &Path, bytes: u64, count: u64) -> Result<()> {
-    let there = dir.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    let Ok(disk) = rustix::fs::statvfs(there) else { return Ok(()) };
+    let there = dir
+        .ancestors()
+        .find(|folder| folder.is_dir())
+        .unwrap_or(Path::new("."));
+    let Ok(disk) = rustix::fs::statvfs(there) else {
+        return Ok(());
+    };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     ensure!(
         bytes.saturating_mul(count) <= free,
         "a checkpoint of this run takes {}{}, and {} are free on the disk of `{}` (make room, or choose another `train.output_dir`)",
         memory::text(bytes.into()),
-        if count > 1 { ", the last one as much" } else { "" },
+        if count > 1 {
+            ", the last one as much"
+        } else {
+            ""
+        },
         memory::text(free.into()),
         dir.display()
     );
@@ -221,8 +252,10 @@ mod tests {
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -255,7 +288,11 @@ mod tests {
         filled(parent.path()).appear_as(Path::new("run")).unwrap();
         let new = filled(parent.path());
         for name in ["file", "empty", "link", "run"] {
-            assert_eq!(new.appear_as(Path::new(name)).unwrap_err().kind(), ErrorKind::AlreadyExists, "{name}");
+            assert_eq!(
+                new.appear_as(Path::new(name)).unwrap_err().kind(),
+                ErrorKind::AlreadyExists,
+                "{name}"
+            );
         }
         new.appear_as(Path::new("other")).unwrap();
     }
@@ -269,7 +306,11 @@ mod tests {
                 let threads = [scope.spawn(one), scope.spawn(one)];
                 threads.map(|thread| thread.join().unwrap())
             });
-            assert_eq!(appeared.iter().filter(|appeared| **appeared).count(), 1, "{appeared:?}");
+            assert_eq!(
+                appeared.iter().filter(|appeared| **appeared).count(),
+                1,
+                "{appeared:?}"
+            );
             assert_eq!(names(parent.path()), ["run"]);
         }
     }
@@ -283,7 +324,9 @@ mod tests {
             // By name: what an older host left is swept too.
             let dead = parent.path().join(format!(".partial-capo-{number}"));
             fs::create_dir(&dead).unwrap();
-            files.iter().for_each(|file| fs::write(dead.join(file), "").unwrap());
+            files
+                .iter()
+                .for_each(|file| fs::write(dead.join(file), "").unwrap());
         }
         fs::create_dir(parent.path().join(".partial-of-another-program")).unwrap();
         fs::create_dir_all(parent.path().join(format!("{DELETED}x/whole/file"))).unwrap();
@@ -292,7 +335,10 @@ mod tests {
         other.appear_as(Path::new("b")).unwrap();
         living.appear_as(Path::new("a")).unwrap();
         drop((living, other));
-        assert_eq!(names(parent.path()), [".partial-of-another-program", "a", "b"]);
+        assert_eq!(
+            names(parent.path()),
+            [".partial-of-another-program", "a", "b"]
+        );
     }
 
     #[test]
@@ -305,11 +351,21 @@ mod tests {
         std::os::unix::fs::symlink("whole", at(".partial-capo-link")).unwrap();
         fs::create_dir(at(".partial-capo-pipe")).unwrap();
         let pipe = at(".partial-capo-pipe/lock");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
         sweep(parent.path());
         assert_eq!(names(parent.path()).len(), 3, "{:?}", names(parent.path()));
         living.finish().unwrap();
-        assert_eq!(names(parent.path()), [".partial-capo-link", ".partial-capo-pipe", "whole"]);
+        assert_eq!(
+            names(parent.path()),
+            [".partial-capo-link", ".partial-capo-pipe", "whole"]
+        );
     }
 
     #[test]
@@ -330,8 +386,14 @@ mod tests {
     #[test]
     fn a_path_that_names_nothing() {
         assert_eq!(split(Path::new("run")).unwrap(), (".".into(), "run".into()));
-        assert_eq!(split(Path::new("a/run/")).unwrap(), ("a".into(), "run".into()));
-        assert_eq!(split(Path::new("")).unwrap_err().to_string(), "`` names no folder");
+        assert_eq!(
+            split(Path::new("a/run/")).unwrap(),
+            ("a".into(), "run".into())
+        );
+        assert_eq!(
+            split(Path::new("")).unwrap_err().to_string(),
+            "`` names no folder"
+        );
         assert!(split(Path::new("a/..")).is_err());
     }
 

@@ -25,14 +25,24 @@ static AWAITED: AtomicBool = AtomicBool::new(false);
 /// The signals of a crash, with their names and meanings.
 const SIGNALS: [(c_int, &str); 5] = [
     (libc::SIGILL, "SIGILL: an instruction that does not exist"),
-    (libc::SIGABRT, "SIGABRT: an abort, as of a panic in a library that was built with `panic = \"abort\"`"),
+    (
+        libc::SIGABRT,
+        "SIGABRT: an abort, as of a panic in a library that was built with `panic = \"abort\"`",
+    ),
     (libc::SIGBUS, "SIGBUS: memory that is not there"),
-    (libc::SIGFPE, "SIGFPE: arithmetic that the processor refuses"),
-    (libc::SIGSEGV, "SIGSEGV: memory that is not its own, or a stack that is too deep"),
+    (
+        libc::SIGFPE,
+        "SIGFPE: arithmetic that the processor refuses",
+    ),
+    (
+        libc::SIGSEGV,
+        "SIGSEGV: memory that is not its own, or a stack that is too deep",
+    ),
 ];
 
 /// Action at each of [`SIGNALS`] before this process set its own: the standard library has a handler for stack overflow.
-static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] = [const { OnceLock::new() }; SIGNALS.len()];
+static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] =
+    [const { OnceLock::new() }; SIGNALS.len()];
 
 /// A call's name that lives as long as the process.
 pub(crate) type Name = &'static String;
@@ -53,7 +63,10 @@ pub(crate) fn leave() {
 /// From now on, handles crashes and `exit` for the run whose progress is `place`.
 pub(crate) fn listen(place: &Arc<Place>) {
     static ONCE: Once = Once::new();
-    PLACE.store(Arc::into_raw(Arc::clone(place)).cast_mut(), Ordering::SeqCst);
+    PLACE.store(
+        Arc::into_raw(Arc::clone(place)).cast_mut(),
+        Ordering::SeqCst,
+    );
     ONCE.call_once(|| {
         for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
             if let Some(action) = exchange(*signal, &action()) {
@@ -123,7 +136,10 @@ pub fn terminate_at_user_signals() {
     let handler: extern "C" fn(c_int) = at_warning;
     for signal in WARNINGS {
         // What waits for the system goes on waiting.
-        let action = libc::sigaction { sa_flags: libc::SA_RESTART, ..plain(handler as usize) };
+        let action = libc::sigaction {
+            sa_flags: libc::SA_RESTART,
+            ..plain(handler as usize)
+        };
         if let Some(before) = exchange(signal, &action)
             && before.sa_sigaction == libc::SIG_IGN
         {
@@ -192,7 +208,9 @@ pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
         Stderr.text(call);
         Stderr.text(" ");
     }
-    call.map_or(beside, |_| happened).iter().for_each(|part| Stderr.text(part));
+    call.map_or(beside, |_| happened)
+        .iter()
+        .for_each(|part| Stderr.text(part));
     Stderr.text("\n");
     true
 }
@@ -225,7 +243,11 @@ fn action() -> libc::sigaction {
 
 /// An action without a handler: the default one, or none.
 fn plain(kind: libc::sighandler_t) -> libc::sigaction {
-    libc::sigaction { sa_sigaction: kind, sa_flags: 0, ..action() }
+    libc::sigaction {
+        sa_sigaction: kind,
+        sa_flags: 0,
+        ..action()
+    }
 }
 
 /// Sets the action `new` for `signal` and returns the previous action.
@@ -238,13 +260,19 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
 
 /// The signal handler. It calls only functions that a handler may call: atomics, `write`, `sigaction`, `raise`.
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    let words = SIGNALS.iter().find(|(known, _)| *known == signal).map_or("a signal", |(_, words)| words);
+    let words = SIGNALS
+        .iter()
+        .find(|(known, _)| *known == signal)
+        .map_or("a signal", |(_, words)| words);
     let beside = [
         "the process was ended by ",
         words,
         " (no call of a component was running: a plugin's own thread, or the host)",
     ];
-    tell(&["was running when the process was ended by ", words], &beside);
+    tell(
+        &["was running when the process was ended by ", words],
+        &beside,
+    );
     // From here on a crash goes to the earlier handlers: a second handler would not fit on the small stack of the first.
     for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
         if let Some(before) = before.get() {
@@ -266,8 +294,15 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
 /// Exit handler. A plugin that calls `exit` still ends the process, but with a message and an exit code of failure.
 extern "C" fn at_exit() {
     const BESIDE: &str = "something ended the process with `exit` while no call of a component was running (a plugin's own thread may not)";
-    let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) { &[BESIDE] } else { &[] };
-    if tell(&["ended the process with `exit` (return an error in its place)"], beside) {
+    let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) {
+        &[BESIDE]
+    } else {
+        &[]
+    };
+    if tell(
+        &["ended the process with `exit` (return an error in its place)"],
+        beside,
+    ) {
         end();
     }
 }

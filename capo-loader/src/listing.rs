@@ -24,13 +24,27 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
             lines.push(format!("{gap}{}", offer.point.name()));
         }
         lines.push(format!("  {:<24} {}", offer.id, offer.about));
-        let detail = if verbose { in_full(registry, offer) } else { vec![in_one_line(offer)] };
-        lines.extend(detail.into_iter().map(|line| format!("{:INDENT$}{line}", "")));
-        lines.push(format!("{:INDENT$}from {}, {}", "", offer.package, offer.origin));
+        let detail = if verbose {
+            in_full(registry, offer)
+        } else {
+            vec![in_one_line(offer)]
+        };
+        lines.extend(
+            detail
+                .into_iter()
+                .map(|line| format!("{:INDENT$}{line}", "")),
+        );
+        lines.push(format!(
+            "{:INDENT$}from {}, {}",
+            "", offer.package, offer.origin
+        ));
     }
     lines.push("\nrecipe".to_owned());
     for recipe in registry.recipes() {
-        lines.push(format!("  {:<24} {} ({})", recipe.name, recipe.about, recipe.origin));
+        lines.push(format!(
+            "  {:<24} {} ({})",
+            recipe.name, recipe.about, recipe.origin
+        ));
         if verbose {
             let text = recipe.toml.trim().lines();
             lines.extend(text.map(|line| format!("{:INDENT$}{line}", "").trim_end().to_owned()));
@@ -43,21 +57,42 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
 pub fn pins(registry: &Registry) -> Vec<String> {
     let plugins = registry.plugins().into_iter();
     plugins
-        .map(|plugin| format!("{}{PIN}{}  {}", plugin.path.display(), plugin.sha256, plugin.packages.join(", ")))
+        .map(|plugin| {
+            format!(
+                "{}{PIN}{}  {}",
+                plugin.path.display(),
+                plugin.sha256,
+                plugin.packages.join(", ")
+            )
+        })
         .collect()
 }
 
 fn in_one_line(offer: &Offer) -> String {
-    if offer.keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", offer.keys.join(", ")) }
+    if offer.keys.is_empty() {
+        "no keys".to_owned()
+    } else {
+        format!("keys: {}", offer.keys.join(", "))
+    }
 }
 
 /// Returns the inputs that a component asks the trainer for, and a line per key.
 fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(inputs) = registry.inputs(offer).filter(|inputs| *inputs != Inputs::NONE) {
+    if let Some(inputs) = registry
+        .inputs(offer)
+        .filter(|inputs| *inputs != Inputs::NONE)
+    {
         lines.push(format!("asks for {}", input_names(inputs).join(", ")));
     }
-    lines.push(if offer.keys.is_empty() { "no keys" } else { "keys:" }.to_owned());
+    lines.push(
+        if offer.keys.is_empty() {
+            "no keys"
+        } else {
+            "keys:"
+        }
+        .to_owned(),
+    );
     lines.extend(offer.keys.iter().map(|key| key_line(key, doc(offer, key))));
     lines
 }
@@ -69,17 +104,29 @@ fn doc<'a>(offer: &'a Offer, key: &str) -> Option<&'a KeyDoc> {
 
 /// Returns the line of a key: its default, meaning and range for a search, as far as its author gave them.
 fn key_line(key: &str, doc: Option<&KeyDoc>) -> String {
-    let Some(doc) = doc else { return format!("  {key}") };
+    let Some(doc) = doc else {
+        return format!("  {key}");
+    };
     let default = match doc.default() {
         None => " (required)".to_owned(),
         Some("null") => String::new(),
         Some(value) => format!(" = {}", one_line(value)),
     };
     let search = doc.range.into_option().map(|range| {
-        let end = |end: f64| if range.whole { format!("{end}") } else { format!("{end:?}") };
+        let end = |end: f64| {
+            if range.whole {
+                format!("{end}")
+            } else {
+                format!("{end:?}")
+            }
+        };
         format!("; search {}..{}", end(range.low), end(range.high))
     });
-    format!("  {key}{default}  # {}{}", one_line(&doc.about), search.unwrap_or_default())
+    format!(
+        "  {key}{default}  # {}{}",
+        one_line(&doc.about),
+        search.unwrap_or_default()
+    )
 }
 
 /// Names of the inputs, as the fields of a batch are called.
@@ -94,8 +141,12 @@ fn input_names(inputs: Inputs) -> Vec<&'static str> {
         (Inputs::SAMPLER_TOP_K, "sampler_top_k"),
         (Inputs::ALIGNMENT, "alignment"),
     ];
-    let known = named.iter().filter(|(flag, _)| inputs.contains(*flag)).map(|(_, name)| *name);
-    let unknown = (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
+    let known = named
+        .iter()
+        .filter(|(flag, _)| inputs.contains(*flag))
+        .map(|(_, name)| *name);
+    let unknown =
+        (inputs.0 & !Inputs::KNOWN.0 != 0).then_some("something that this host does not know");
     known.chain(unknown).collect()
 }
 
@@ -114,7 +165,10 @@ pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
 }
 
 fn component(registry: &Registry, offer: &Offer) -> Value {
-    let (package, version) = offer.package.rsplit_once(' ').unwrap_or((&offer.package, ""));
+    let (package, version) = offer
+        .package
+        .rsplit_once(' ')
+        .unwrap_or((&offer.package, ""));
     json!({
         "point": offer.point.name(),
         "id": offer.id,
@@ -152,8 +206,14 @@ fn recipe(registry: &Registry, recipe: &OfferedRecipe) -> Value {
 
 /// File and hash; `null` for a built-in component.
 fn origin(registry: &Registry, origin: &Origin) -> Value {
-    let Origin::File(path) = origin else { return Value::Null };
-    let sha256 = registry.plugins().into_iter().find(|plugin| plugin.path == *path).map(|plugin| plugin.sha256);
+    let Origin::File(path) = origin else {
+        return Value::Null;
+    };
+    let sha256 = registry
+        .plugins()
+        .into_iter()
+        .find(|plugin| plugin.path == *path)
+        .map(|plugin| plugin.sha256);
     json!({ "path": path.to_string_lossy(), "sha256": sha256 })
 }
 

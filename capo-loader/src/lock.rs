@@ -46,8 +46,13 @@ impl Lock {
         if let Err(TryLockError::WouldBlock) = try_lock(&folder) {
             return Err(in_use(dir));
         }
-        let opened = files::open_plain(&path, OpenOptions::new().create(true).truncate(false).write(true));
-        let mut file = opened.with_context(|| format!("cannot open `{}`", path.display())).with_context(cannot)?;
+        let opened = files::open_plain(
+            &path,
+            OpenOptions::new().create(true).truncate(false).write(true),
+        );
+        let mut file = opened
+            .with_context(|| format!("cannot open `{}`", path.display()))
+            .with_context(cannot)?;
         match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(dir)),
@@ -125,7 +130,11 @@ fn holder(dir: &Path) -> String {
 
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }
+    if name.trim().is_empty() {
+        "this machine".to_owned()
+    } else {
+        name.trim().to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +147,11 @@ mod tests {
         let file = dir.path().join(FILE);
         let lock = Lock::take(dir.path()).unwrap();
         let refused = || Lock::take(dir.path()).unwrap_err().to_string();
-        assert!(refused().contains(&format!("is in use by process {} on ", std::process::id())), "{}", refused());
+        assert!(
+            refused().contains(&format!("is in use by process {} on ", std::process::id())),
+            "{}",
+            refused()
+        );
         std::fs::remove_file(&file).unwrap();
         assert!(
             refused().contains("is in use by another process, which its file `lock` does not name"),
@@ -147,7 +160,11 @@ mod tests {
         );
         assert!(!file.exists(), "a refusal makes no file");
         std::fs::write(&file, "").unwrap();
-        assert!(refused().contains("is in use by another process"), "{}", refused());
+        assert!(
+            refused().contains("is in use by another process"),
+            "{}",
+            refused()
+        );
         assert!(is_at_work(dir.path()).unwrap());
         drop(lock);
         assert!(!is_at_work(dir.path()).unwrap());
@@ -170,13 +187,28 @@ mod tests {
         let (file, thesis) = (dir.path().join(FILE), dir.path().join("thesis"));
         std::fs::write(&thesis, "twenty pages").unwrap();
         std::os::unix::fs::symlink(&thesis, &file).unwrap();
-        assert!(is_at_work(dir.path()).unwrap_err().to_string().starts_with("it is a symbolic link, "));
+        assert!(
+            is_at_work(dir.path())
+                .unwrap_err()
+                .to_string()
+                .starts_with("it is a symbolic link, ")
+        );
         assert!(Lock::take(dir.path()).is_err());
         assert_eq!(std::fs::read(&thesis).unwrap(), b"twenty pages");
         std::fs::remove_file(&file).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &file,
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
         assert!(is_at_work(dir.path()).is_err());
         let sentence = format!("{:#}", Lock::take(dir.path()).unwrap_err());
-        assert!(sentence.contains("/lock`: it is a named pipe, not a regular file"), "{sentence}");
+        assert!(
+            sentence.contains("/lock`: it is a named pipe, not a regular file"),
+            "{sentence}"
+        );
     }
 }

@@ -13,8 +13,7 @@ use crate::seal;
 /// Name of the manifest file; no other tool writes a file of this name into a model's folder.
 pub const FILE: &str = "capo-manifest.json";
 
-const HINT: &str =
-    "use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start";
+const HINT: &str = "use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,9 +53,12 @@ impl SealedFolder {
     /// When it is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
-        let Manifest { files } =
-            seal::read(&path).with_context(|| format!("`{}` is missing or damaged ({HINT})", path.display()))?;
-        Ok(Self { dir: dir.to_owned(), files })
+        let Manifest { files } = seal::read(&path)
+            .with_context(|| format!("`{}` is missing or damaged ({HINT})", path.display()))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            files,
+        })
     }
 
     /// Path of the folder.
@@ -109,16 +111,25 @@ impl SealedFolder {
             Some(cause) if cause.kind() == ErrorKind::PermissionDenied => error,
             _ => error.context(damaged()),
         })?;
-        ensure!(found == *expected, "{}: SHA-256 {found}, expected {expected}", damaged());
+        ensure!(
+            found == *expected,
+            "{}: SHA-256 {found}, expected {expected}",
+            damaged()
+        );
         Ok(())
     }
 }
 
 /// Takes the SHA-256 of each file in `dir` and its folders; names begin with `before`.
 fn hash_all(dir: &Path, before: &str, known: &mut BTreeMap<String, String>) -> Result<()> {
-    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))? {
+    for entry in
+        std::fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))?
+    {
         let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is not text")?;
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .context("a file's name is not text")?;
         if path.is_dir() {
             hash_all(&path, &format!("{before}{name}/"), known)?;
         } else {
@@ -150,12 +161,27 @@ mod tests {
         assert_eq!(folder.read("more/d").unwrap(), b"four");
         assert_eq!(folder.read("a").unwrap(), b"one");
         assert_eq!(folder.verified("a").unwrap(), dir.path().join("a"));
-        assert_eq!(folder.verified("b").unwrap_err().to_string(), folder.read("b").unwrap_err().to_string());
-        assert!(folder.read("b").unwrap_err().to_string().contains("/b` is damaged (use another checkpoint"));
+        assert_eq!(
+            folder.verified("b").unwrap_err().to_string(),
+            folder.read("b").unwrap_err().to_string()
+        );
+        assert!(
+            folder
+                .read("b")
+                .unwrap_err()
+                .to_string()
+                .contains("/b` is damaged (use another checkpoint")
+        );
         assert!(!folder.contains("c"), "what came later is not part of it");
         assert!(folder.read("c").is_err());
         std::fs::remove_file(dir.path().join("a")).unwrap();
-        assert!(folder.read("a").unwrap_err().to_string().contains("/a` is damaged"));
+        assert!(
+            folder
+                .read("a")
+                .unwrap_err()
+                .to_string()
+                .contains("/a` is damaged")
+        );
         // A manifest that was changed is no manifest.
         let path = dir.path().join(FILE);
         let text = std::fs::read_to_string(&path).unwrap();

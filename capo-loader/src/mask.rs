@@ -23,14 +23,29 @@ pub fn apply(masks: &mut [MaskHandle], sink: &mut dyn Sink, batch: &Batch<'_>) -
 /// # Errors
 ///
 /// The mask's own error, or a rule of the interface that it broke.
-pub fn apply_one(mask: &mut MaskHandle, sink: &mut dyn Sink, batch: &Batch<'_>, decision: &mut Decision) -> Result<()> {
-    let Decision { token_mask, token_weights, rejected, .. } = decision;
+pub fn apply_one(
+    mask: &mut MaskHandle,
+    sink: &mut dyn Sink,
+    batch: &Batch<'_>,
+    decision: &mut Decision,
+) -> Result<()> {
+    let Decision {
+        token_mask,
+        token_weights,
+        rejected,
+        ..
+    } = decision;
     let before = token_mask.clone();
     mask.mask(sink, batch, token_mask)?;
-    let tokens: Vec<usize> = (0..token_mask.len()).filter(|&i| token_mask[i] < before[i]).collect();
+    let tokens: Vec<usize> = (0..token_mask.len())
+        .filter(|&i| token_mask[i] < before[i])
+        .collect();
     for &token in &tokens {
         token_weights[token] = 0.0;
     }
-    rejected.push(Rejected { by: mask.id().to_owned(), tokens });
+    rejected.push(Rejected {
+        by: mask.id().to_owned(),
+        tokens,
+    });
     Ok(())
 }

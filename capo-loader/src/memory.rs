@@ -13,7 +13,12 @@ use rustix::process::{Resource, getrlimit};
 pub fn available() -> Option<u64> {
     // A file of the kernel, not of a user: reading it does not block.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some([group(), address_space()].into_iter().flatten().fold(free, u64::min))
+    Some(
+        [group(), address_space()]
+            .into_iter()
+            .flatten()
+            .fold(free, u64::min),
+    )
 }
 
 /// The texts of `needed` bytes and of those that may still be allocated, if these are fewer.
@@ -36,24 +41,43 @@ pub fn resident() -> Option<u64> {
 fn status(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    line.split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without such a limit.
 pub fn addresses() -> Option<u64> {
-    Some(getrlimit(Resource::As).current?.saturating_sub(status("VmSize:").unwrap_or(0)))
+    Some(
+        getrlimit(Resource::As)
+            .current?
+            .saturating_sub(status("VmSize:").unwrap_or(0)),
+    )
 }
 
 /// Bytes that `ulimit -v` leaves. Reserved addresses that are not in use count as free, for the allocator uses them first.
 fn address_space() -> Option<u64> {
-    Some(getrlimit(Resource::As).current?.saturating_sub(resident().unwrap_or(0)))
+    Some(
+        getrlimit(Resource::As)
+            .current?
+            .saturating_sub(resident().unwrap_or(0)),
+    )
 }
 
 /// Sum of `MemAvailable` and `SwapFree` of `/proc/meminfo`, in bytes.
 fn free(meminfo: &str) -> Option<u64> {
     let entry = |name: &str| -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        let line = meminfo
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim()
+            .strip_suffix("kB")?
+            .trim()
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
     };
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
@@ -68,16 +92,31 @@ fn group() -> Option<u64> {
 /// `/proc/self/cgroup`, and `root` the folder of all groups.
 fn tightest(root: &Path, groups: &str) -> Option<u64> {
     const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
-    const OLD: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+    const OLD: [&str; 3] = [
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ];
     let own = |controllers: &dyn Fn(&str) -> bool| {
-        let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(":/"));
-        lines.find(|(names, _)| controllers(names)).map_or("", |(_, own)| own)
+        let mut lines = groups
+            .lines()
+            .filter_map(|line| line.split_once(':')?.1.split_once(":/"));
+        lines
+            .find(|(names, _)| controllers(names))
+            .map_or("", |(_, own)| own)
     };
-    let (new, old) = (own(&|names| names.is_empty()), own(&|names| names.split(',').any(|name| name == "memory")));
+    let (new, old) = (
+        own(&|names| names.is_empty()),
+        own(&|names| names.split(',').any(|name| name == "memory")),
+    );
     [(root.to_owned(), new, NEW), (root.join("memory"), old, OLD)]
         .iter()
         // The last ancestor is the root itself. In a container the path may be the machine's, of which only the root exists here.
-        .flat_map(|(root, own, names)| Path::new(own).ancestors().filter_map(|path| left(&root.join(path), *names)))
+        .flat_map(|(root, own, names)| {
+            Path::new(own)
+                .ancestors()
+                .filter_map(|path| left(&root.join(path), *names))
+        })
         .min()
 }
 
@@ -85,7 +124,10 @@ fn tightest(root: &Path, groups: &str) -> Option<u64> {
 fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-    let cached = |stat: String| stat.lines().find_map(|line| line.strip_prefix(given_up)?.trim().parse::<u64>().ok());
+    let cached = |stat: String| {
+        stat.lines()
+            .find_map(|line| line.strip_prefix(given_up)?.trim().parse::<u64>().ok())
+    };
     let cached = read("memory.stat").and_then(cached).unwrap_or(0);
     Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
 }
@@ -100,32 +142,50 @@ fn listed() -> Option<String> {
     let (said, heard) = mpsc::channel();
     let ask = || {
         Command::new("nvidia-smi")
-            .args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
+            .args([
+                "--query-compute-apps=pid,process_name,used_memory",
+                "--format=csv,noheader",
+            ])
             .output()
     };
-    thread::Builder::new().spawn(move || said.send(ask())).ok()?;
+    thread::Builder::new()
+        .spawn(move || said.send(ask()))
+        .ok()?;
     let output = heard.recv_timeout(Duration::from_secs(5)).ok()?.ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The processes of a listing besides `own`.
 fn others(listing: &str, own: u32) -> String {
     let other = |line: &str| {
         let [pid, name, memory] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
-        (pid != own.to_string()).then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
+        (pid != own.to_string())
+            .then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
     };
     listing.lines().filter_map(other).collect()
 }
 
 /// Formats a number of bytes for people.
 pub fn text(bytes: u128) -> String {
-    let (unit, name) = [(1_u128 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
-        .into_iter()
-        .find(|(unit, _)| bytes >= *unit)
-        .unwrap_or((1, "bytes"));
+    let (unit, name) = [
+        (1_u128 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ]
+    .into_iter()
+    .find(|(unit, _)| bytes >= *unit)
+    .unwrap_or((1, "bytes"));
     // Rounds tenths up, so that a size slightly above the available memory does not read as equal to it.
     let tenths = bytes.saturating_mul(10).div_ceil(unit);
-    if unit == 1 { format!("{bytes} {name}") } else { format!("{}.{} {name}", tenths / 10, tenths % 10) }
+    if unit == 1 {
+        format!("{bytes} {name}")
+    } else {
+        format!("{}.{} {name}", tenths / 10, tenths % 10)
+    }
 }
 
 #[cfg(test)]
@@ -134,14 +194,19 @@ mod tests {
 
     #[test]
     fn other_processes_are_named() {
-        let listing = "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
-        assert_eq!(others(listing, 17), "; process 4242 (`/usr/bin/python3`) has 30123 MiB of a GPU here");
+        let listing =
+            "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
+        assert_eq!(
+            others(listing, 17),
+            "; process 4242 (`/usr/bin/python3`) has 30123 MiB of a GPU here"
+        );
         assert_eq!(others("", 17), "");
     }
 
     #[test]
     fn what_the_kernel_says() {
-        let meminfo = "MemTotal:       16000000 kB\nMemAvailable:    1000 kB\nSwapFree:          24 kB\n";
+        let meminfo =
+            "MemTotal:       16000000 kB\nMemAvailable:    1000 kB\nSwapFree:          24 kB\n";
         assert_eq!(free(meminfo), Some(1024 * 1024));
         assert_eq!(free("MemAvailable:    1000 kB\n"), Some(1000 * 1024));
         assert_eq!(free("MemTotal: 1 kB\n"), None);
@@ -157,8 +222,22 @@ mod tests {
             (NEW, &[][..], job, None),
             (NEW, &[("", "1000")], "0::/\n", Some(400)),
             (NEW, &[("slurm/job/step", "100")], job, Some(0)),
-            (NEW, &[("slurm/job/step", "max"), ("slurm", "900")], job, Some(300)),
-            (NEW, &[("slurm/job/step", "1000"), ("slurm/job", "800"), ("slurm", "900")], job, Some(200)),
+            (
+                NEW,
+                &[("slurm/job/step", "max"), ("slurm", "900")],
+                job,
+                Some(300),
+            ),
+            (
+                NEW,
+                &[
+                    ("slurm/job/step", "1000"),
+                    ("slurm/job", "800"),
+                    ("slurm", "900"),
+                ],
+                job,
+                Some(200),
+            ),
             (NEW, &[("other", "800"), ("", "1000")], job, Some(400)),
             (
                 OLD,
@@ -166,7 +245,12 @@ mod tests {
                 "5:cpu:/z\n4:hugetlb,memory:/a/b\n0::/x\n",
                 Some(200),
             ),
-            (OLD, &[("memory", "800")], "4:memory:/machine/docker\n", Some(200)),
+            (
+                OLD,
+                &[("memory", "800")],
+                "4:memory:/machine/docker\n",
+                Some(200),
+            ),
         ];
         for (files, limits, groups, expected) in cases {
             let root = tempfile::tempdir().unwrap();
@@ -175,9 +259,15 @@ mod tests {
                 fs::create_dir_all(&folder).unwrap();
                 let stat = "anon 600\ninactive_file 100\ntotal_inactive_file 100\nactive_file 5\n";
                 let texts = [(files[0], *limit), (files[1], "700"), ("memory.stat", stat)];
-                texts.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+                texts
+                    .iter()
+                    .for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
             }
-            assert_eq!(tightest(root.path(), groups), expected, "{limits:?} {groups}");
+            assert_eq!(
+                tightest(root.path(), groups),
+                expected,
+                "{limits:?} {groups}"
+            );
         }
     }
 

@@ -24,7 +24,8 @@ pub trait NamedFiles {
         if !self.contains(name) {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&self.read(name)?).with_context(|| format!("{} is not valid JSON", self.describe(name)))
+        serde_json::from_slice(&self.read(name)?)
+            .with_context(|| format!("{} is not valid JSON", self.describe(name)))
     }
 }
 

@@ -20,7 +20,11 @@ impl Origin {
     pub fn name(&self) -> String {
         match self {
             Self::BuiltIn => self.to_string(),
-            Self::File(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            Self::File(path) => path
+                .file_name()
+                .unwrap_or(path.as_os_str())
+                .to_string_lossy()
+                .into_owned(),
         }
     }
 }
@@ -96,9 +100,26 @@ mod tests {
             check_name("component", name, &Origin::BuiltIn).unwrap();
         }
         let long = "a".repeat(LONGEST_NAME + 1);
-        for name in ["", "a b", "a/../b", "..", ".hidden", "a\nmask", "a\u{1b}[2J", "a\u{202e}b", "a`b", "a#2", &long] {
-            let error = check_name("component", name, &Origin::BuiltIn).unwrap_err().to_string();
-            assert!(error.starts_with("built in offers \"") && !error.contains(['\n', '\u{1b}']), "{error}");
+        for name in [
+            "",
+            "a b",
+            "a/../b",
+            "..",
+            ".hidden",
+            "a\nmask",
+            "a\u{1b}[2J",
+            "a\u{202e}b",
+            "a`b",
+            "a#2",
+            &long,
+        ] {
+            let error = check_name("component", name, &Origin::BuiltIn)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with("built in offers \"") && !error.contains(['\n', '\u{1b}']),
+                "{error}"
+            );
         }
     }
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use crate::{elf, files, sealed};
 use anyhow::{Result, anyhow, bail};
-use capo_plugin::wire::{ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPES};
+use capo_plugin::wire::{
+    ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPES,
+};
 use capo_plugin::{Image, Point, keeping_arithmetic};
 
 /// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
@@ -41,7 +43,8 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     })?;
     // SAFETY: a symbol of this name is abi_stable's header. `upgrade` checks its magic bytes before it reads anything
     // else.
-    let header = unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
+    let header =
+        unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
     // Never unloaded: components, their strings and their layouts are part of the library.
     std::mem::forget(library);
     let Ok(header) = header else {
@@ -67,9 +70,15 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     };
     let mut offered = 0;
     for point in Point::ALL {
-        offered += image.components(point).map_err(|differences| refused(point.extension_id(), differences))?.len();
+        offered += image
+            .components(point)
+            .map_err(|differences| refused(point.extension_id(), differences))?
+            .len();
     }
-    offered += image.recipes().map_err(|differences| refused(RECIPES, differences))?.len();
+    offered += image
+        .recipes()
+        .map_err(|differences| refused(RECIPES, differences))?
+        .len();
     if offered == 0 {
         bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
     }
@@ -79,13 +88,24 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
 fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
     let shown = path.display();
     let sentence = match &error {
-        LibraryError::InvalidAbiHeader(_) => format!("`{shown}` was built with an incompatible abi_stable"),
-        LibraryError::IncompatibleVersionNumber { expected_version, actual_version, .. } => {
-            format!("`{shown}` was built against capo-plugin {actual_version}, this host speaks {expected_version}")
+        LibraryError::InvalidAbiHeader(_) => {
+            format!("`{shown}` was built with an incompatible abi_stable")
         }
-        LibraryError::AbiInstability(_) => format!("`{shown}` has another layout of the plugin root than this host"),
+        LibraryError::IncompatibleVersionNumber {
+            expected_version,
+            actual_version,
+            ..
+        } => {
+            format!(
+                "`{shown}` was built against capo-plugin {actual_version}, this host speaks {expected_version}"
+            )
+        }
+        LibraryError::AbiInstability(_) => {
+            format!("`{shown}` has another layout of the plugin root than this host")
+        }
         _ => format!("`{shown}` could not be started as a plugin"),
     };
-    anyhow!(error.to_string())
-        .context(format!("{sentence} (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)"))
+    anyhow!(error.to_string()).context(format!(
+        "{sentence} (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)"
+    ))
 }

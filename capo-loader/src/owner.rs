@@ -55,7 +55,10 @@ impl Access {
     ///
     /// When the system cannot say it.
     pub fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self { metadata: std::fs::metadata(path)?, listed: acl::writers(&acl::of(path)?)? })
+        Ok(Self {
+            metadata: std::fs::metadata(path)?,
+            listed: acl::writers(&acl::of(path)?)?,
+        })
     }
 
     /// Access to an open file.
@@ -64,12 +67,18 @@ impl Access {
     ///
     /// When the system cannot say it.
     pub fn of_open(file: &File) -> io::Result<Self> {
-        Ok(Self { metadata: file.metadata()?, listed: acl::writers(&acl::of_open(file)?)? })
+        Ok(Self {
+            metadata: file.metadata()?,
+            listed: acl::writers(&acl::of_open(file)?)?,
+        })
     }
 
     /// Access to a link itself, which belongs to its owner alone: it has no mode and no access list.
     fn of_link(path: &Path) -> io::Result<Self> {
-        Ok(Self { metadata: path.symlink_metadata()?, listed: Vec::new() })
+        Ok(Self {
+            metadata: path.symlink_metadata()?,
+            listed: Vec::new(),
+        })
     }
 
     /// Returns who else may write: the owner, everybody, a user or a group of the access list, or the group, checked in this order. In a
@@ -167,7 +176,12 @@ mod acl {
         if list.is_empty() {
             return Ok(Vec::new());
         }
-        let unknown = || io::Error::new(ErrorKind::InvalidData, "its access list is of an unknown version");
+        let unknown = || {
+            io::Error::new(
+                ErrorKind::InvalidData,
+                "its access list is of an unknown version",
+            )
+        };
         let (version, entries) = list.split_first_chunk().ok_or_else(unknown)?;
         if u32::from_le_bytes(*version) != VERSION {
             return Err(unknown());
@@ -178,8 +192,13 @@ mod acl {
             id: u32::from_le_bytes([i0, i1, i2, i3]),
         };
         let entries: Vec<Entry> = entries.as_chunks().0.iter().map(entry).collect();
-        let mask = entries.iter().find(|entry| entry.tag == MASK).map_or(u16::MAX, |entry| entry.rights);
-        let writers = entries.iter().filter(|entry| entry.rights & mask & WRITE != 0);
+        let mask = entries
+            .iter()
+            .find(|entry| entry.tag == MASK)
+            .map_or(u16::MAX, |entry| entry.rights);
+        let writers = entries
+            .iter()
+            .filter(|entry| entry.rights & mask & WRITE != 0);
         let writer = |entry: &Entry| match entry.tag {
             USER => Some(OtherWriter::ListedUser(entry.id)),
             GROUP => Some(OtherWriter::ListedGroup(entry.id)),
@@ -203,8 +222,11 @@ impl Way {
     fn to(path: &Path) -> io::Result<Self> {
         let mut way = Self::default();
         let (mut at, mut ahead) = (PathBuf::from("/"), VecDeque::new());
-        let parts =
-            |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<VecDeque<OsString>>();
+        let parts = |path: &Path| {
+            path.components()
+                .map(|part| part.as_os_str().to_owned())
+                .collect::<VecDeque<OsString>>()
+        };
         ahead.extend(parts(&std::path::absolute(path)?));
         while let Some(part) = ahead.pop_front() {
             match Path::new(&part).components().next() {
@@ -222,7 +244,9 @@ impl Way {
                         ahead = target;
                         way.links.push(next);
                         if way.links.len() > MOST_LINKS {
-                            return Err(io::Error::other("too many links lead from one to the next"));
+                            return Err(io::Error::other(
+                                "too many links lead from one to the next",
+                            ));
                         }
                     } else {
                         at = next;
@@ -244,33 +268,56 @@ impl Way {
 /// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
 pub fn check(plugin: &Found, file: &Access, accept: &str) -> Result<()> {
     let refuse = |access: &Access, done: &str, of: Option<&str>, shown: &Path| -> Result<()> {
-        let Some(other) = access.other_writer() else { return Ok(()) };
+        let Some(other) = access.other_writer() else {
+            return Ok(());
+        };
         let it = of.unwrap_or("it");
-        let its = |what: &str| of.map_or_else(|| format!("its {what}"), |of| format!("the {what} of {of}"));
+        let its = |what: &str| {
+            of.map_or_else(|| format!("its {what}"), |of| format!("the {what} of {of}"))
+        };
         let mode = format!("{} is {:o}", its("mode"), access.metadata.mode() & 0o7777);
         let (why, advice) = match other {
             OtherWriter::Owner(_) => (format!("{it} is theirs"), "load a copy of your own"),
             OtherWriter::Group(_) => (mode, "`chmod g-w` takes that right away"),
             OtherWriter::Anybody => (mode, "`chmod o-w` takes that right away"),
-            OtherWriter::ListedUser(_) | OtherWriter::ListedGroup(_) => {
-                (format!("{} names them", its("access list")), "`setfacl -b` removes the list")
-            }
+            OtherWriter::ListedUser(_) | OtherWriter::ListedGroup(_) => (
+                format!("{} names them", its("access list")),
+                "`setfacl -b` removes the list",
+            ),
         };
-        bail!("plugin `{}` may be {done} by {other}: {why} ({advice}; `{accept}` accepts it)", shown.display())
+        bail!(
+            "plugin `{}` may be {done} by {other}: {why} ({advice}; `{accept}` accepts it)",
+            shown.display()
+        )
     };
     let Found { named, path } = plugin;
     refuse(file, "changed", None, path)?;
-    let way = Way::to(named).with_context(|| format!("cannot examine the way to `{}`", named.display()))?;
+    let way = Way::to(named)
+        .with_context(|| format!("cannot examine the way to `{}`", named.display()))?;
     let cannot = |of: &Path| format!("cannot examine `{}`", of.display());
     for folder in way.folders.iter().rev() {
         let access = Access::of(folder).with_context(|| cannot(folder))?;
         // In a folder that is not above the file itself lies a link.
-        let shown = if path.starts_with(folder) { path } else { named };
-        refuse(&access, "replaced", Some(&format!("the folder `{}`", folder.display())), shown)?;
+        let shown = if path.starts_with(folder) {
+            path
+        } else {
+            named
+        };
+        refuse(
+            &access,
+            "replaced",
+            Some(&format!("the folder `{}`", folder.display())),
+            shown,
+        )?;
     }
     for link in &way.links {
         let access = Access::of_link(link).with_context(|| cannot(link))?;
-        refuse(&access, "replaced", Some(&format!("the link `{}`", link.display())), named)?;
+        refuse(
+            &access,
+            "replaced",
+            Some(&format!("the link `{}`", link.display())),
+            named,
+        )?;
     }
     Ok(())
 }
@@ -282,13 +329,30 @@ pub fn check(plugin: &Found, file: &Access, accept: &str) -> Result<()> {
 fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {
     let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let number = |field: Option<&String>| field.and_then(|field| field.parse::<u32>().ok());
-    let groups: Vec<Vec<String>> =
-        groups.lines().map(fields).filter(|line| number(line.get(2)) == Some(group)).collect();
-    let first: Vec<Vec<String>> = users.lines().map(fields).filter(|line| number(line.get(3)) == Some(group)).collect();
-    let ([listed], [member]) = (&groups[..], &first[..]) else { return false };
+    let groups: Vec<Vec<String>> = groups
+        .lines()
+        .map(fields)
+        .filter(|line| number(line.get(2)) == Some(group))
+        .collect();
+    let first: Vec<Vec<String>> = users
+        .lines()
+        .map(fields)
+        .filter(|line| number(line.get(3)) == Some(group))
+        .collect();
+    let ([listed], [member]) = (&groups[..], &first[..]) else {
+        return false;
+    };
     let is_trusted = number(member.get(2)).is_some_and(|id| id == user || id == 0);
-    let others = listed.get(3).map_or("", |names| names.as_str()).split(',').filter(|name| !name.is_empty());
-    is_trusted && listed[0] == member[0] && others.into_iter().all(|name| name == member[0] || name == "root")
+    let others = listed
+        .get(3)
+        .map_or("", |names| names.as_str())
+        .split(',')
+        .filter(|name| !name.is_empty());
+    is_trusted
+        && listed[0] == member[0]
+        && others
+            .into_iter()
+            .all(|name| name == member[0] || name == "root")
 }
 
 #[cfg(test)]
@@ -300,17 +364,27 @@ mod tests {
 
     const USERS: &str = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nben:x:1001:100::/home/ben:/bin/sh\n\
         cat:x:1002:1002::/home/cat:/bin/sh\ndan:x:1003:1003::/:/bin/sh\neve:x:1004:1003::/:/bin/sh\n";
-    const GROUPS: &str = "root:x:0:\nann:x:1000:\nusers:x:100:\ncat:x:1002:ann\ndan:x:1003:\nshared:x:2000:\n";
+    const GROUPS: &str =
+        "root:x:0:\nann:x:1000:\nusers:x:100:\ncat:x:1002:ann\ndan:x:1003:\nshared:x:2000:\n";
 
     #[test]
     fn a_private_group_is_named_like_its_one_member() {
         let own = |group, user| is_own_group(GROUPS, USERS, group, user);
-        assert!(own(1000, 1000) && own(0, 0) && own(0, 1000), "ann's and root's own");
+        assert!(
+            own(1000, 1000) && own(0, 0) && own(0, 1000),
+            "ann's and root's own"
+        );
         assert!(!own(1000, 1001), "ann's is not ben's");
-        assert!(!own(100, 1001), "`users` is nobody's own, though ben alone is listed");
+        assert!(
+            !own(100, 1001),
+            "`users` is nobody's own, though ben alone is listed"
+        );
         assert!(!own(1002, 1002), "ann is in cat's group too");
         assert!(!own(1003, 1003), "dan's is eve's first one too");
-        assert!(!own(2000, 1000) && !own(7, 1000), "an empty group and one that is not listed");
+        assert!(
+            !own(2000, 1000) && !own(7, 1000),
+            "an empty group and one that is not listed"
+        );
         assert!(!is_own_group("", "", 1000, 1000));
     }
 
@@ -324,10 +398,20 @@ mod tests {
             Access::of(path).unwrap().other_writer()
         };
         assert_eq!(of(&file, 0o755), None);
-        assert_eq!(of(&file, 0o1757), Some(OtherWriter::Anybody), "the sticky bit of a file means nothing");
-        assert_eq!((of(folder.path(), 0o1777), of(folder.path(), 0o757)), (None, Some(OtherWriter::Anybody)));
+        assert_eq!(
+            of(&file, 0o1757),
+            Some(OtherWriter::Anybody),
+            "the sticky bit of a file means nothing"
+        );
+        assert_eq!(
+            (of(folder.path(), 0o1777), of(folder.path(), 0o757)),
+            (None, Some(OtherWriter::Anybody))
+        );
         let group = fs::metadata(&file).unwrap().gid();
-        assert!([None, Some(OtherWriter::Group(group))].contains(&of(&file, 0o775)), "as this machine's lists say");
+        assert!(
+            [None, Some(OtherWriter::Group(group))].contains(&of(&file, 0o775)),
+            "as this machine's lists say"
+        );
     }
 
     #[test]
@@ -339,11 +423,17 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let found = Found { named: path.clone(), path: path.clone() };
+        let found = Found {
+            named: path.clone(),
+            path: path.clone(),
+        };
         let check = || check(&found, &Access::of(&path).unwrap(), "--flag");
         let say = || {
             let error = check().unwrap_err().to_string();
-            error.replace(&*folder.path().canonicalize().unwrap().to_string_lossy(), "FOLDER")
+            error.replace(
+                &*folder.path().canonicalize().unwrap().to_string_lossy(),
+                "FOLDER",
+            )
         };
         std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
         assert_eq!(
@@ -368,9 +458,18 @@ mod tests {
     /// The attribute of an access list with these entries: kind, rights, id.
     fn list(entries: &[[u32; 3]]) -> Vec<u8> {
         let entry = |&[tag, rights, id]: &[u32; 3]| {
-            [&tag.to_le_bytes()[..2], &rights.to_le_bytes()[..2], &id.to_le_bytes()].concat()
+            [
+                &tag.to_le_bytes()[..2],
+                &rights.to_le_bytes()[..2],
+                &id.to_le_bytes(),
+            ]
+            .concat()
         };
-        [2_u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+        [
+            2_u32.to_le_bytes().to_vec(),
+            entries.iter().flat_map(entry).collect(),
+        ]
+        .concat()
     }
 
     #[test]
@@ -379,10 +478,22 @@ mod tests {
         let [owner, group, others] = [[1, 7, NONE], [4, 5, NONE], [32, 5, NONE]];
         let writers = |entries: &[[u32; 3]]| acl::writers(&list(entries)).unwrap();
         assert_eq!(
-            writers(&[owner, [2, 7, 65534], [2, 5, 3], group, [8, 2, 7], [16, 7, NONE], others]),
+            writers(&[
+                owner,
+                [2, 7, 65534],
+                [2, 5, 3],
+                group,
+                [8, 2, 7],
+                [16, 7, NONE],
+                others
+            ]),
             [OtherWriter::ListedUser(65534), OtherWriter::ListedGroup(7)]
         );
-        assert_eq!(writers(&[owner, [2, 7, 65534], group, [16, 5, NONE], others]), [], "the mask takes it away");
+        assert_eq!(
+            writers(&[owner, [2, 7, 65534], group, [16, 5, NONE], others]),
+            [],
+            "the mask takes it away"
+        );
         assert_eq!(writers(&[owner, group, others]), []);
         assert_eq!(acl::writers(&[]).unwrap(), []);
         assert!(acl::writers(&[3, 0, 0, 0]).is_err() && acl::writers(&[2]).is_err());
@@ -396,16 +507,41 @@ mod tests {
         let path = folder.path().canonicalize().unwrap().join("libmine.so");
         fs::write(&path, "").unwrap();
         let give = |path: &Path, tag: u32, id: u32| {
-            let given = list(&[[1, 7, NONE], [2, 7, id], [4, 5, NONE], [16, tag, NONE], [32, 5, NONE]]);
-            rustix::fs::setxattr(path, "system.posix_acl_access", &given, rustix::fs::XattrFlags::empty())
+            let given = list(&[
+                [1, 7, NONE],
+                [2, 7, id],
+                [4, 5, NONE],
+                [16, tag, NONE],
+                [32, 5, NONE],
+            ]);
+            rustix::fs::setxattr(
+                path,
+                "system.posix_acl_access",
+                &given,
+                rustix::fs::XattrFlags::empty(),
+            )
         };
         // Some file systems have no access lists.
         if give(&path, 7, 4321).is_err() {
             return;
         }
-        let found = Found { named: path.clone(), path: path.clone() };
-        let check = || check(&found, &Access::of_open(&File::open(&path).unwrap()).unwrap(), "--flag");
-        let say = || check().unwrap_err().to_string().replace(&*path.parent().unwrap().to_string_lossy(), "FOLDER");
+        let found = Found {
+            named: path.clone(),
+            path: path.clone(),
+        };
+        let check = || {
+            check(
+                &found,
+                &Access::of_open(&File::open(&path).unwrap()).unwrap(),
+                "--flag",
+            )
+        };
+        let say = || {
+            check()
+                .unwrap_err()
+                .to_string()
+                .replace(&*path.parent().unwrap().to_string_lossy(), "FOLDER")
+        };
         assert_eq!(
             say(),
             "plugin `FOLDER/libmine.so` may be changed by user 4321: its access list names them (`setfacl -b` removes the list; `--flag` accepts it)"
@@ -430,8 +566,15 @@ mod tests {
         std::os::unix::fs::symlink("../real/./inner", at("open/folder")).unwrap();
         std::os::unix::fs::symlink(at("open/folder/libmine.so"), at("liblink.so")).unwrap();
         let way = Way::to(&at("liblink.so")).unwrap();
-        let folders: Vec<_> = way.folders.iter().filter(|folder| folder.starts_with(&root)).collect();
-        assert_eq!(folders, [&root, &at("open"), &at("real"), &at("real/inner")]);
+        let folders: Vec<_> = way
+            .folders
+            .iter()
+            .filter(|folder| folder.starts_with(&root))
+            .collect();
+        assert_eq!(
+            folders,
+            [&root, &at("open"), &at("real"), &at("real/inner")]
+        );
         assert_eq!(way.links, [at("liblink.so"), at("open/folder")]);
         std::os::unix::fs::symlink("circle", at("circle")).unwrap();
         assert!(Way::to(&at("circle")).is_err() && Way::to(&at("absent")).is_err());

@@ -48,16 +48,29 @@ impl Place {
     /// Writes the message of [`Self::stopped`] to `words`; returns false before the run has a directory. A signal handler may
     /// call this.
     pub(crate) fn tell(&self, words: &mut impl Words) -> bool {
-        let Some(dir) = self.dir.get() else { return false };
-        let (step, saved) = (self.step.load(Ordering::Relaxed), self.saved.load(Ordering::Relaxed));
+        let Some(dir) = self.dir.get() else {
+            return false;
+        };
+        let (step, saved) = (
+            self.step.load(Ordering::Relaxed),
+            self.saved.load(Ordering::Relaxed),
+        );
         words.text("the run stopped after step ");
         words.number(step);
         let (before, after) = match saved {
             _ if saved == step => (" (go on with `host train --resume ", "`)"),
-            0 => (", without a checkpoint (`host train --resume ", "` begins again at step 1)"),
-            _ => (" (`host train --resume ", "` goes on from the checkpoint of step "),
+            0 => (
+                ", without a checkpoint (`host train --resume ",
+                "` begins again at step 1)",
+            ),
+            _ => (
+                " (`host train --resume ",
+                "` goes on from the checkpoint of step ",
+            ),
         };
-        [before, dir, after].into_iter().for_each(|part| words.text(part));
+        [before, dir, after]
+            .into_iter()
+            .for_each(|part| words.text(part));
         if saved != step && saved != 0 {
             words.number(saved);
             words.text(")");

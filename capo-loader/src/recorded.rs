@@ -79,21 +79,34 @@ impl RecordedBatch {
         batch.entropy = self.entropy.as_deref();
         batch.last_layer = self.last_layer.as_ref().map(RecordedLayer::view);
         batch.optimizer_state = self.optimizer_state.as_ref().map(RecordedState::view);
-        batch.rollout_context = self.context.as_ref().map(|context| context.data.lend(context.age));
-        batch.sampler_top_k = self.context.as_ref().and_then(|context| context.data.top_k());
+        batch.rollout_context = self
+            .context
+            .as_ref()
+            .map(|context| context.data.lend(context.age));
+        batch.sampler_top_k = self
+            .context
+            .as_ref()
+            .and_then(|context| context.data.top_k());
         batch
     }
 
     /// Refuses values that no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         let data = self.context.as_ref().map(|context| &context.data);
-        let (prompt_ids, top_ids) = data.map_or((&[][..], &[][..]), |data| (&data.prompt_ids, &data.top_ids));
-        sound::check(&self.view(), &[(PROMPT_IDS, prompt_ids), (TOP_IDS, top_ids)])
+        let (prompt_ids, top_ids) =
+            data.map_or((&[][..], &[][..]), |data| (&data.prompt_ids, &data.top_ids));
+        sound::check(
+            &self.view(),
+            &[(PROMPT_IDS, prompt_ids), (TOP_IDS, top_ids)],
+        )
     }
 
     /// Number of completion tokens.
     pub fn completion_tokens(&self) -> u64 {
-        self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
+        self.completion_mask
+            .iter()
+            .map(|&mask| u64::from(mask))
+            .sum()
     }
 }
 
@@ -112,7 +125,11 @@ impl RecordedLayer {
 
 impl RecordedState {
     fn view(&self) -> OptimizerState<'_> {
-        OptimizerState::new(self.weight.view(), self.exp_avg.view(), self.exp_avg_sq.view())
+        OptimizerState::new(
+            self.weight.view(),
+            self.exp_avg.view(),
+            self.exp_avg_sq.view(),
+        )
     }
 }
 
@@ -165,6 +182,11 @@ mod tests {
             refused(|batch| batch.completion_ids[0] = u32::MAX),
             refused(|batch| batch.optimizer_state.as_mut().unwrap().weight.shape = vec![8, 16]),
         ];
-        assert_eq!(include_str!("recorded_refused.txt").lines().collect::<Vec<_>>(), said);
+        assert_eq!(
+            include_str!("recorded_refused.txt")
+                .lines()
+                .collect::<Vec<_>>(),
+            said
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::{
-    AdvantageHandle, Component, Image, Inputs, MaskHandle, ObjectiveHandle, Point, StepControlHandle, WeightHandle,
-    WireObject, nearest,
+    AdvantageHandle, Component, Image, Inputs, MaskHandle, ObjectiveHandle, Point,
+    StepControlHandle, WeightHandle, WireObject, nearest,
 };
 
 use crate::find;
@@ -61,7 +61,10 @@ impl Registry {
     pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), &Origin::BuiltIn)?;
-        let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
+        let files = names
+            .iter()
+            .map(|name| trust.check(name))
+            .collect::<Result<Vec<_>>>()?;
         let shown = |file: &TrustedFile| file.path.display().to_string();
         let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
         let watchdog = seconds.map_or_else(Watchdog::off, watch);
@@ -70,23 +73,38 @@ impl Registry {
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 continue;
             }
-            let open = || registry.add(open::load_bytes(&file.path, &file.bytes)?, &Origin::File(file.path.clone()));
+            let open = || {
+                registry.add(
+                    open::load_bytes(&file.path, &file.bytes)?,
+                    &Origin::File(file.path.clone()),
+                )
+            };
             watchdog.watch(&shown(&file), "open", open)?;
             registry.note(file.path, file.sha256);
         }
-        Ok(Self { watchdog, ..registry })
+        Ok(Self {
+            watchdog,
+            ..registry
+        })
     }
 
     fn add(&mut self, image: Image, origin: &Origin) -> Result<()> {
         for point in Point::ALL {
-            let mut offered: Vec<_> =
-                image.components(point).map_err(|differences| anyhow!(differences))?.into_iter().collect();
+            let mut offered: Vec<_> = image
+                .components(point)
+                .map_err(|differences| anyhow!(differences))?
+                .into_iter()
+                .collect();
             // The linker decides the order of registration, which may differ in another build.
             offered.sort_by(|one, other| one.id.cmp(&other.id));
             for info in offered {
                 let id = info.id.into_string();
                 offer::check_name("component", &id, origin)?;
-                if let Some(first) = self.offers.iter().find(|offer| offer.point == point && offer.id == id) {
+                if let Some(first) = self
+                    .offers
+                    .iter()
+                    .find(|offer| offer.point == point && offer.id == id)
+                {
                     bail!("component `{id}` {}", twice(&first.origin, origin));
                 }
                 self.offers.push(Offer {
@@ -101,14 +119,22 @@ impl Registry {
                 });
             }
         }
-        for recipe in image.recipes().map_err(|differences| anyhow!(differences))? {
+        for recipe in image
+            .recipes()
+            .map_err(|differences| anyhow!(differences))?
+        {
             let name = recipe.name.into_string();
             offer::check_name("recipe", &name, origin)?;
             if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
                 bail!("recipe `{name}` {}", twice(&first.origin, origin));
             }
             let (about, toml) = (one_line(&recipe.about), recipe.toml.into());
-            self.recipes.push(OfferedRecipe { name, about, toml, origin: origin.clone() });
+            self.recipes.push(OfferedRecipe {
+                name,
+                about,
+                toml,
+                origin: origin.clone(),
+            });
         }
         self.images.push(image);
         Ok(())
@@ -129,14 +155,30 @@ impl Registry {
             Origin::File(path) => path.display().to_string(),
         };
         let (image, id) = (&self.images[offer.image], &offer.id);
-        self.watchdog.watch(&path, "describe", || match offer.point {
-            Point::Environment | Point::Reward => None,
-            Point::Advantage => image.advantage(id, "{}").ok().map(|component| component.inputs()),
-            Point::Objective => image.objective(id, "{}").ok().map(|component| component.inputs()),
-            Point::Mask => image.mask(id, "{}").ok().map(|component| component.inputs()),
-            Point::Weight => image.weight(id, "{}").ok().map(|component| component.inputs()),
-            Point::StepControl => image.step_control(id, "{}").ok().map(|component| component.inputs()),
-        })
+        self.watchdog
+            .watch(&path, "describe", || match offer.point {
+                Point::Environment | Point::Reward => None,
+                Point::Advantage => image
+                    .advantage(id, "{}")
+                    .ok()
+                    .map(|component| component.inputs()),
+                Point::Objective => image
+                    .objective(id, "{}")
+                    .ok()
+                    .map(|component| component.inputs()),
+                Point::Mask => image
+                    .mask(id, "{}")
+                    .ok()
+                    .map(|component| component.inputs()),
+                Point::Weight => image
+                    .weight(id, "{}")
+                    .ok()
+                    .map(|component| component.inputs()),
+                Point::StepControl => image
+                    .step_control(id, "{}")
+                    .ok()
+                    .map(|component| component.inputs()),
+            })
     }
 
     /// All recipes, ordered by name.
@@ -154,10 +196,22 @@ impl Registry {
     /// Records the plugin at `path`, whose components have been added.
     fn note(&mut self, path: PathBuf, sha256: String) {
         let origin = Origin::File(path.clone());
-        let offers: Vec<&Offer> = self.offers.iter().filter(|offer| offer.origin == origin).collect();
-        let packages = offers.iter().map(|offer| offer.package.clone()).collect::<BTreeSet<_>>();
+        let offers: Vec<&Offer> = self
+            .offers
+            .iter()
+            .filter(|offer| offer.origin == origin)
+            .collect();
+        let packages = offers
+            .iter()
+            .map(|offer| offer.package.clone())
+            .collect::<BTreeSet<_>>();
         let components = offers.iter().map(|offer| offer.id.clone()).collect();
-        self.plugins.push(LoadedPlugin { path, packages: packages.into_iter().collect(), sha256, components });
+        self.plugins.push(LoadedPlugin {
+            path,
+            packages: packages.into_iter().collect(),
+            sha256,
+            components,
+        });
     }
 
     /// A message for each plugin that the run does not use: none of its components is among `used`, and its recipe is not `recipe`.
@@ -166,7 +220,9 @@ impl Registry {
             let origin = Origin::File(plugin.path.clone());
             let recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
             let is_used = plugin.components.iter().any(|id| used.contains(id))
-                || recipes.clone().any(|offered| Some(offered.name.as_str()) == recipe);
+                || recipes
+                    .clone()
+                    .any(|offered| Some(offered.name.as_str()) == recipe);
             if is_used {
                 return None;
             }
@@ -178,7 +234,10 @@ impl Registry {
                 (None, Some(offer)) => format!("{} use = \"{}\"", section(offer.point), offer.id),
                 (None, None) => return None,
             };
-            Some(format!("{}: loaded, none of its components is used (add {advice})", origin.name()))
+            Some(format!(
+                "{}: loaded, none of its components is used (add {advice})",
+                origin.name()
+            ))
         };
         self.plugins.iter().filter_map(sentence).collect()
     }
@@ -189,14 +248,23 @@ impl Registry {
     ///
     /// When no image offers it. The message suggests the nearest name, or lists all names.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
-        let names = || self.recipes().into_iter().map(|recipe| recipe.name.as_str());
-        self.recipes.iter().find(|recipe| recipe.name == name).ok_or_else(|| {
-            let hint = nearest(name, names()).map_or_else(
-                || format!("known: `{}`;", names().collect::<Vec<_>>().join("`, `")),
-                |near| format!("did you mean `{near}`?"),
-            );
-            anyhow!("recipe `{name}` is unknown ({hint} a plugin's recipe needs its `--plugin`)")
-        })
+        let names = || {
+            self.recipes()
+                .into_iter()
+                .map(|recipe| recipe.name.as_str())
+        };
+        self.recipes
+            .iter()
+            .find(|recipe| recipe.name == name)
+            .ok_or_else(|| {
+                let hint = nearest(name, names()).map_or_else(
+                    || format!("known: `{}`;", names().collect::<Vec<_>>().join("`, `")),
+                    |near| format!("did you mean `{near}`?"),
+                );
+                anyhow!(
+                    "recipe `{name}` is unknown ({hint} a plugin's recipe needs its `--plugin`)"
+                )
+            })
     }
 
     /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe `NAME-...` beside `NAME` in one plugin is a
@@ -208,18 +276,26 @@ impl Registry {
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
         let is_variant = |recipe: &OfferedRecipe| {
             let of = |base: &OfferedRecipe| {
-                let rest = recipe.name.strip_prefix(&base.name).filter(|rest| rest.starts_with('-'));
+                let rest = recipe
+                    .name
+                    .strip_prefix(&base.name)
+                    .filter(|rest| rest.starts_with('-'));
                 base.origin == recipe.origin && rest.is_some()
             };
             self.recipes.iter().any(of)
         };
-        let chosen = |recipe: &&OfferedRecipe| recipe.origin != Origin::BuiltIn && !is_variant(recipe);
+        let chosen =
+            |recipe: &&OfferedRecipe| recipe.origin != Origin::BuiltIn && !is_variant(recipe);
         let loaded = self.recipes.iter().filter(chosen).collect::<Vec<_>>();
         match loaded[..] {
             [] => self.recipe(built_in),
             [one] => Ok(one),
             _ => {
-                let names = loaded.iter().map(|recipe| format!("`{}`", recipe.name)).collect::<Vec<_>>().join(" and ");
+                let names = loaded
+                    .iter()
+                    .map(|recipe| format!("`{}`", recipe.name))
+                    .collect::<Vec<_>>()
+                    .join(" and ");
                 bail!(
                     "the plugins carry {} recipes, {names}, and the config does not choose (add `--set recipe={built_in}` for the built-in method, or one of these, as `--set recipe={}`)",
                     loaded.len(),
@@ -255,7 +331,9 @@ impl Registry {
         watchdog: &Watchdog,
     ) -> Result<Vec<Component<W>>> {
         let named = configs.iter().zip(component_names(configs));
-        named.map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name))).collect()
+        named
+            .map(|(config, name)| Ok(self.create(config, watchdog)?.renamed(&name)))
+            .collect()
     }
 
     /// Builds one component.
@@ -263,16 +341,25 @@ impl Registry {
     /// # Errors
     ///
     /// As [`Registry::build`].
-    pub fn create<W: WireObject>(&self, config: &ComponentConfig, watchdog: &Watchdog) -> Result<Component<W>> {
+    pub fn create<W: WireObject>(
+        &self,
+        config: &ComponentConfig,
+        watchdog: &Watchdog,
+    ) -> Result<Component<W>> {
         let section = section(W::POINT);
         let offer = self.offer(&section, W::POINT, &config.id)?;
         // JSON has no such numbers: a key would be absent, and so have its default.
         if let Some((key, number)) = not_finite(&config.table) {
-            bail!("`{section}` with `use = \"{}\"`: `{key}` is {number} (give a finite number)", config.id);
+            bail!(
+                "`{section}` with `use = \"{}\"`: `{key}` is {number} (give a finite number)",
+                config.id
+            );
         }
         let table = serde_json::to_string(&config.table)?;
         watchdog
-            .watch(&offer.id, "create", || self.images[offer.image].create(&offer.id, &table))
+            .watch(&offer.id, "create", || {
+                self.images[offer.image].create(&offer.id, &table)
+            })
             .map_err(|error| anyhow!("`{section}` with `use = \"{}\"`: {error}", config.id))
     }
 
@@ -280,21 +367,33 @@ impl Registry {
         // An id belongs to its point: a reward and an environment may have the same.
         let of_id = self.offers.iter().filter(|offer| offer.id == id);
         let Some(offer) = of_id.max_by_key(|offer| offer.point == point) else {
-            let here = || self.offers().into_iter().filter(|offer| offer.point == point).map(|offer| offer.id.as_str());
+            let here = || {
+                self.offers()
+                    .into_iter()
+                    .filter(|offer| offer.point == point)
+                    .map(|offer| offer.id.as_str())
+            };
             let known = here().collect::<Vec<_>>().join("`, `");
             let hint = match (nearest(id, here()), find::carrier(id)) {
                 (Some(near), _) => format!("did you mean `{near}`?"),
                 (None, Some(library)) => format!("give `--plugin {library}`"),
                 (None, None) if known.is_empty() => {
-                    format!("no {} is built in: load a plugin with `--plugin`", words(point))
+                    format!(
+                        "no {} is built in: load a plugin with `--plugin`",
+                        words(point)
+                    )
                 }
-                (None, None) => format!("known here: `{known}`; a plugin's components need its `--plugin`"),
+                (None, None) => {
+                    format!("known here: `{known}`; a plugin's components need its `--plugin`")
+                }
             };
             bail!("`{section}` names `{id}`, which no loaded plugin offers ({hint})");
         };
         if offer.point != point {
             let (name, right) = (words(offer.point), self::section(offer.point));
-            bail!("`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)");
+            bail!(
+                "`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)"
+            );
         }
         Ok(offer)
     }
@@ -310,7 +409,9 @@ fn not_finite(table: &toml::Table) -> Option<(&str, f64)> {
             _ => None,
         }
     }
-    table.iter().find_map(|(key, value)| Some((key.as_str(), within(value)?)))
+    table
+        .iter()
+        .find_map(|(key, value)| Some((key.as_str(), within(value)?)))
 }
 
 /// The point's name in messages.
@@ -321,7 +422,9 @@ fn words(point: Point) -> String {
 /// The section of a config that names components of `point`.
 fn section(point: Point) -> String {
     match point {
-        Point::Reward | Point::Mask | Point::Weight | Point::StepControl => format!("[[{}]]", point.name()),
+        Point::Reward | Point::Mask | Point::Weight | Point::StepControl => {
+            format!("[[{}]]", point.name())
+        }
         Point::Environment | Point::Advantage | Point::Objective => format!("[{}]", point.name()),
     }
 }
@@ -329,9 +432,15 @@ fn section(point: Point) -> String {
 /// Message about an id that two images offer, or that one image offers twice.
 fn twice(first: &Origin, second: &Origin) -> String {
     if first == second {
-        return format!("is offered twice by {first} (the library registers it twice: give each its own id)");
+        return format!(
+            "is offered twice by {first} (the library registers it twice: give each its own id)"
+        );
     }
     let built_in = [first, second].contains(&&Origin::BuiltIn);
-    let advice = if built_in { "leave this plugin out" } else { "load only one of them" };
+    let advice = if built_in {
+        "leave this plugin out"
+    } else {
+        "load only one of them"
+    };
     format!("is offered twice: {first} and {second} ({advice})")
 }

@@ -45,7 +45,8 @@ impl OptimizerSettings {
     pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
-            self.apply(&mut batch).with_context(|| format!("batch file `{}` with `--set`", path.display()))?;
+            self.apply(&mut batch)
+                .with_context(|| format!("batch file `{}` with `--set`", path.display()))?;
         }
         Ok(batch)
     }
@@ -84,11 +85,15 @@ impl Sink for Collector<'_> {
     }
 
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.outcome.numbers.insert(format!("{component}/{name}"), value);
+        self.outcome
+            .numbers
+            .insert(format!("{component}/{name}"), value);
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.outcome.tokens.insert(format!("{component}/{name}"), values.to_vec());
+        self.outcome
+            .tokens
+            .insert(format!("{component}/{name}"), values.to_vec());
     }
 }
 
@@ -109,9 +114,19 @@ impl std::fmt::Display for Replayed<'_> {
         let (tokens, keep) = (self.batch.completion_tokens(), &self.outcome.keep);
         let rejected = tokens - keep.iter().map(|&keep| u64::from(keep)).sum::<u64>();
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
-        let mean = self.outcome.weights.as_deref().map_or_else(String::new, |weights| mean_weight(weights, tokens));
-        let (step, file) = (self.batch.scalars.step, self.target.unwrap_or(self.path).display());
-        write!(f, "step {step:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {file}")
+        let mean = self
+            .outcome
+            .weights
+            .as_deref()
+            .map_or_else(String::new, |weights| mean_weight(weights, tokens));
+        let (step, file) = (
+            self.batch.scalars.step,
+            self.target.unwrap_or(self.path).display(),
+        );
+        write!(
+            f,
+            "step {step:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {file}"
+        )
     }
 }
 
@@ -136,26 +151,50 @@ pub fn replay(
 ) -> Result<()> {
     check_any(deciders)?;
     let targets = match out {
-        Some(out) => batches.iter().map(|path| target(path, out).map(Some)).collect::<Result<Vec<_>>>()?,
+        Some(out) => batches
+            .iter()
+            .map(|path| target(path, out).map(Some))
+            .collect::<Result<Vec<_>>>()?,
         None => vec![None; batches.len()],
     };
-    if let Some(Some(twice)) = (1..targets.len()).find(|&i| targets[..i].contains(&targets[i])).map(|i| &targets[i]) {
-        bail!("two batch files would be written to `{}` (give each its own name)", twice.display());
+    if let Some(Some(twice)) = (1..targets.len())
+        .find(|&i| targets[..i].contains(&targets[i]))
+        .map(|i| &targets[i])
+    {
+        bail!(
+            "two batch files would be written to `{}` (give each its own name)",
+            twice.display()
+        );
     }
     let mut warned = BTreeSet::new();
     for (path, target) in batches.iter().zip(&targets) {
         let batch = optimizer.read(path)?;
-        let mut sink =
-            Collector { outcome: Outcome::default(), warnings: WarningSink { warned: &mut warned, watchdog } };
+        let mut sink = Collector {
+            outcome: Outcome::default(),
+            warnings: WarningSink {
+                warned: &mut warned,
+                watchdog,
+            },
+        };
         let decision = replay_step(deciders, &mut sink, path, device, &batch)?;
         let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
-        let outcome = Outcome { keep: decision.token_mask, weights, ..sink.outcome };
+        let outcome = Outcome {
+            keep: decision.token_mask,
+            weights,
+            ..sink.outcome
+        };
         if let (Some(target), Some(out)) = (target, out) {
             // The folder is made only when there is a result: a file that is no batch leaves nothing.
-            std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
+            std::fs::create_dir_all(out)
+                .with_context(|| format!("cannot make `{}`", out.display()))?;
             batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
         }
-        each(Replayed { path, target: target.as_deref(), batch: &batch, outcome });
+        each(Replayed {
+            path,
+            target: target.as_deref(),
+            batch: &batch,
+            outcome,
+        });
     }
     Ok(())
 }
@@ -189,8 +228,11 @@ pub fn replay_step(
     let view = batch.view();
     let Deciders { masks, weights } = deciders;
     let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
-    check_inputs(asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))), batch)
-        .with_context(|| format!("batch file `{}`", path.display()))?;
+    check_inputs(
+        asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))),
+        batch,
+    )
+    .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
     let mut decision = mask::apply(masks, sink, &view)?;
@@ -206,10 +248,15 @@ pub fn replay_step(
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {
-    let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
+    let name = path
+        .file_name()
+        .with_context(|| format!("`{}` is not a file", path.display()))?;
     let target = out.join(name);
     ensure!(
-        target.canonicalize().ok().is_none_or(|target| path.canonicalize().ok() != Some(target)),
+        target
+            .canonicalize()
+            .ok()
+            .is_none_or(|target| path.canonicalize().ok() != Some(target)),
         "`{}` would be overwritten by its own result (choose another `--out`)",
         path.display()
     );
@@ -218,7 +265,10 @@ fn target(path: &Path, out: &Path) -> Result<PathBuf> {
 
 /// Part of a line: the mean weight over all completion tokens, with rejected tokens as 0.
 fn mean_weight(weights: &[f32], tokens: u64) -> String {
-    format!("  mean weight {:.3}", weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64)
+    format!(
+        "  mean weight {:.3}",
+        weights.iter().map(|&weight| f64::from(weight)).sum::<f64>() / tokens.max(1) as f64
+    )
 }
 
 /// Refuses a batch of the file `path` that lacks an input of `mask`.
@@ -232,22 +282,39 @@ pub fn check_held(mask: &MaskHandle, path: &Path, batch: &RecordedBatch) -> Resu
 }
 
 /// Refuses a batch that lacks an input of a component; `asked` pairs each component's id with its inputs.
-fn check_inputs<'a>(asked: impl Iterator<Item = (&'a str, Inputs)>, batch: &RecordedBatch) -> Result<()> {
+fn check_inputs<'a>(
+    asked: impl Iterator<Item = (&'a str, Inputs)>,
+    batch: &RecordedBatch,
+) -> Result<()> {
     let held = [
         (Inputs::OLD_LOGPS, "`old_logps`", batch.old_logps.is_some()),
         (Inputs::REF_LOGPS, "`ref_logps`", batch.ref_logps.is_some()),
         (Inputs::ENTROPY, "`entropy`", batch.entropy.is_some()),
         (Inputs::LAST_LAYER, "`hidden`", batch.last_layer.is_some()),
-        (Inputs::OPTIMIZER_STATE, "`exp_avg`", batch.optimizer_state.is_some()),
-        (Inputs::ROLLOUT_CONTEXT, "the rollout's context", batch.context.is_some()),
+        (
+            Inputs::OPTIMIZER_STATE,
+            "`exp_avg`",
+            batch.optimizer_state.is_some(),
+        ),
+        (
+            Inputs::ROLLOUT_CONTEXT,
+            "the rollout's context",
+            batch.context.is_some(),
+        ),
         (
             Inputs::SAMPLER_TOP_K,
             "the sampler's top tokens",
-            batch.context.as_ref().is_some_and(|context| context.data.top_k > 0),
+            batch
+                .context
+                .as_ref()
+                .is_some_and(|context| context.data.top_k > 0),
         ),
     ];
     for (id, inputs) in asked {
-        if let Some((_, name, _)) = held.iter().find(|(input, _, there)| inputs.contains(*input) && !there) {
+        if let Some((_, name, _)) = held
+            .iter()
+            .find(|(input, _, there)| inputs.contains(*input) && !there)
+        {
             bail!(
                 "component `{id}` asks for {name}, which it does not hold (record batches in a run with this component)"
             );

@@ -32,13 +32,17 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 
 fn seal(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value)?;
-    let body = text.strip_suffix("\n}").context("only an object with fields can be sealed")?;
+    let body = text
+        .strip_suffix("\n}")
+        .context("only an object with fields can be sealed")?;
     Ok(format!("{body}{SEAL}{}{END}", sha256_hex(body.as_bytes())))
 }
 
 fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let text = str::from_utf8(bytes).context("it is not text")?;
-    let sealed = text.strip_suffix(END).and_then(|text| text.rsplit_once(SEAL));
+    let sealed = text
+        .strip_suffix(END)
+        .and_then(|text| text.rsplit_once(SEAL));
     let (body, expected) = sealed.context("its last field is not `sha256`")?;
     let found = sha256_hex(body.as_bytes());
     ensure!(found == expected, "SHA-256 {found}, expected {expected}");
@@ -55,12 +59,21 @@ mod tests {
     fn no_byte_can_change_unnoticed() {
         let value = BTreeMap::from([("step".to_owned(), 4_u64), ("tokens".to_owned(), 1234)]);
         let sealed = seal(&value).unwrap();
-        assert_eq!(unseal::<BTreeMap<String, u64>>(sealed.as_bytes()).unwrap(), value);
+        assert_eq!(
+            unseal::<BTreeMap<String, u64>>(sealed.as_bytes()).unwrap(),
+            value
+        );
         for place in 0..sealed.len() {
             let mut bytes = sealed.clone().into_bytes();
             bytes[place] ^= 1;
-            assert!(unseal::<BTreeMap<String, u64>>(&bytes).is_err(), "byte {place}");
-            assert!(unseal::<BTreeMap<String, u64>>(&sealed.as_bytes()[..place]).is_err(), "cut at {place}");
+            assert!(
+                unseal::<BTreeMap<String, u64>>(&bytes).is_err(),
+                "byte {place}"
+            );
+            assert!(
+                unseal::<BTreeMap<String, u64>>(&sealed.as_bytes()[..place]).is_err(),
+                "cut at {place}"
+            );
         }
         serde_json::from_str::<serde_json::Value>(&sealed).expect("it is JSON all the same");
     }

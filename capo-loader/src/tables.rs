@@ -18,7 +18,11 @@ pub struct ComponentConfig {
 /// Names in reports for a list of components, such as a run's masks. A name is the component's id, or `ID#2` where an id is used
 /// again, so that no report hides another.
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
-    let name = |(index, one): (usize, &ComponentConfig)| match list[..index].iter().filter(|c| c.id == one.id).count() {
+    let name = |(index, one): (usize, &ComponentConfig)| match list[..index]
+        .iter()
+        .filter(|c| c.id == one.id)
+        .count()
+    {
         0 => one.id.clone(),
         before => format!("{}#{}", one.id, before + 1),
     };
@@ -47,7 +51,9 @@ pub struct Choice<'a> {
 /// When the text is not TOML; the message has the line.
 pub fn parse(text: &str, origin: &str) -> Result<Table> {
     text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let line = error
+            .span()
+            .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         anyhow::anyhow!("{origin} is not TOML: line {line}: {}", error.message())
     })
 }
@@ -61,7 +67,9 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
     match table.get(section) {
         None => Ok(Vec::new()),
         Some(Value::Array(values)) => Ok(values.clone()),
-        Some(_) => bail!("`[{section}]` in {origin} is one table (write `[[{section}]]`: there can be several)"),
+        Some(_) => bail!(
+            "`[{section}]` in {origin} is one table (write `[[{section}]]`: there can be several)"
+        ),
     }
 }
 
@@ -81,14 +89,22 @@ pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<Comp
 ///
 /// When the value is not a table, or the table lacks `use`.
 pub fn component(section: &str, value: Value, origin: &str) -> Result<ComponentConfig> {
-    let Value::Table(mut table) = value else { bail!("`{section}` in {} is not a table", origin) };
+    let Value::Table(mut table) = value else {
+        bail!("`{section}` in {} is not a table", origin)
+    };
     match table.remove("use") {
         Some(Value::String(id)) => Ok(ComponentConfig { id, table }),
         Some(other) => {
-            bail!("`use` of `{section}` in {} is {other} (give a component's id as a string)", origin)
+            bail!(
+                "`use` of `{section}` in {} is {other} (give a component's id as a string)",
+                origin
+            )
         }
         None => {
-            bail!("`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)", origin)
+            bail!(
+                "`{section}` in {} has no `use` (give a component's id; `host plugins` lists them)",
+                origin
+            )
         }
     }
 }

@@ -18,12 +18,18 @@ const LENGTH: usize = 8;
 /// # Errors
 ///
 /// When the header gets too long.
-pub(crate) fn serialized(tensors: BTreeMap<&str, Array<'_>>, scalars: &BTreeMap<String, String>) -> Result<Vec<u8>> {
+pub(crate) fn serialized(
+    tensors: BTreeMap<&str, Array<'_>>,
+    scalars: &BTreeMap<String, String>,
+) -> Result<Vec<u8>> {
     let unordered = scalars.clone().into_iter().collect();
     let mut bytes = safetensors::serialize(tensors, Some(unordered))?;
     // The library writes the scalars in an order that differs from call to call, but always as many bytes.
     let (from, ordered) = (LENGTH + SCALARS.len(), serde_json::to_string(scalars)?);
-    ensure!(bytes[LENGTH..].starts_with(SCALARS.as_bytes()), "the header does not begin with the scalars");
+    ensure!(
+        bytes[LENGTH..].starts_with(SCALARS.as_bytes()),
+        "the header does not begin with the scalars"
+    );
     bytes[from..from + ordered.len()].copy_from_slice(ordered.as_bytes());
     Ok(bytes)
 }
@@ -43,7 +49,10 @@ impl<'a> TensorFile<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| anyhow!("{error}"))?;
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| anyhow!("{error}"))?;
-        Ok(Self { tensors, scalars: header.metadata().clone().unwrap_or_default() })
+        Ok(Self {
+            tensors,
+            scalars: header.metadata().clone().unwrap_or_default(),
+        })
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -51,7 +60,9 @@ impl<'a> TensorFile<'a> {
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<TensorView<'a>> {
-        self.tensors.tensor(name).map_err(|_| anyhow!("it has no tensor `{name}`"))
+        self.tensors
+            .tensor(name)
+            .map_err(|_| anyhow!("it has no tensor `{name}`"))
     }
 
     pub(crate) fn shape(&self, name: &str) -> Result<Vec<usize>> {
@@ -60,7 +71,11 @@ impl<'a> TensorFile<'a> {
 
     pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>> {
         let tensor = self.tensor(name)?;
-        ensure!(tensor.shape() == shape, "`{name}` has shape {:?}, expected {shape:?}", tensor.shape());
+        ensure!(
+            tensor.shape() == shape,
+            "`{name}` has shape {:?}, expected {shape:?}",
+            tensor.shape()
+        );
         Ok(tensor)
     }
 
@@ -73,7 +88,11 @@ impl<'a> TensorFile<'a> {
     }
 
     pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
-        if self.has(name) { self.floats(name, shape).map(Some) } else { Ok(None) }
+        if self.has(name) {
+            self.floats(name, shape).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Returns values that must be 0 or 1.
@@ -86,12 +105,16 @@ impl<'a> TensorFile<'a> {
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<&str> {
-        self.scalars.get(name).map(String::as_str).with_context(|| format!("its metadata has no `{name}`"))
+        self.scalars
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("its metadata has no `{name}`"))
     }
 
     pub(crate) fn scalar<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
         let text = self.text(name)?;
-        text.parse().map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
+        text.parse()
+            .map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
     }
 
     /// Returns a scalar of the metadata, or `default` for older files without it.
@@ -101,6 +124,9 @@ impl<'a> TensorFile<'a> {
 
     /// Returns a scalar of the metadata; `None` without it.
     pub(crate) fn scalar_if_present<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
-        self.scalars.contains_key(name).then(|| self.scalar(name)).transpose()
+        self.scalars
+            .contains_key(name)
+            .then(|| self.scalar(name))
+            .transpose()
     }
 }

@@ -32,14 +32,21 @@ pub fn cause(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(error) = error.downcast_ref::<serde_json::Error>() {
         return plain::json(error);
     }
-    error.downcast_ref::<toml::de::Error>().map_or_else(|| error.to_string(), plain::toml)
+    error
+        .downcast_ref::<toml::de::Error>()
+        .map_or_else(|| error.to_string(), plain::toml)
 }
 
 /// True for C0 and C1 controls, line separators and controls of Unicode's bidirectional algorithm.
 fn is_control(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => true,
+        '\u{61c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}'
+        | '\u{feff}' => true,
         c => c.is_control(),
     }
 }
@@ -48,7 +55,11 @@ fn is_control(c: char) -> bool {
 pub fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 /// Writes a line to standard error. A failure to write is ignored.
@@ -74,15 +85,27 @@ mod tests {
     fn control_characters_are_shown() {
         assert_eq!(escape("plain ü\n\ttext"), "plain ü\n\ttext");
         assert!(matches!(escape("plain"), Cow::Borrowed(_)));
-        assert_eq!(escape("\x1b[31mred\x1b]0;title\x07"), "\\u001b[31mred\\u001b]0;title\\u0007");
-        assert_eq!(escape("over\rwritten\0\x7f"), "over\\u000dwritten\\u0000\\u007f");
-        assert_eq!(escape("\u{9b}31m \u{202e}txt\u{2066} \u{2028}"), "\\u009b31m \\u202etxt\\u2066 \\u2028");
+        assert_eq!(
+            escape("\x1b[31mred\x1b]0;title\x07"),
+            "\\u001b[31mred\\u001b]0;title\\u0007"
+        );
+        assert_eq!(
+            escape("over\rwritten\0\x7f"),
+            "over\\u000dwritten\\u0000\\u007f"
+        );
+        assert_eq!(
+            escape("\u{9b}31m \u{202e}txt\u{2066} \u{2028}"),
+            "\\u009b31m \\u202etxt\\u2066 \\u2028"
+        );
     }
 
     #[test]
     fn a_path_is_one_word_of_a_shell() {
         let word = |path: &str| word(Path::new(path));
         assert_eq!(["runs/x-2", "ünd/a=b"].map(word), ["runs/x-2", "ünd/a=b"]);
-        assert_eq!(["", "a b", "it's", "~x", "$x"].map(word), ["''", "'a b'", r"'it'\''s'", "'~x'", "'$x'"]);
+        assert_eq!(
+            ["", "a b", "it's", "~x", "$x"].map(word),
+            ["''", "'a b'", r"'it'\''s'", "'~x'", "'$x'"]
+        );
     }
 }

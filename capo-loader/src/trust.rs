@@ -77,16 +77,25 @@ impl Trust {
         if let Some(known) = &self.known {
             check_known(known, &path, &sha256)?;
         }
-        Ok(TrustedFile { path, sha256, bytes })
+        Ok(TrustedFile {
+            path,
+            sha256,
+            bytes,
+        })
     }
 
     /// Reads the file through one open handle, so that the owner is checked of the very file whose bytes are read.
     fn read(&self, found: &Found) -> Result<Vec<u8>> {
         let shown = found.path.display();
         let unreadable = || format!("plugin `{shown}` cannot be read");
-        let mut file = files::open_plain(&found.path, OpenOptions::new().read(true)).with_context(unreadable)?;
+        let mut file = files::open_plain(&found.path, OpenOptions::new().read(true))
+            .with_context(unreadable)?;
         if !self.unsafe_path {
-            owner::check(found, &Access::of_open(&file).with_context(unreadable)?, UNSAFE_PATH)?;
+            owner::check(
+                found,
+                &Access::of_open(&file).with_context(unreadable)?,
+                UNSAFE_PATH,
+            )?;
         }
         let beginning = beginning(&mut file).with_context(unreadable)?;
         elf::check_beginning(&beginning, &shown.to_string())?;
@@ -99,10 +108,19 @@ impl Trust {
         );
         files::fits_memory(size).with_context(unreadable)?;
         let mut bytes = Vec::new();
-        (&file).take(LARGEST).read_to_end(&mut bytes).with_context(unreadable)?;
+        (&file)
+            .take(LARGEST)
+            .read_to_end(&mut bytes)
+            .with_context(unreadable)?;
         // A file that is being rewritten in place may be read half old, half new.
-        let is_same = file.rewind().and_then(|()| holds(&mut file, &bytes)).with_context(unreadable)?;
-        ensure!(is_same, "plugin `{shown}` changed while it was read (run again when it is whole)");
+        let is_same = file
+            .rewind()
+            .and_then(|()| holds(&mut file, &bytes))
+            .with_context(unreadable)?;
+        ensure!(
+            is_same,
+            "plugin `{shown}` changed while it was read (run again when it is whole)"
+        );
         Ok(bytes)
     }
 }
@@ -150,9 +168,21 @@ fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> 
     let same_name = |plugin: &&LoadedPlugin| plugin.path.file_name() == path.file_name();
     let shown = path.display();
     let ways = "`--allow-changed-plugins` goes on with this file";
-    match known.iter().find(same_path).or_else(|| known.iter().find(same_name)) {
-        Some(LoadedPlugin { packages, sha256: old, .. }) => {
-            let packages = if packages.is_empty() { String::new() } else { packages.join(", ") + " with " };
+    match known
+        .iter()
+        .find(same_path)
+        .or_else(|| known.iter().find(same_name))
+    {
+        Some(LoadedPlugin {
+            packages,
+            sha256: old,
+            ..
+        }) => {
+            let packages = if packages.is_empty() {
+                String::new()
+            } else {
+                packages.join(", ") + " with "
+            };
             bail!(
                 "plugin `{shown}` has changed since the run used it: it was {packages}SHA-256 {old} and now has SHA-256 {sha256} (put the old file back; {ways})"
             )

@@ -25,7 +25,8 @@ pub enum Dtype {
 
 impl Dtype {
     /// All types with their names in `--dtype`.
-    pub const NAMES: [(&'static str, Self); 3] = [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
 /// Name of the CPU in `--device`.
@@ -40,9 +41,14 @@ pub fn cuda_number(name: &str) -> Result<Option<usize>> {
     if name == CPU {
         return Ok(None);
     }
-    match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+    match name
+        .strip_prefix("cuda:")
+        .and_then(|number| number.parse().ok())
+    {
         Some(number) => Ok(Some(number)),
-        None => bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"),
+        None => {
+            bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)")
+        }
     }
 }
 
@@ -70,7 +76,9 @@ impl Device {
             }
             None if features == Dtype::F32 => Ok(None),
             None => {
-                bail!("`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)")
+                bail!(
+                    "`--dtype` is for batches on a CUDA device, on the CPU features are f32 (add `--device cuda:0`)"
+                )
             }
         }
     }
@@ -87,9 +95,16 @@ impl Device {
         // SAFETY: `handle` is a device; `drop` releases what is retained here.
         let context = unsafe { driver::primary_ctx::retain(handle) };
         let context = context.map_err(failed("making its context"))?;
-        let mut device = Self { number, handle, context, stream: std::ptr::null_mut(), features };
+        let mut device = Self {
+            number,
+            handle,
+            context,
+            stream: std::ptr::null_mut(),
+            features,
+        };
         device.enter()?;
-        device.stream = driver::stream::create(StreamKind::NonBlocking).map_err(failed("making a stream"))?;
+        device.stream =
+            driver::stream::create(StreamKind::NonBlocking).map_err(failed("making a stream"))?;
         Ok(device)
     }
 
@@ -105,13 +120,18 @@ impl Device {
     ///
     /// When the device fails, for example because its memory is full.
     pub fn upload(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
-        self.copy(batch).with_context(|| format!("device `cuda:{}`", self.number))
+        self.copy(batch)
+            .with_context(|| format!("device `cuda:{}`", self.number))
     }
 
     fn copy(&self, batch: &Batch<'_>) -> Result<Upload<'_>> {
         self.enter()?;
-        let floats = |tensor: &Tensor<'_>| self.memory(tensor.as_f32()?, DType::F32, tensor.shape());
-        let mut upload = Upload { last_layer: None, state: None };
+        let floats =
+            |tensor: &Tensor<'_>| self.memory(tensor.as_f32()?, DType::F32, tensor.shape());
+        let mut upload = Upload {
+            last_layer: None,
+            state: None,
+        };
         if let Some(last) = &batch.last_layer {
             upload.last_layer = Some([
                 self.features(last.hidden.as_f32()?, last.hidden.shape())?,
@@ -122,30 +142,56 @@ impl Device {
             ]);
         }
         if let Some(state) = &batch.optimizer_state {
-            upload.state = Some([floats(&state.weight)?, floats(&state.exp_avg)?, floats(&state.exp_avg_sq)?]);
+            upload.state = Some([
+                floats(&state.weight)?,
+                floats(&state.exp_avg)?,
+                floats(&state.exp_avg_sq)?,
+            ]);
         }
         Ok(upload)
     }
 
     fn features(&self, values: &[f32], shape: &[i64]) -> Result<Memory<'_>> {
-        let rounded = |round: fn(f32) -> u16| values.iter().map(|&value| round(value)).collect::<Vec<u16>>();
+        let rounded = |round: fn(f32) -> u16| {
+            values
+                .iter()
+                .map(|&value| round(value))
+                .collect::<Vec<u16>>()
+        };
         match self.features {
             Dtype::F32 => self.memory(values, DType::F32, shape),
-            Dtype::Bf16 => self.memory(&rounded(|value| bf16::from_f32(value).to_bits()), DType::BF16, shape),
-            Dtype::F16 => self.memory(&rounded(|value| f16::from_f32(value).to_bits()), DType::F16, shape),
+            Dtype::Bf16 => self.memory(
+                &rounded(|value| bf16::from_f32(value).to_bits()),
+                DType::BF16,
+                shape,
+            ),
+            Dtype::F16 => self.memory(
+                &rounded(|value| f16::from_f32(value).to_bits()),
+                DType::F16,
+                shape,
+            ),
         }
     }
 
     /// Copies `values` to the device, as a tensor of this dtype and shape. The values are numbers of `dtype` or their bytes.
     fn memory<T: Copy>(&self, values: &[T], dtype: DType, shape: &[i64]) -> Result<Memory<'_>> {
         let bytes = size_of_val(values);
-        assert_eq!(shape.iter().product::<i64>() * i64::from(dtype.bits) / 8, bytes as i64, "{dtype}, {shape:?}");
+        assert_eq!(
+            shape.iter().product::<i64>() * i64::from(dtype.bits) / 8,
+            bytes as i64,
+            "{dtype}, {shape:?}"
+        );
         // SAFETY: the context is current.
         let address = unsafe { driver::malloc_sync(bytes.max(1)) };
         let advice = "record smaller batches, or run with `--device cpu`";
         let taking = format!("taking {bytes} bytes of memory for a batch ({advice})");
         let address = address.map_err(failed(&taking))?;
-        let memory = Memory { device: self, address, dtype, shape: shape.to_vec() };
+        let memory = Memory {
+            device: self,
+            address,
+            dtype,
+            shape: shape.to_vec(),
+        };
         if bytes > 0 {
             // SAFETY: `address` has that many bytes. Pageable memory has been read when the call returns.
             unsafe { driver::memcpy_htod_async(address, values, self.stream) }
@@ -182,8 +228,16 @@ impl Upload<'_> {
     /// Returns `batch` with these arrays in place of its own.
     pub fn view<'a>(&'a self, mut batch: Batch<'a>) -> Batch<'a> {
         if let (Some(last), Some(copies)) = (&mut batch.last_layer, &self.last_layer) {
-            let [hidden, topk_ids, topk_logits, logsumexp, action_logits] = copies.each_ref().map(Memory::view);
-            *last = LastLayer::new(hidden, topk_ids, topk_logits, logsumexp, action_logits, last.vocab_size);
+            let [hidden, topk_ids, topk_logits, logsumexp, action_logits] =
+                copies.each_ref().map(Memory::view);
+            *last = LastLayer::new(
+                hidden,
+                topk_ids,
+                topk_logits,
+                logsumexp,
+                action_logits,
+                last.vocab_size,
+            );
         }
         if let (Some(state), Some(copies)) = (&mut batch.optimizer_state, &self.state) {
             let [weight, exp_avg, exp_avg_sq] = copies.each_ref().map(Memory::view);
@@ -204,11 +258,27 @@ struct Memory<'d> {
 
 impl Memory<'_> {
     fn view(&self) -> Tensor<'_> {
-        let &Self { device, address, dtype, ref shape } = self;
+        let &Self {
+            device,
+            address,
+            dtype,
+            ref shape,
+        } = self;
         let (data, stream) = (address as *const c_void, device.stream.cast());
         // SAFETY: `address` in the primary context holds the compact elements of this shape. They are ready when the copy queued
         // on this stream is done, and `self` keeps them.
-        unsafe { Tensor::from_raw(data, DeviceKind::CUDA, device.number, dtype, shape, &[], 0, stream) }
+        unsafe {
+            Tensor::from_raw(
+                data,
+                DeviceKind::CUDA,
+                device.number,
+                dtype,
+                shape,
+                &[],
+                0,
+                stream,
+            )
+        }
     }
 }
 
@@ -230,7 +300,11 @@ fn probe() -> Result<()> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     const NAME: &str = "libcuda.so.1";
     // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for cudarc uses it.
-    let present = || unsafe { libloading::Library::new(NAME) }.map(std::mem::forget).is_ok();
+    let present = || {
+        unsafe { libloading::Library::new(NAME) }
+            .map(std::mem::forget)
+            .is_ok()
+    };
     ensure!(
         PRESENT.get_or_init(present),
         "this machine has no CUDA driver, `{NAME}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
@@ -240,7 +314,11 @@ fn probe() -> Result<()> {
 
 fn failed(what: &str) -> impl FnOnce(driver::DriverError) -> anyhow::Error {
     move |error| {
-        let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
+        let name = error
+            .error_name()
+            .ok()
+            .and_then(|name| name.to_str().ok())
+            .unwrap_or("an unknown error");
         anyhow!("it failed with `{name}` in {what}")
     }
 }

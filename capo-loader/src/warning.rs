@@ -18,14 +18,18 @@ pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
     if shown.len() < MOST && shown.insert(sentence.clone()) {
         terminal::warn(&sentence);
         if shown.len() == MOST {
-            terminal::warn(&format!("these were {MOST} different warnings of components; no more are shown"));
+            terminal::warn(&format!(
+                "these were {MOST} different warnings of components; no more are shown"
+            ));
         }
     }
 }
 
 /// `text` on one line: every run of blanks, line ends and control characters becomes one blank, and a very long text is cut.
 pub(crate) fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let words = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty());
     let line = words.collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -61,10 +65,18 @@ mod tests {
 
     #[test]
     fn a_text_is_one_line_and_is_shown_once_per_component() {
-        assert_eq!(one_line("two\nlines,\ta \u{1b}[31mcolour\r\n and \u{9b}2J "), "two lines, a [31mcolour and 2J");
+        assert_eq!(
+            one_line("two\nlines,\ta \u{1b}[31mcolour\r\n and \u{9b}2J "),
+            "two lines, a [31mcolour and 2J"
+        );
         assert_eq!(one_line(&"é".repeat(5000)).chars().count(), LONGEST + 1);
         let mut shown = BTreeSet::new();
-        for (component, text) in [("a.b", "x\ny"), ("a.b", "x y"), ("a.c", "x y"), ("a.b", "z")] {
+        for (component, text) in [
+            ("a.b", "x\ny"),
+            ("a.b", "x y"),
+            ("a.c", "x y"),
+            ("a.b", "z"),
+        ] {
             show(&mut shown, component, text);
         }
         assert_eq!(shown.len(), 3, "{shown:?}");

@@ -49,7 +49,10 @@ impl Watchdog {
         if watches {
             *NEWEST.lock().unwrap_or_else(PoisonError::into_inner) = Some(watchdog.clone());
             capo_plugin::watch_drops(|id, drop| {
-                let newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let newest = NEWEST
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
                 newest.unwrap_or_default().watch(id, "drop", drop);
             });
         }
@@ -67,7 +70,12 @@ impl Watchdog {
             last_words::listen(&place);
         }
         let looks = seconds > 0 && !ids.is_empty();
-        let watched = Arc::new(Watched { kind, ids, place, ..Watched::default() });
+        let watched = Arc::new(Watched {
+            kind,
+            ids,
+            place,
+            ..Watched::default()
+        });
         if looks {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
@@ -95,9 +103,15 @@ impl Watchdog {
 
     /// Notes that a call of `method` of component `id` begins.
     pub fn enter(&self, id: &str, method: &'static str) {
-        let Some(place) = self.0.ids.iter().position(|known| known == id) else { return };
+        let Some(place) = self.0.ids.iter().position(|known| known == id) else {
+            return;
+        };
         let mut names = self.0.names.lock().unwrap_or_else(PoisonError::into_inner);
-        last_words::enter(names.entry((place, method)).or_insert_with(|| last_words::name(self.0.kind, id, method)));
+        last_words::enter(
+            names
+                .entry((place, method))
+                .or_insert_with(|| last_words::name(self.0.kind, id, method)),
+        );
         let call = 1 + self.0.calls.fetch_add(1, Ordering::Relaxed);
         self.0.current.store(call, Ordering::Relaxed);
     }
@@ -136,19 +150,25 @@ impl Seen {
     /// True if more than `most` checks in a row have seen the call `current`.
     fn too_long(&mut self, current: u64, most: u64) -> bool {
         let same = current != 0 && current == self.call;
-        *self = Self { call: current, looks: if same { self.looks + 1 } else { 0 } };
+        *self = Self {
+            call: current,
+            looks: if same { self.looks + 1 } else { 0 },
+        };
         self.looks >= most
     }
 }
 
 /// Checks the current call until the watchdog is gone. Ends the process if one call lasts too long.
 fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
-    let ((interval, most), mut seen, limit) = (looks_within(seconds), Seen::default(), seconds.to_string());
+    let ((interval, most), mut seen, limit) =
+        (looks_within(seconds), Seen::default(), seconds.to_string());
     // The receiver may be gone if the process is ending.
     let _ = ready.send(());
     loop {
         std::thread::sleep(interval);
-        let Some(watched) = watched.upgrade() else { return };
+        let Some(watched) = watched.upgrade() else {
+            return;
+        };
         if seen.too_long(watched.current.load(Ordering::Relaxed), most) {
             let way_out = " s (the limit is `train.component_timeout`; 0 waits without one)";
             last_words::tell(&["did not come back within ", &limit, way_out], &[]);
@@ -169,15 +189,31 @@ mod tests {
         dog.watch("a.b", "estimate", || assert_eq!(current(), 1));
         assert_eq!(current(), 0);
         dog.watch("c.d", "step_end", || assert_eq!(current(), 2));
-        dog.watch("c.d", "step_end", || assert_eq!(current(), 3, "another call of the same method is another call"));
-        dog.watch("e.f", "mask", || assert_eq!(current(), 0, "nobody knows it"));
-        assert_eq!(*dog.0.names.lock().unwrap()[&(1, "step_end")], "component `c.d`: `step_end`");
+        dog.watch("c.d", "step_end", || {
+            assert_eq!(
+                current(),
+                3,
+                "another call of the same method is another call"
+            )
+        });
+        dog.watch("e.f", "mask", || {
+            assert_eq!(current(), 0, "nobody knows it")
+        });
+        assert_eq!(
+            *dog.0.names.lock().unwrap()[&(1, "step_end")],
+            "component `c.d`: `step_end`"
+        );
     }
 
     #[test]
     fn a_call_is_too_long_when_it_was_seen_often_in_a_row() {
         let mut seen = Seen::default();
-        let mut looks = |calls: &[u64]| calls.iter().map(|&call| seen.too_long(call, 3)).collect::<Vec<_>>();
+        let mut looks = |calls: &[u64]| {
+            calls
+                .iter()
+                .map(|&call| seen.too_long(call, 3))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(looks(&[0, 0, 0, 0, 0]), [false; 5]);
         assert_eq!(looks(&[7, 7, 7, 8, 8, 8, 0, 8]), [false; 8]);
         assert_eq!(looks(&[9, 9, 9, 9]), [false, false, false, true]);
@@ -187,7 +223,10 @@ mod tests {
     fn the_looks_take_as_long_as_the_limit() {
         for seconds in [1, 3, 10, 11, 600] {
             let (interval, most) = looks_within(seconds);
-            assert_eq!(interval * u32::try_from(most).unwrap(), Duration::from_secs(seconds));
+            assert_eq!(
+                interval * u32::try_from(most).unwrap(),
+                Duration::from_secs(seconds)
+            );
         }
     }
 }

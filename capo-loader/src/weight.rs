@@ -16,7 +16,9 @@ pub fn apply(
     batch: &Batch<'_>,
     decision: &mut Decision,
 ) -> Result<()> {
-    weights.iter_mut().try_for_each(|weight| apply_one(weight, sink, batch, decision))
+    weights
+        .iter_mut()
+        .try_for_each(|weight| apply_one(weight, sink, batch, decision))
 }
 
 /// Applies the next weight to the tokens that the masks and the earlier weights of `decision` left, and multiplies its factors in.
@@ -30,7 +32,12 @@ pub fn apply_one(
     batch: &Batch<'_>,
     decision: &mut Decision,
 ) -> Result<()> {
-    let Decision { token_mask, token_weights, factors, .. } = decision;
+    let Decision {
+        token_mask,
+        token_weights,
+        factors,
+        ..
+    } = decision;
     let reached = token_mask.clone();
     let mut own = vec![0.0; token_weights.len()];
     weight.weigh(sink, batch, token_mask, &mut own)?;
@@ -38,13 +45,19 @@ pub fn apply_one(
         *product *= own;
         *token &= u8::from(*product != 0.0);
     }
-    factors.push(Factors { by: weight.id().to_owned(), factors: own, token_mask: reached });
+    factors.push(Factors {
+        by: weight.id().to_owned(),
+        factors: own,
+        token_mask: reached,
+    });
     check_product(token_weights, batch)
 }
 
 /// Refuses a product of weights that is not finite.
 fn check_product(token_weights: &[f32], batch: &Batch<'_>) -> Result<()> {
-    let Some(at) = token_weights.iter().position(|weight| !weight.is_finite()) else { return Ok(()) };
+    let Some(at) = token_weights.iter().position(|weight| !weight.is_finite()) else {
+        return Ok(());
+    };
     let tokens = batch.dims.tokens.max(1) as usize;
     let (completion, token) = (at / tokens, at % tokens);
     bail!(

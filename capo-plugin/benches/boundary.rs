@@ -16,7 +16,12 @@ fn main() {
 struct Nothing {}
 
 impl Mask for Nothing {
-    fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        _: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         black_box((batch, token_mask));
         Ok(())
     }
@@ -30,7 +35,10 @@ const SHAPES: [(usize, usize); 2] = [(1, 1), (96, 1024)];
 fn call(bencher: Bencher<'_, '_>, (completions, tokens): (usize, usize)) {
     let fixture = Fixture::new(completions, tokens);
     let (batch, token_mask) = (fixture.batch(), vec![1; completions * tokens]);
-    let (mut mask, mut sink) = (testing::mask::<Nothing>("").expect("it has no keys"), Records::default());
+    let (mut mask, mut sink) = (
+        testing::mask::<Nothing>("").expect("it has no keys"),
+        Records::default(),
+    );
     bencher.bench_local(|| mask.step_end(&mut sink, black_box(&batch), &token_mask, true));
 }
 
@@ -39,6 +47,9 @@ fn call(bencher: Bencher<'_, '_>, (completions, tokens): (usize, usize)) {
 fn stage(bencher: Bencher<'_, '_>, (completions, tokens): (usize, usize)) {
     let fixture = Fixture::new(completions, tokens);
     let (batch, mut token_mask) = (fixture.batch(), vec![1; completions * tokens]);
-    let (mut mask, mut sink) = (testing::mask::<Nothing>("").expect("it has no keys"), Records::default());
+    let (mut mask, mut sink) = (
+        testing::mask::<Nothing>("").expect("it has no keys"),
+        Records::default(),
+    );
     bencher.bench_local(|| mask.mask(&mut sink, black_box(&batch), black_box(&mut token_mask)));
 }

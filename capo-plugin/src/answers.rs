@@ -31,13 +31,21 @@ extern "C" fn construct_root() -> RootModuleResult {
 #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
 pub static ROOT_HEADER: LibHeader =
     // SAFETY: `construct_root` erases a `PluginRoot_Ref`.
-    unsafe { LibHeader::from_constructor::<PluginRoot_Ref>(construct_root, CheckTypeLayout::Yes) };
+    unsafe {
+        LibHeader::from_constructor::<PluginRoot_Ref>(construct_root, CheckTypeLayout::Yes)
+    };
 
 extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
-    static OWN_RECIPES: RecipeList = RecipeList { recipes: described::recipes };
+    static OWN_RECIPES: RecipeList = RecipeList {
+        recipes: described::recipes,
+    };
     match id.as_str() {
         RECIPES => ROption::RSome(Extension::of(&OWN_RECIPES)),
-        id => Point::ALL.into_iter().find(|point| point.extension_id() == id).map(points::own).into(),
+        id => Point::ALL
+            .into_iter()
+            .find(|point| point.extension_id() == id)
+            .map(points::own)
+            .into(),
     }
 }
 
@@ -59,7 +67,10 @@ mod tests {
         let image = Image::from_root(leak_root(other));
         assert!(image.components(Point::Mask).unwrap().is_empty());
         let refused = image.mask("test.mask", "{}").err().unwrap();
-        assert_eq!(refused.to_string(), "the image has no extension `capo.mask/1`");
+        assert_eq!(
+            refused.to_string(),
+            "the image has no extension `capo.mask/1`"
+        );
         let differences = image.recipes().unwrap_err();
         assert!(differences.contains("recipes"), "{differences}");
     }
@@ -68,6 +79,9 @@ mod tests {
     fn the_header_symbol_is_the_one_that_loaders_look_for() {
         let source = include_str!("answers.rs");
         let name = abi_stable::library::ROOT_MODULE_LOADER_NAME;
-        assert!(source.contains(&format!("export_name = \"{name}\"")), "abi_stable looks for `{name}`");
+        assert!(
+            source.contains(&format!("export_name = \"{name}\"")),
+            "abi_stable looks for `{name}`"
+        );
     }
 }

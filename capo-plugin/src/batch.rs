@@ -41,7 +41,9 @@ impl Dims {
     /// Ranges of completions that share a prompt, in order.
     pub fn groups(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (completions, size) = (self.completions as usize, (self.group_size as usize).max(1));
-        (0..completions).step_by(size).map(move |start| start..(start + size).min(completions))
+        (0..completions)
+            .step_by(size)
+            .map(move |start| start..(start + size).min(completions))
     }
 }
 
@@ -124,7 +126,10 @@ impl Reduction {
 
     /// Name of the reduction in a configuration table; `None` for a reduction of a later version.
     pub fn name(self) -> Option<&'static str> {
-        Self::NAMED.iter().find(|(_, known)| *known == self).map(|(name, _)| *name)
+        Self::NAMED
+            .iter()
+            .find(|(_, known)| *known == self)
+            .map(|(name, _)| *name)
     }
 }
 
@@ -209,7 +214,14 @@ impl<'a> LastLayer<'a> {
         action_logits: Tensor<'a>,
         vocab_size: usize,
     ) -> Self {
-        Self { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size }
+        Self {
+            hidden,
+            topk_ids,
+            topk_logits,
+            logsumexp,
+            action_logits,
+            vocab_size,
+        }
     }
 }
 
@@ -228,7 +240,11 @@ pub struct OptimizerState<'a> {
 impl<'a> OptimizerState<'a> {
     /// Collects the three tensors into one view.
     pub fn new(weight: Tensor<'a>, exp_avg: Tensor<'a>, exp_avg_sq: Tensor<'a>) -> Self {
-        Self { weight, exp_avg, exp_avg_sq }
+        Self {
+            weight,
+            exp_avg,
+            exp_avg_sq,
+        }
     }
 }
 
@@ -351,44 +367,87 @@ impl<'a> Batch<'a> {
             ("losses", self.losses),
             ("dloss_dlogp", self.dloss_dlogp),
         ];
-        arrays.into_iter().filter_map(|(name, values)| Some((name, values?)))
+        arrays
+            .into_iter()
+            .filter_map(|(name, values)| Some((name, values?)))
     }
 
     /// The tensors that the batch has, by name.
     #[doc(hidden)]
     pub fn tensors(&self) -> impl Iterator<Item = (&'static str, Tensor<'a>)> + use<'a> {
-        let layer =
-            self.last_layer.map(|LastLayer { hidden, topk_ids, topk_logits, logsumexp, action_logits, .. }| {
-                let of_tops = [("hidden", hidden), ("topk_ids", topk_ids), ("topk_logits", topk_logits)];
-                of_tops.into_iter().chain([("logsumexp", logsumexp), ("action_logits", action_logits)])
-            });
-        let state = self.optimizer_state.map(|OptimizerState { weight, exp_avg, exp_avg_sq }| {
-            [("weight", weight), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)]
-        });
-        layer.into_iter().flatten().chain(state.into_iter().flatten())
+        let layer = self.last_layer.map(
+            |LastLayer {
+                 hidden,
+                 topk_ids,
+                 topk_logits,
+                 logsumexp,
+                 action_logits,
+                 ..
+             }| {
+                let of_tops = [
+                    ("hidden", hidden),
+                    ("topk_ids", topk_ids),
+                    ("topk_logits", topk_logits),
+                ];
+                of_tops
+                    .into_iter()
+                    .chain([("logsumexp", logsumexp), ("action_logits", action_logits)])
+            },
+        );
+        let state = self.optimizer_state.map(
+            |OptimizerState {
+                 weight,
+                 exp_avg,
+                 exp_avg_sq,
+             }| {
+                [
+                    ("weight", weight),
+                    ("exp_avg", exp_avg),
+                    ("exp_avg_sq", exp_avg_sq),
+                ]
+            },
+        );
+        layer
+            .into_iter()
+            .flatten()
+            .chain(state.into_iter().flatten())
     }
 
     /// This batch with only the optional inputs that `inputs` names: the view for a component that asked for them.
     #[must_use]
     pub fn with_only(mut self, inputs: Inputs) -> Self {
-        self.old_logps = self.old_logps.filter(|_| inputs.contains(Inputs::OLD_LOGPS));
-        self.ref_logps = self.ref_logps.filter(|_| inputs.contains(Inputs::REF_LOGPS));
+        self.old_logps = self
+            .old_logps
+            .filter(|_| inputs.contains(Inputs::OLD_LOGPS));
+        self.ref_logps = self
+            .ref_logps
+            .filter(|_| inputs.contains(Inputs::REF_LOGPS));
         self.entropy = self.entropy.filter(|_| inputs.contains(Inputs::ENTROPY));
-        self.last_layer = self.last_layer.filter(|_| inputs.contains(Inputs::LAST_LAYER));
-        self.optimizer_state = self.optimizer_state.filter(|_| inputs.contains(Inputs::OPTIMIZER_STATE));
-        self.rollout_context = self.rollout_context.filter(|_| inputs.contains(Inputs::ROLLOUT_CONTEXT));
-        self.sampler_top_k = self.sampler_top_k.filter(|_| inputs.contains(Inputs::SAMPLER_TOP_K));
+        self.last_layer = self
+            .last_layer
+            .filter(|_| inputs.contains(Inputs::LAST_LAYER));
+        self.optimizer_state = self
+            .optimizer_state
+            .filter(|_| inputs.contains(Inputs::OPTIMIZER_STATE));
+        self.rollout_context = self
+            .rollout_context
+            .filter(|_| inputs.contains(Inputs::ROLLOUT_CONTEXT));
+        self.sampler_top_k = self
+            .sampler_top_k
+            .filter(|_| inputs.contains(Inputs::SAMPLER_TOP_K));
         self
     }
 
     /// Returns [`Batch::old_logps`]; an error when the component did not ask for it.
     pub fn old_logps(&self) -> Result<&'a [f32], PluginError> {
-        self.old_logps.ok_or_else(|| missing("old_logps", "OLD_LOGPS"))
+        self.old_logps
+            .ok_or_else(|| missing("old_logps", "OLD_LOGPS"))
     }
 
     /// Returns [`Batch::ref_logps`]; an error when the component did not ask for it.
     pub fn ref_logps(&self) -> Result<&'a [f32], PluginError> {
-        self.ref_logps.ok_or_else(|| missing("ref_logps", "REF_LOGPS"))
+        self.ref_logps
+            .ok_or_else(|| missing("ref_logps", "REF_LOGPS"))
     }
 
     /// Returns [`Batch::entropy`]; an error when the component did not ask for it.
@@ -398,26 +457,31 @@ impl<'a> Batch<'a> {
 
     /// Returns [`Batch::last_layer`]; an error when the component did not ask for it.
     pub fn last_layer(&self) -> Result<LastLayer<'a>, PluginError> {
-        self.last_layer.ok_or_else(|| missing("last_layer", "LAST_LAYER"))
+        self.last_layer
+            .ok_or_else(|| missing("last_layer", "LAST_LAYER"))
     }
 
     /// Returns [`Batch::optimizer_state`]; an error when the component did not ask for it.
     pub fn optimizer_state(&self) -> Result<OptimizerState<'a>, PluginError> {
-        self.optimizer_state.ok_or_else(|| missing("optimizer_state", "OPTIMIZER_STATE"))
+        self.optimizer_state
+            .ok_or_else(|| missing("optimizer_state", "OPTIMIZER_STATE"))
     }
 
     /// Returns [`Batch::rollout_context`]; an error when the component did not ask for it.
     pub fn rollout_context(&self) -> Result<RolloutContext<'a>, PluginError> {
-        self.rollout_context.ok_or_else(|| missing("rollout_context", "ROLLOUT_CONTEXT"))
+        self.rollout_context
+            .ok_or_else(|| missing("rollout_context", "ROLLOUT_CONTEXT"))
     }
 
     /// Returns [`Batch::sampler_top_k`]; an error when the component did not ask for it.
     pub fn sampler_top_k(&self) -> Result<SamplerTopK<'a>, PluginError> {
-        self.sampler_top_k.ok_or_else(|| missing("sampler_top_k", "SAMPLER_TOP_K"))
+        self.sampler_top_k
+            .ok_or_else(|| missing("sampler_top_k", "SAMPLER_TOP_K"))
     }
 }
 
 fn missing(field: &str, flag: &str) -> PluginError {
-    let sentence = format!("`{field}` is not in this batch (return `Inputs::{flag}` from `inputs`)");
+    let sentence =
+        format!("`{field}` is not in this batch (return `Inputs::{flag}` from `inputs`)");
     PluginError::new(ErrorKind::MISSING_INPUT, sentence)
 }

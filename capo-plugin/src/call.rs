@@ -31,7 +31,10 @@ pub(crate) struct PluginObject<W> {
 
 impl<W> PluginObject<W> {
     pub(crate) fn new(id: &str, wire: W) -> Self {
-        Self { id: id.to_owned(), wire: Some(wire) }
+        Self {
+            id: id.to_owned(),
+            wire: Some(wire),
+        }
     }
 }
 
@@ -100,7 +103,10 @@ impl Control {
         unsafe {
             asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &raw mut mxcsr, in(reg) &raw mut x87, options(nostack, preserves_flags));
         }
-        Self { mxcsr: mxcsr & !Self::HAPPENED, x87 }
+        Self {
+            mxcsr: mxcsr & !Self::HAPPENED,
+            x87,
+        }
     }
 
     /// Skips registers that already hold the value, because loading them is expensive.
@@ -159,7 +165,11 @@ mod tests {
 
     /// Rounds up and flushes denormals to zero, as `fesetround` and `-ffast-math` do.
     fn meddle() {
-        Control { mxcsr: 0x1f80 | 0x4000 | 0x8040, x87: 0x0b7f }.write();
+        Control {
+            mxcsr: 0x1f80 | 0x4000 | 0x8040,
+            x87: 0x0b7f,
+        }
+        .write();
     }
 
     fn third() -> [f32; 2] {
@@ -177,7 +187,13 @@ mod tests {
             Ok(())
         }
 
-        fn step_end(&mut self, _: &mut Ctx, _: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
+        fn step_end(
+            &mut self,
+            _: &mut Ctx,
+            _: &Batch,
+            _: &[u8],
+            _: bool,
+        ) -> Result<(), PluginError> {
             meddle();
             Err("and gives up".into())
         }

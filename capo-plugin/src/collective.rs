@@ -37,7 +37,10 @@ impl<'a> Collective<'a> {
     ///
     /// The host's message, where the ranks cannot reach each other; the contents of `values` are then unspecified.
     pub fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
-        Ok(self.host.all_reduce_sum(RSliceMut::from_mut_slice(values)).into_result()?)
+        Ok(self
+            .host
+            .all_reduce_sum(RSliceMut::from_mut_slice(values))
+            .into_result()?)
     }
 
     /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
@@ -46,7 +49,10 @@ impl<'a> Collective<'a> {
     ///
     /// The host's message, where the ranks cannot reach each other.
     pub fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
-        let gathered = self.host.all_gather(RSlice::from_slice(values)).into_result()?;
+        let gathered = self
+            .host
+            .all_gather(RSlice::from_slice(values))
+            .into_result()?;
         if gathered.len() != self.size() {
             let (got, size) = (gathered.len(), self.size());
             return Err(PluginError::failed(format!(
@@ -66,7 +72,9 @@ impl<'a> Collective<'a> {
         let (own, told) = (own?, told?);
         match told.iter().position(|told| told.first() != Some(&0)) {
             None => Ok(own),
-            Some(rank) => Err(PluginError::failed(format!("rank {rank} could not go on (its own error says why)"))),
+            Some(rank) => Err(PluginError::failed(format!(
+                "rank {rank} could not go on (its own error says why)"
+            ))),
         }
     }
 }

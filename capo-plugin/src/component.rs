@@ -57,7 +57,11 @@ impl Sink for BatchAnswers<'_> {
 impl<W: WireObject> Component<W> {
     pub(crate) fn new(id: &str, wire: W) -> Self {
         let inputs = keeping_arithmetic(|| wire.inputs());
-        Self { id: id.to_owned(), inputs, wire: PluginObject::new(id, wire) }
+        Self {
+            id: id.to_owned(),
+            inputs,
+            wire: PluginObject::new(id, wire),
+        }
     }
 
     /// The component's id.
@@ -73,7 +77,10 @@ impl<W: WireObject> Component<W> {
     /// Gives the component another id in reports and messages. A host needs it to run one component twice.
     #[must_use]
     pub fn renamed(self, id: &str) -> Self {
-        Self { id: id.to_owned(), ..self }
+        Self {
+            id: id.to_owned(),
+            ..self
+        }
     }
 
     /// The component's state for a checkpoint.
@@ -83,7 +90,9 @@ impl<W: WireObject> Component<W> {
     /// The component's own message, prefixed with its id.
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
         let state = keeping_arithmetic(|| self.wire.save().into_result());
-        state.map(RVec::into_vec).map_err(|error| self.named(error.into()))
+        state
+            .map(RVec::into_vec)
+            .map_err(|error| self.named(error.into()))
     }
 
     /// Restores a saved state.
@@ -118,9 +127,16 @@ impl<W: WireObject> Component<W> {
     ) -> Result<(), PluginError> {
         let seen = WireBatch::from(&batch.with_only(self.inputs));
         let wire = &mut self.wire;
-        let mut sink = BatchAnswers { step_learning_rate: batch.step_learning_rate, sink };
-        let outcome =
-            listen((&self.id, method), per_token(batch.dims), &mut sink, |host| work(wire, host, &seen).into_result());
+        let mut sink = BatchAnswers {
+            step_learning_rate: batch.step_learning_rate,
+            sink,
+        };
+        let outcome = listen(
+            (&self.id, method),
+            per_token(batch.dims),
+            &mut sink,
+            |host| work(wire, host, &seen).into_result(),
+        );
         outcome.map_err(|error| self.named(error))
     }
 
@@ -136,17 +152,29 @@ impl<W: WireObject> Component<W> {
     ) -> Result<(), PluginError> {
         let tokens = dims.tokens.max(1) as usize;
         let found = (0..dims.len()).find_map(|i| Some((i / tokens, i % tokens, broken(i)?)));
-        let Some((completion, token, (what, rule))) = found else { return Ok(()) };
-        Err(self.named(contract(format!("{what} at completion {completion}, token {token}{rule}"))))
+        let Some((completion, token, (what, rule))) = found else {
+            return Ok(());
+        };
+        Err(self.named(contract(format!(
+            "{what} at completion {completion}, token {token}{rule}"
+        ))))
     }
 
     /// Checks that every value is finite, and zero on padding.
-    pub(crate) fn check_per_token(&self, what: &str, values: &[f32], batch: &Batch<'_>) -> Result<(), PluginError> {
+    pub(crate) fn check_per_token(
+        &self,
+        what: &str,
+        values: &[f32],
+        batch: &Batch<'_>,
+    ) -> Result<(), PluginError> {
         self.check(batch.dims, |i| match values[i] {
-            value if !value.is_finite() => Some((format!("{what} is {value}"), " (it must be finite)")),
-            value if batch.completion_mask[i] == 0 && value != 0.0 => {
-                Some((format!("{what} is {value}"), ", which is padding (leave padding at 0)"))
+            value if !value.is_finite() => {
+                Some((format!("{what} is {value}"), " (it must be finite)"))
             }
+            value if batch.completion_mask[i] == 0 && value != 0.0 => Some((
+                format!("{what} is {value}"),
+                ", which is padding (leave padding at 0)",
+            )),
             _ => None,
         })
     }

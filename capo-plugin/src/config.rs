@@ -1,6 +1,8 @@
 //! Component tables: the keys that a type reads, and error messages about unknown keys.
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor,
+};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{PluginError, Reduction, plain};
@@ -25,8 +27,8 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
 
 /// Reads a component from its table, written as JSON text.
 pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, PluginError> {
-    let table: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(json).map_err(|error| PluginError::config(format!("the table is not JSON: {error}")))?;
+    let table: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)
+        .map_err(|error| PluginError::config(format!("the table is not JSON: {error}")))?;
     if let Some(known) = known_keys::<T>()
         && let Some(unknown) = table.keys().find(|key| !known.contains(&key.as_str()))
     {
@@ -51,7 +53,10 @@ impl<'de> Deserializer<'de> for Table {
     type Error = serde_json::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_map(Entries { entries: self.0.into_iter(), next: None })
+        visitor.visit_map(Entries {
+            entries: self.0.into_iter(),
+            next: None,
+        })
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -86,17 +91,33 @@ struct Entries {
 impl<'de> MapAccess<'de> for Entries {
     type Error = serde_json::Error;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Self::Error> {
         self.next = self.entries.next();
-        self.next.as_ref().map(|(key, _)| seed.deserialize(key.as_str().into_deserializer())).transpose()
+        self.next
+            .as_ref()
+            .map(|(key, _)| seed.deserialize(key.as_str().into_deserializer()))
+            .transpose()
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Self::Error> {
-        let (key, value) = self.next.take().ok_or_else(|| Error::custom("a value without a key"))?;
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, Self::Error> {
+        let (key, value) = self
+            .next
+            .take()
+            .ok_or_else(|| Error::custom("a value without a key"))?;
         seed.deserialize(value).map_err(|error| {
             let (sentence, key) = (error.to_string(), format!("`{key}`"));
             // Some types name the key themselves.
-            if sentence.contains(&key) { error } else { Error::custom(format!("{sentence}, in {key}")) }
+            if sentence.contains(&key) {
+                error
+            } else {
+                Error::custom(format!("{sentence}, in {key}"))
+            }
         })
     }
 }
@@ -149,7 +170,9 @@ impl<'de> Deserialize<'de> for Reduction {
         const NAMES: &[&str] = &[NAMED[0].0, NAMED[1].0, NAMED[2].0, NAMED[3].0];
         let name = String::deserialize(deserializer)?;
         let found = Self::NAMED.iter().find(|(known, _)| *known == name);
-        found.map(|(_, reduction)| *reduction).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
+        found
+            .map(|(_, reduction)| *reduction)
+            .ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
     }
 }
 
@@ -181,7 +204,11 @@ mod tests {
         type Error = String;
         fn try_from(table: Table) -> Result<Self, String> {
             let Table { max_nats } = table;
-            if max_nats > 0.0 { Ok(Self(max_nats)) } else { Err(format!("`max_nats` is {max_nats}")) }
+            if max_nats > 0.0 {
+                Ok(Self(max_nats))
+            } else {
+                Err(format!("`max_nats` is {max_nats}"))
+            }
         }
     }
 
@@ -195,10 +222,16 @@ mod tests {
     #[test]
     fn sentences_name_the_nearest_key() {
         let say = |json| parse::<Checked>(json).unwrap_err().to_string();
-        assert_eq!(say(r#"{"max_nat": 1}"#), "unknown key `max_nat` (did you mean `max_nats`?)");
+        assert_eq!(
+            say(r#"{"max_nat": 1}"#),
+            "unknown key `max_nat` (did you mean `max_nats`?)"
+        );
         assert_eq!(say(r#"{"zz": 1}"#), "unknown key `zz` (known: `max_nats`)");
         assert_eq!(say("{}"), "key `max_nats` is missing");
-        assert_eq!(say(r#"{"max_nats": "x"}"#), "`max_nats` is \"x\" (give a number)");
+        assert_eq!(
+            say(r#"{"max_nats": "x"}"#),
+            "`max_nats` is \"x\" (give a number)"
+        );
         assert_eq!(say(r#"{"max_nats": -1}"#), "`max_nats` is -1");
         assert!(parse::<Checked>(r#"{"max_nats": 3}"#).is_ok_and(|checked| checked.0 == 3.0));
     }

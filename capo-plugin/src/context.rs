@@ -41,7 +41,11 @@ pub struct RolloutContext<'a> {
 impl<'a> RolloutContext<'a> {
     /// Token ids of the prompt of completion `b`, without padding.
     pub fn prompt_ids(&self, b: usize) -> &'a [u32] {
-        part(self.prompt_ids.as_slice(), self.prompt_ends.as_slice(), self.group(b))
+        part(
+            self.prompt_ids.as_slice(),
+            self.prompt_ends.as_slice(),
+            self.group(b),
+        )
     }
 
     /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a new number each time.
@@ -69,7 +73,10 @@ impl<'a> RolloutContext<'a> {
 
     /// Names of the run's reward functions, in configured order.
     pub fn reward_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let (names, ends) = (self.reward_names.as_slice(), self.reward_name_ends.as_slice());
+        let (names, ends) = (
+            self.reward_names.as_slice(),
+            self.reward_name_ends.as_slice(),
+        );
         (0..ends.len()).map(move |index| text(part(names, ends, index)))
     }
 
@@ -197,7 +204,10 @@ impl ContextData {
         prompts: impl Iterator<Item = PromptContext<'a>>,
         completions: impl Iterator<Item = CompletionContext<'a>>,
     ) -> Self {
-        let mut data = Self { tokens: tokens as u64, ..Self::default() };
+        let mut data = Self {
+            tokens: tokens as u64,
+            ..Self::default()
+        };
         for prompt in prompts {
             data.prompt_ids.extend(prompt.ids);
             data.prompt_ends.push(data.prompt_ids.len() as u64);
@@ -209,10 +219,13 @@ impl ContextData {
             data.text_ends.push(data.texts.len() as u64);
             let end = completion.text.len() as u32;
             let padding = tokens.saturating_sub(completion.spans.len());
-            data.spans.extend(completion.spans.iter().take(tokens).flatten());
+            data.spans
+                .extend(completion.spans.iter().take(tokens).flatten());
             data.spans.extend(std::iter::repeat_n(end, 2 * padding));
-            data.sampler_logps.extend(completion.sampler_logps.iter().take(tokens));
-            data.sampler_logps.resize(data.text_ends.len() * tokens, 0.0);
+            data.sampler_logps
+                .extend(completion.sampler_logps.iter().take(tokens));
+            data.sampler_logps
+                .resize(data.text_ends.len() * tokens, 0.0);
         }
         data.group_size = (data.text_ends.len() / data.prompt_ends.len().max(1)) as u64;
         data
@@ -237,7 +250,11 @@ impl ContextData {
     /// When an array does not hold B · T · K numbers.
     pub fn set_top_k(&mut self, k: usize, ids: Vec<u32>, logps: Vec<f32>) {
         let expected = self.sampler_logps.len() * k;
-        assert_eq!((ids.len(), logps.len()), (expected, expected), "ids and log-probabilities are [B, T, K]");
+        assert_eq!(
+            (ids.len(), logps.len()),
+            (expected, expected),
+            "ids and log-probabilities are [B, T, K]"
+        );
         (self.top_k, self.top_ids, self.top_logps) = (k as u64, ids, logps);
     }
 
@@ -251,18 +268,30 @@ impl ContextData {
             line: context.line(b),
         });
         let tokens = self.tokens as usize;
-        let spans: Vec<[u32; 2]> = self.spans.chunks_exact(2).map(|span| [span[0], span[1]]).collect();
+        let spans: Vec<[u32; 2]> = self
+            .spans
+            .chunks_exact(2)
+            .map(|span| [span[0], span[1]])
+            .collect();
         let completions = rows.clone().map(|b| CompletionContext {
             text: context.text(b),
             spans: &spans[b * tokens..(b + 1) * tokens],
             sampler_logps: &self.sampler_logps[b * tokens..(b + 1) * tokens],
         });
         let mut part = Self::new(tokens, prompts, completions);
-        for (name, rewards) in context.reward_names().zip(self.rewards.chunks(count.max(1))) {
+        for (name, rewards) in context
+            .reward_names()
+            .zip(self.rewards.chunks(count.max(1)))
+        {
             part.add_reward(name, &rewards[rows.clone()]);
         }
-        let tops = rows.start * tokens * self.top_k as usize..rows.end * tokens * self.top_k as usize;
-        part.set_top_k(self.top_k as usize, self.top_ids[tops.clone()].to_vec(), self.top_logps[tops].to_vec());
+        let tops =
+            rows.start * tokens * self.top_k as usize..rows.end * tokens * self.top_k as usize;
+        part.set_top_k(
+            self.top_k as usize,
+            self.top_ids[tops.clone()].to_vec(),
+            self.top_logps[tops].to_vec(),
+        );
         part
     }
 
@@ -288,8 +317,16 @@ impl ContextData {
 
     /// The sampler's most likely tokens as components see them, or `None` where they are not known.
     pub fn top_k(&self) -> Option<SamplerTopK<'_>> {
-        let (ids, logps) = (RSlice::from_slice(&self.top_ids), RSlice::from_slice(&self.top_logps));
-        (self.top_k > 0).then_some(SamplerTopK { tokens: self.tokens, k: self.top_k, ids, logps })
+        let (ids, logps) = (
+            RSlice::from_slice(&self.top_ids),
+            RSlice::from_slice(&self.top_logps),
+        );
+        (self.top_k > 0).then_some(SamplerTopK {
+            tokens: self.tokens,
+            k: self.top_k,
+            ids,
+            logps,
+        })
     }
 }
 
@@ -302,16 +339,38 @@ mod tests {
     fn what_goes_in_comes_out() {
         let data = odd_context();
         let context = data.lend(5);
-        assert_eq!([0, 1, 2, 3].map(|b| context.prompt_ids(b)), [&[1, 2][..], &[1, 2], &[4], &[4]]);
-        assert_eq!([0, 3].map(|b| (context.prompt_number(b), context.line(b))), [(7, Some(3)), (8, None)]);
-        assert_eq!([0, 1, 2, 3].map(|b| context.text(b)), ["ab", "", "\u{e9}", "xyz"]);
         assert_eq!(
-            (context.span(0, 1), context.span(0, 2), context.span(2, 1), context.span(1, 0)),
+            [0, 1, 2, 3].map(|b| context.prompt_ids(b)),
+            [&[1, 2][..], &[1, 2], &[4], &[4]]
+        );
+        assert_eq!(
+            [0, 3].map(|b| (context.prompt_number(b), context.line(b))),
+            [(7, Some(3)), (8, None)]
+        );
+        assert_eq!(
+            [0, 1, 2, 3].map(|b| context.text(b)),
+            ["ab", "", "\u{e9}", "xyz"]
+        );
+        assert_eq!(
+            (
+                context.span(0, 1),
+                context.span(0, 2),
+                context.span(2, 1),
+                context.span(1, 0)
+            ),
             (1..2, 2..2, 0..2, 0..0)
         );
-        assert_eq!(context.reward_names().collect::<Vec<_>>(), ["exact_match", "length"]);
+        assert_eq!(
+            context.reward_names().collect::<Vec<_>>(),
+            ["exact_match", "length"]
+        );
         assert_eq!((context.rewards(0)[2], context.rewards(1)[3]), (0.5, 0.4));
-        assert_eq!(context.sampler_logps(), [-0.5, -1.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.2, -0.3, -2.0, 0.0, 0.0]);
+        assert_eq!(
+            context.sampler_logps(),
+            [
+                -0.5, -1.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.2, -0.3, -2.0, 0.0, 0.0
+            ]
+        );
         assert_eq!(context.age(), 5);
         let top_k = data.top_k().unwrap();
         assert_eq!((top_k.k(), top_k.ids(1, 2)), (2, &[10, 11][..]));
@@ -324,13 +383,19 @@ mod tests {
         let (data, part) = (odd_context(), odd_context().part(2..4));
         let (all, context) = (data.lend(0), part.lend(7));
         for b in 0..2 {
-            assert_eq!((context.prompt_ids(b), context.line(b)), (all.prompt_ids(b + 2), all.line(b + 2)));
+            assert_eq!(
+                (context.prompt_ids(b), context.line(b)),
+                (all.prompt_ids(b + 2), all.line(b + 2))
+            );
             assert_eq!(context.text(b), all.text(b + 2));
             assert!((0..3).all(|t| context.span(b, t) == all.span(b + 2, t)));
         }
         assert_eq!((context.rewards(1), context.age()), (&[0.3, 0.4][..], 7));
         assert_eq!(context.sampler_logps(), &all.sampler_logps()[6..]);
-        assert_eq!(part.top_k().unwrap().ids(1, 2), data.top_k().unwrap().ids(3, 2));
+        assert_eq!(
+            part.top_k().unwrap().ids(1, 2),
+            data.top_k().unwrap().ids(3, 2)
+        );
         assert_eq!(data.part(0..4), data);
     }
 }

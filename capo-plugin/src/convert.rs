@@ -4,16 +4,20 @@ use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::error::{PluginError, shortened};
 use crate::wire::{
-    HostRef, WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState, WireRollout,
+    HostRef, WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState,
+    WireRollout,
 };
 use crate::{
-    Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup, Reduction, Rollout,
-    RolloutContext, SamplerTopK, Tensor,
+    Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup,
+    Reduction, Rollout, RolloutContext, SamplerTopK, Tensor,
 };
 
 impl From<PluginError> for WireError {
     fn from(error: PluginError) -> Self {
-        Self { kind: error.kind(), message: error.message().into() }
+        Self {
+            kind: error.kind(),
+            message: error.message().into(),
+        }
     }
 }
 
@@ -127,9 +131,14 @@ pub(crate) const STEP_LEARNING_RATE: &str = "capo.batch.step-learning-rate/1";
 impl<'a> Batch<'a> {
     /// The batch as a mask or a weight sees it: `wire`, and the fields that only an id of the host answers.
     pub(crate) fn with_answers(wire: &WireBatch<'a>, host: &mut HostRef<'_>) -> Self {
-        let answer = host.extension(RStr::from_str(STEP_LEARNING_RATE)).into_option();
+        let answer = host
+            .extension(RStr::from_str(STEP_LEARNING_RATE))
+            .into_option();
         let step_learning_rate = answer.and_then(|answer| answer.get::<f64>().ok().copied());
-        Self { step_learning_rate, ..wire.into() }
+        Self {
+            step_learning_rate,
+            ..wire.into()
+        }
     }
 }
 

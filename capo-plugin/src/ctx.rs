@@ -28,7 +28,8 @@ impl<'a> Ctx<'a> {
     /// and the maximum over completion tokens as `name/mean` and `name/max`. `host replay` writes the whole array,
     /// for histograms and pictures.
     pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
-        self.host.record_tokens(RStr::from_str(name), RSlice::from_slice(values));
+        self.host
+            .record_tokens(RStr::from_str(name), RSlice::from_slice(values));
     }
 
     /// Shows a message to the user at the terminal.
@@ -46,10 +47,17 @@ impl<'a> Ctx<'a> {
     /// # Errors
     ///
     /// When the host compiled another layout under this id.
-    pub fn extension<T: StableAbi + 'static>(&mut self, id: &str) -> Result<Option<&T>, PluginError> {
-        let ROption::RSome(extension) = self.host.extension(RStr::from_str(id)) else { return Ok(None) };
+    pub fn extension<T: StableAbi + 'static>(
+        &mut self,
+        id: &str,
+    ) -> Result<Option<&T>, PluginError> {
+        let ROption::RSome(extension) = self.host.extension(RStr::from_str(id)) else {
+            return Ok(None);
+        };
         extension.get::<T>().map(Some).map_err(|differences| {
-            PluginError::unsupported(format!("the host has another layout under extension id `{id}`\n{differences}"))
+            PluginError::unsupported(format!(
+                "the host has another layout under extension id `{id}`\n{differences}"
+            ))
         })
     }
 }

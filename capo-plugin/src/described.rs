@@ -8,7 +8,9 @@ use crate::wire::{ComponentInfo, RecipeInfo, WireError};
 use crate::{PluginError, WireObject};
 
 fn entries<W: WireObject>() -> impl Iterator<Item = &'static Entry> {
-    inventory::iter::<Entry>.into_iter().filter(|entry| entry.point == W::POINT)
+    inventory::iter::<Entry>
+        .into_iter()
+        .filter(|entry| entry.point == W::POINT)
 }
 
 /// All components of this image at a point.
@@ -25,12 +27,21 @@ pub(crate) extern "C" fn components<W: WireObject>() -> RVec<ComponentInfo> {
 }
 
 /// Builds component `id` of a point from its table as JSON text.
-pub(crate) extern "C" fn create<W: WireObject>(id: RStr<'_>, config: RStr<'_>) -> RResult<W, WireError> {
+pub(crate) extern "C" fn create<W: WireObject>(
+    id: RStr<'_>,
+    config: RStr<'_>,
+) -> RResult<W, WireError> {
     let built = match entries::<W>().find(|entry| entry.id == id.as_str()) {
         Some(entry) => (entry.make)(config.as_str()),
-        None => Err(PluginError::config(format!("the image has no component `{id}` at this point"))),
+        None => Err(PluginError::config(format!(
+            "the image has no component `{id}` at this point"
+        ))),
     };
-    let wire = built.map(|made| *made.downcast::<W>().expect("an entry makes what its point takes"));
+    let wire = built.map(|made| {
+        *made
+            .downcast::<W>()
+            .expect("an entry makes what its point takes")
+    });
     wire.map_err(WireError::from).into()
 }
 

@@ -58,9 +58,14 @@ mod tests {
     #[test]
     fn draws_stay_within_their_bounds() {
         let mut draws = Draws::new(3, 4);
-        let tenths: std::collections::BTreeSet<usize> = (0..1000).map(|_| draws.below(10)).collect();
+        let tenths: std::collections::BTreeSet<usize> =
+            (0..1000).map(|_| draws.below(10)).collect();
         assert!(tenths.into_iter().eq(0..10));
-        assert!((0..1000).map(|_| draws.unit()).all(|unit| (0.0..1.0).contains(&unit)));
+        assert!(
+            (0..1000)
+                .map(|_| draws.unit())
+                .all(|unit| (0.0..1.0).contains(&unit))
+        );
         assert_eq!((draws.below(0), draws.below(1)), (0, 0));
     }
 }

@@ -27,7 +27,15 @@ pub struct Episode<'a> {
 impl<'a> Episode<'a> {
     /// An episode of an empty row. Hosts and tests then fill in the other fields.
     pub fn new(number: u64, prompt: &'a str) -> Self {
-        Self { number, prompt, answer: "", columns: "{}", group: number, place: 0, seed: number }
+        Self {
+            number,
+            prompt,
+            answer: "",
+            columns: "{}",
+            group: number,
+            place: 0,
+            seed: number,
+        }
     }
 }
 
@@ -50,7 +58,13 @@ pub struct Episodes<'a> {
 impl<'a> Episodes<'a> {
     /// Training episodes at step 0 with up to 8 turns. Hosts and tests then fill in the other fields.
     pub fn new(episodes: Vec<Episode<'a>>) -> Self {
-        Self { purpose: Purpose::TRAINING, step: 0, max_steps: 1, max_turns: 8, episodes }
+        Self {
+            purpose: Purpose::TRAINING,
+            step: 0,
+            max_steps: 1,
+            max_turns: 8,
+            episodes,
+        }
     }
 }
 
@@ -82,7 +96,13 @@ pub struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// A first turn without calls. Hosts and tests then fill in the other fields.
     pub fn new(episode: u64, text: &'a str) -> Self {
-        Self { episode, number: 0, text, calls: Vec::new(), is_last: false }
+        Self {
+            episode,
+            number: 0,
+            text,
+            calls: Vec::new(),
+            is_last: false,
+        }
     }
 }
 
@@ -116,13 +136,22 @@ pub struct Observation {
 impl Observation {
     /// The episode goes on, without a message so far.
     pub fn of(turn: &Turn<'_>) -> Self {
-        Self { episode: turn.episode, messages: Vec::new(), ended: false, reward: 0.0, metrics: Vec::new() }
+        Self {
+            episode: turn.episode,
+            messages: Vec::new(),
+            ended: false,
+            reward: 0.0,
+            metrics: Vec::new(),
+        }
     }
 
     /// Ends the episode.
     #[must_use]
     pub fn end(self) -> Self {
-        Self { ended: true, ..self }
+        Self {
+            ended: true,
+            ..self
+        }
     }
 
     /// Adds a message of the user.
@@ -139,7 +168,11 @@ impl Observation {
 
     fn message(mut self, role: &str, name: &str, content: impl Display) -> Self {
         let [role, name] = [role, name].map(str::to_owned);
-        self.messages.push(Message { role, name, content: content.to_string() });
+        self.messages.push(Message {
+            role,
+            name,
+            content: content.to_string(),
+        });
         self
     }
 

@@ -40,7 +40,10 @@ pub struct PluginError {
 impl PluginError {
     /// An error of any kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self {
+            kind,
+            message: message.into(),
+        }
     }
 
     /// The component could not do its work.
@@ -87,7 +90,10 @@ impl PluginError {
     /// Prefixes the message with `context`: `context: message`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
-        Self { kind: self.kind, message: format!("{context}: {}", self.message) }
+        Self {
+            kind: self.kind,
+            message: format!("{context}: {}", self.message),
+        }
     }
 }
 
@@ -119,7 +125,11 @@ pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= LONGEST {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(format!("{}… (cut: {} bytes in all)", &text[..text.floor_char_boundary(LONGEST)], text.len()))
+    Cow::Owned(format!(
+        "{}… (cut: {} bytes in all)",
+        &text[..text.floor_char_boundary(LONGEST)],
+        text.len()
+    ))
 }
 
 #[cfg(test)]
@@ -129,10 +139,17 @@ mod tests {
 
     #[test]
     fn what_a_component_says_has_an_end() {
-        let said =
-            |message: &str| PluginError::from(WireError::from(PluginError::failed(message))).message().to_owned();
+        let said = |message: &str| {
+            PluginError::from(WireError::from(PluginError::failed(message)))
+                .message()
+                .to_owned()
+        };
         assert_eq!(said(&"e".repeat(LONGEST)), "e".repeat(LONGEST));
         let long = said(&"é".repeat(1_000_000));
-        assert!(long.len() < LONGEST + 50 && long.ends_with("é… (cut: 2000000 bytes in all)"), "{}", long.len());
+        assert!(
+            long.len() < LONGEST + 50 && long.ends_with("é… (cut: 2000000 bytes in all)"),
+            "{}",
+            long.len()
+        );
     }
 }

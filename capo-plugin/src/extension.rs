@@ -24,7 +24,11 @@ impl<'a> Extension<'a> {
     /// }
     /// ```
     pub fn of<T: StableAbi + 'static>(value: &'a T) -> Self {
-        Self { layout: T::LAYOUT, value: (value as *const T).cast(), lifetime: PhantomData }
+        Self {
+            layout: T::LAYOUT,
+            value: (value as *const T).cast(),
+            lifetime: PhantomData,
+        }
     }
 
     /// Reads the value as a `T`.

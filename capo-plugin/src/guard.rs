@@ -52,9 +52,14 @@ pub(crate) fn create<T: DeserializeOwned>(
             return Err(PluginError::config(error.message()));
         }
         let answers = ask(&component);
-        Ok(Guarded { component, answers, retired: false })
+        Ok(Guarded {
+            component,
+            answers,
+            retired: false,
+        })
     };
-    catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
+    catch_unwind(AssertUnwindSafe(build))
+        .unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
 }
 
 impl<T> Guarded<T> {
@@ -92,16 +97,24 @@ impl<T> Drop for Guarded<T> {
 
 /// Runs `work`; `None` where it panics. The payload is leaked, because its own `drop` could panic again.
 pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
+    catch_unwind(AssertUnwindSafe(work))
+        .map_err(std::mem::forget)
+        .ok()
 }
 
 /// Runs `work` unless the instance is retired; a panic becomes an error.
-fn contained<R>(retired: bool, method: &str, work: impl FnOnce() -> Result<R, PluginError>) -> RResult<R, WireError> {
+fn contained<R>(
+    retired: bool,
+    method: &str,
+    work: impl FnOnce() -> Result<R, PluginError>,
+) -> RResult<R, WireError> {
     let outcome = if retired {
-        let sentence = "called again after it panicked (the instance is retired; start the run again)";
+        let sentence =
+            "called again after it panicked (the instance is retired; start the run again)";
         Err(PluginError::new(ErrorKind::PANIC, sentence))
     } else {
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), payload)))
+        catch_unwind(AssertUnwindSafe(work))
+            .unwrap_or_else(|payload| Err(panicked(&format!("in `{method}`"), payload)))
     };
     outcome.map_err(WireError::from).into()
 }

@@ -5,8 +5,8 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr};
 
 use crate::wire::{
-    AdvantageBox, ComponentInfo, EnvironmentBox, MaskBox, ObjectiveBox, PluginRoot_Ref, PointList, RECIPES, RecipeInfo,
-    RecipeList, RewardBox, StepControlBox, WeightBox,
+    AdvantageBox, ComponentInfo, EnvironmentBox, MaskBox, ObjectiveBox, PluginRoot_Ref, PointList,
+    RECIPES, RecipeInfo, RecipeList, RewardBox, StepControlBox, WeightBox,
 };
 use crate::{Component, PluginError, Point, WireObject};
 
@@ -29,7 +29,10 @@ impl Image {
     }
 
     /// The image's extension `id`, or `None` when the image does not know it.
-    pub fn extension<T: StableAbi + 'static>(&self, id: &str) -> Result<Option<&'static T>, String> {
+    pub fn extension<T: StableAbi + 'static>(
+        &self,
+        id: &str,
+    ) -> Result<Option<&'static T>, String> {
         match self.root.extension()(RStr::from_str(id)) {
             ROption::RNone => Ok(None),
             ROption::RSome(extension) => extension.get::<T>().map(Some),
@@ -38,7 +41,10 @@ impl Image {
 
     /// Recipes of this image.
     pub fn recipes(&self) -> Result<Vec<RecipeInfo>, String> {
-        Ok(self.extension::<RecipeList>(RECIPES)?.map(|list| (list.recipes)().into_vec()).unwrap_or_default())
+        Ok(self
+            .extension::<RecipeList>(RECIPES)?
+            .map(|list| (list.recipes)().into_vec())
+            .unwrap_or_default())
     }
 
     /// Components that the image offers at `point`; empty where it does not know the point.
@@ -56,12 +62,17 @@ impl Image {
 
     fn list<W: WireObject>(&self) -> Result<Vec<ComponentInfo>, String> {
         let list = self.extension::<PointList<W>>(W::POINT.extension_id())?;
-        Ok(list.map(|list| (list.components)().into_vec()).unwrap_or_default())
+        Ok(list
+            .map(|list| (list.components)().into_vec())
+            .unwrap_or_default())
     }
 
     /// Description of component `id` at `point`, if the image offers it.
     pub fn component(&self, point: Point, id: &str) -> Result<Option<ComponentInfo>, String> {
-        Ok(self.components(point)?.into_iter().find(|component| component.id == id))
+        Ok(self
+            .components(point)?
+            .into_iter()
+            .find(|component| component.id == id))
     }
 
     /// Builds component `id` of the point of `W` from its table, written as JSON text.
@@ -72,7 +83,9 @@ impl Image {
     pub fn create<W: WireObject>(&self, id: &str, json: &str) -> Result<Component<W>, PluginError> {
         let point = W::POINT.extension_id();
         let Some(list) = self.extension::<PointList<W>>(point)? else {
-            return Err(PluginError::unsupported(format!("the image has no extension `{point}`")));
+            return Err(PluginError::unsupported(format!(
+                "the image has no extension `{point}`"
+            )));
         };
         let wire = (list.create)(RStr::from_str(id), RStr::from_str(json)).into_result();
         Ok(Component::new(id, wire?))

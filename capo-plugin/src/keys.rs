@@ -18,13 +18,21 @@ pub struct KeyDocs {
 
 impl From<Range<f64>> for KeyRange {
     fn from(range: Range<f64>) -> Self {
-        Self { low: range.start, high: range.end, whole: false }
+        Self {
+            low: range.start,
+            high: range.end,
+            whole: false,
+        }
     }
 }
 
 impl From<Range<i32>> for KeyRange {
     fn from(range: Range<i32>) -> Self {
-        Self { low: range.start.into(), high: range.end.into(), whole: true }
+        Self {
+            low: range.start.into(),
+            high: range.end.into(),
+            whole: true,
+        }
     }
 }
 
@@ -46,19 +54,30 @@ impl KeyDocs {
 impl KeyDoc {
     /// A key that a table must have.
     pub fn required(name: &str, about: &str) -> Self {
-        Self { name: name.into(), about: about.into(), default: ROption::RNone, range: ROption::RNone }
+        Self {
+            name: name.into(),
+            about: about.into(),
+            default: ROption::RNone,
+            range: ROption::RNone,
+        }
     }
 
     /// A key that a table may leave out.
     pub fn optional(name: &str, about: &str, default: &impl Serialize) -> Self {
         let default = serde_json::to_string(default).unwrap_or_else(|_| "null".into());
-        Self { default: ROption::RSome(default.into()), ..Self::required(name, about) }
+        Self {
+            default: ROption::RSome(default.into()),
+            ..Self::required(name, about)
+        }
     }
 
     /// This key with a range in which to search for a good value: `1e-3..50.0` or `1..100`.
     #[must_use]
     pub fn searched(self, range: impl Into<KeyRange>) -> Self {
-        Self { range: ROption::RSome(range.into()), ..self }
+        Self {
+            range: ROption::RSome(range.into()),
+            ..self
+        }
     }
 
     /// [`default`](Self#structfield.default) as text.
@@ -75,7 +94,10 @@ impl ComponentInfo {
     ///
     /// The first faulty key.
     pub fn check_key_docs(&self) -> Result<(), String> {
-        check(&self.key_docs, &self.keys.iter().map(RString::as_str).collect::<Vec<_>>())
+        check(
+            &self.key_docs,
+            &self.keys.iter().map(RString::as_str).collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -126,30 +148,44 @@ fn check(docs: &[KeyDoc], read: &[&str]) -> Result<(), String> {
     for (i, key) in docs.iter().enumerate() {
         let name = key.name.as_str();
         if !read.contains(&name) {
-            let hint = nearest(name, read.iter().copied())
-                .map_or("leave it out".into(), |near| format!("did you mean `{near}`?"));
-            return Err(format!("key `{name}` is described, but nothing reads it ({hint})"));
+            let hint = nearest(name, read.iter().copied()).map_or("leave it out".into(), |near| {
+                format!("did you mean `{near}`?")
+            });
+            return Err(format!(
+                "key `{name}` is described, but nothing reads it ({hint})"
+            ));
         }
         if docs[..i].iter().any(|other| other.name == key.name) {
             return Err(format!("key `{name}` is described twice (leave one out)"));
         }
         if key.about.trim().is_empty() || key.about.contains('\n') {
-            return Err(format!("key `{name}` is described by {:?} (write one line)", key.about.as_str()));
+            return Err(format!(
+                "key `{name}` is described by {:?} (write one line)",
+                key.about.as_str()
+            ));
         }
     }
-    match read.iter().find(|name| docs.iter().all(|key| key.name.as_str() != **name)) {
-        Some(name) if !docs.is_empty() => {
-            Err(format!("key `{name}` is read, but not described (add it to the list in `register!`)"))
-        }
+    match read
+        .iter()
+        .find(|name| docs.iter().all(|key| key.name.as_str() != **name))
+    {
+        Some(name) if !docs.is_empty() => Err(format!(
+            "key `{name}` is read, but not described (add it to the list in `register!`)"
+        )),
         _ => docs.iter().try_for_each(check_range),
     }
 }
 
 /// Refuses a range whose key is not numeric, or whose ends are out of order.
 fn check_range(doc: &KeyDoc) -> Result<(), String> {
-    let (key, ROption::RSome(KeyRange { low, high, .. })) = (&doc.name, doc.range) else { return Ok(()) };
-    let default = doc.default().and_then(|text| serde_json::from_str(text).ok());
-    if default.is_some_and(|default: serde_json::Value| !default.is_number() && !default.is_null()) {
+    let (key, ROption::RSome(KeyRange { low, high, .. })) = (&doc.name, doc.range) else {
+        return Ok(());
+    };
+    let default = doc
+        .default()
+        .and_then(|text| serde_json::from_str(text).ok());
+    if default.is_some_and(|default: serde_json::Value| !default.is_number() && !default.is_null())
+    {
         let default = doc.default().unwrap_or_default();
         return Err(format!(
             "key `{key}` has a range, but is {default} where a table leaves it out (ranges are for numbers)"
@@ -158,7 +194,9 @@ fn check_range(doc: &KeyDoc) -> Result<(), String> {
     if low.is_finite() && high.is_finite() && low < high {
         return Ok(());
     }
-    Err(format!("the range of key `{key}` is {low:?}..{high:?} (both ends must be numbers, the first the lower one)"))
+    Err(format!(
+        "the range of key `{key}` is {low:?}..{high:?} (both ends must be numbers, the first the lower one)"
+    ))
 }
 
 #[cfg(test)]
@@ -168,7 +206,8 @@ mod tests {
     #[test]
     fn descriptions_are_of_the_keys_that_there_are() {
         let both = ["max_nats", "warm_up"];
-        let docs = keys! { warm_up = 10 => "steps that keep all", max_nats => "largest surprise kept" };
+        let docs =
+            keys! { warm_up = 10 => "steps that keep all", max_nats => "largest surprise kept" };
         assert_eq!(check(&docs.list(), &both), Ok(()));
         assert_eq!(check(&[], &both), Ok(()), "nothing has to be said");
         let refused: [(KeyDocs, &[&str]); 9] = [
@@ -183,7 +222,10 @@ mod tests {
             (keys! { a => "a"; 0.0..f64::INFINITY }, &["a"]),
         ];
         let said = refused.map(|(docs, read)| check(&docs.list(), read).unwrap_err());
-        assert_eq!(include_str!("keys_refused.txt").lines().collect::<Vec<_>>(), said);
+        assert_eq!(
+            include_str!("keys_refused.txt").lines().collect::<Vec<_>>(),
+            said
+        );
     }
 
     #[test]

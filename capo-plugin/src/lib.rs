@@ -118,7 +118,10 @@ pub mod testing;
 mod traits;
 pub mod wire;
 
-pub use batch::{Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState, Reduction};
+pub use batch::{
+    Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState,
+    Reduction,
+};
 pub use call::{keeping_arithmetic, watch_drops};
 pub use collective::{Collective, OneRank, Ranks};
 pub use component::{Component, WireObject};
@@ -132,8 +135,9 @@ pub use extension::Extension;
 pub use image::Image;
 pub use keys::KeyDocs;
 pub use points::{
-    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Mask, MaskHandle, Objective, ObjectiveHandle, Point,
-    Reward, RewardHandle, StepControl, StepControlHandle, TokenLosses, Weight, WeightHandle,
+    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Mask, MaskHandle, Objective,
+    ObjectiveHandle, Point, Reward, RewardHandle, StepControl, StepControlHandle, TokenLosses,
+    Weight, WeightHandle,
 };
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
@@ -145,8 +149,9 @@ pub use traits::Traits;
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation, PluginError, Purpose,
-        Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn, Update, Weight, recipe, register,
+        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation,
+        PluginError, Purpose, Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn,
+        Update, Weight, recipe, register,
     };
     pub use serde::Deserialize;
 }

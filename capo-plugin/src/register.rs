@@ -26,9 +26,23 @@ pub(crate) type Make = fn(&str) -> Result<Box<dyn Any>, PluginError>;
 pub(crate) type Names = [&'static str; 4];
 
 impl Entry {
-    pub(crate) const fn new<T: DeserializeOwned>(point: Point, make: Make, names: Names, docs: KeyDocs) -> Self {
+    pub(crate) const fn new<T: DeserializeOwned>(
+        point: Point,
+        make: Make,
+        names: Names,
+        docs: KeyDocs,
+    ) -> Self {
         let [id, about, package, version] = names;
-        Self { point, make, id, about, package, version, keys: known_keys::<T>, docs }
+        Self {
+            point,
+            make,
+            id,
+            about,
+            package,
+            version,
+            keys: known_keys::<T>,
+            docs,
+        }
     }
 }
 

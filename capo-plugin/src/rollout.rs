@@ -62,19 +62,31 @@ impl<'a> Completion<'a> {
     pub fn column<T: DeserializeOwned>(&self, name: &str) -> Result<T, PluginError> {
         let mut row: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(self.columns).map_err(|error| {
-                PluginError::failed(format!("the prompt's row is not a JSON object: {}", plain::json(&error)))
+                PluginError::failed(format!(
+                    "the prompt's row is not a JSON object: {}",
+                    plain::json(&error)
+                ))
             })?;
         let Some(value) = row.remove(name) else {
             let columns = || row.keys().map(String::as_str);
             let hint = match nearest(name, columns()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None if row.is_empty() => "the row has no columns".into(),
-                None => format!("the row has `{}`", columns().collect::<Vec<_>>().join("`, `")),
+                None => format!(
+                    "the row has `{}`",
+                    columns().collect::<Vec<_>>().join("`, `")
+                ),
             };
-            return Err(PluginError::failed(format!("a prompt's row has no column `{name}` ({hint})")));
+            return Err(PluginError::failed(format!(
+                "a prompt's row has no column `{name}` ({hint})"
+            )));
         };
-        serde_json::from_value(value)
-            .map_err(|error| PluginError::failed(format!("column `{name}` of a prompt's row: {}", plain::json(&error))))
+        serde_json::from_value(value).map_err(|error| {
+            PluginError::failed(format!(
+                "column `{name}` of a prompt's row: {}",
+                plain::json(&error)
+            ))
+        })
     }
 }
 
@@ -103,7 +115,11 @@ pub struct Rollout<'a> {
 impl<'a> Rollout<'a> {
     /// Training completions at step 0, one per prompt. Hosts and tests then fill in the other fields.
     pub fn new(completions: Vec<Completion<'a>>) -> Self {
-        let max_completion_length = completions.iter().map(|completion| completion.ids.len()).max().unwrap_or(0);
+        let max_completion_length = completions
+            .iter()
+            .map(|completion| completion.ids.len())
+            .max()
+            .unwrap_or(0);
         Self {
             purpose: Purpose::TRAINING,
             step: 0,

@@ -76,7 +76,9 @@ impl Names {
     pub(crate) fn take(&mut self, name: &str) -> Result<(), String> {
         let length = name.len();
         if !(1..=LONGEST_NAME).contains(&length) {
-            return Err(format!("recorded under a name of {length} bytes, 1 to {LONGEST_NAME} are allowed"));
+            return Err(format!(
+                "recorded under a name of {length} bytes, 1 to {LONGEST_NAME} are allowed"
+            ));
         }
         if self.0.len() == MOST_NAMES && !self.0.contains(name) {
             return Err(format!(
@@ -125,10 +127,13 @@ impl WireHost for HostCall<'_> {
         }
         let (have, (want, counted)) = (values.len(), self.length);
         if have == want {
-            self.sink.record_tokens(self.component, name.as_str(), values.as_slice());
+            self.sink
+                .record_tokens(self.component, name.as_str(), values.as_slice());
         } else {
             self.broken.get_or_insert_with(|| {
-                format!("`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}")
+                format!(
+                    "`record_tokens(\"{name}\")` got {have} values for a batch of {want} {counted}"
+                )
             });
         }
     }
@@ -150,7 +155,14 @@ impl WireHost for HostCall<'_> {
     }
 
     fn all_gather(&self, values: RSlice<'_, i64>) -> RResult<RVec<RVec<i64>>, WireError> {
-        contained(|| Ok(self.ranks().all_gather(values.as_slice())?.into_iter().map(RVec::from).collect()))
+        contained(|| {
+            Ok(self
+                .ranks()
+                .all_gather(values.as_slice())?
+                .into_iter()
+                .map(RVec::from)
+                .collect())
+        })
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
@@ -160,8 +172,15 @@ impl WireHost for HostCall<'_> {
 
 /// Catches a panic of the host's code, which must not cross into the component.
 fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
-    let panicked = || Err(PluginError::failed("what connects the ranks panicked (the host is at fault)"));
-    caught(call).unwrap_or_else(panicked).map_err(WireError::from).into()
+    let panicked = || {
+        Err(PluginError::failed(
+            "what connects the ranks panicked (the host is at fault)",
+        ))
+    };
+    caught(call)
+        .unwrap_or_else(panicked)
+        .map_err(WireError::from)
+        .into()
 }
 
 /// Length of a `[B, T]` array, and a description of what the array counts.
@@ -177,7 +196,13 @@ pub(crate) fn listen(
     call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
 ) -> Result<(), PluginError> {
     sink.enter(component, method);
-    let mut heard = HostCall { component, length, sink, names: Names::default(), broken: None };
+    let mut heard = HostCall {
+        component,
+        length,
+        sink,
+        names: Names::default(),
+        broken: None,
+    };
     let outcome = {
         let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
         keeping_arithmetic(|| call(&mut host))
@@ -204,9 +229,19 @@ mod tests {
             names.take(&name).unwrap();
         }
         assert_eq!(names.take("0"), Ok(()), "it is known");
-        let said = ["", &"n".repeat(LONGEST_NAME + 1), "more"].map(|name| names.take(name).unwrap_err());
-        assert_eq!(said[0], "recorded under a name of 0 bytes, 1 to 200 are allowed");
-        assert_eq!(said[1], "recorded under a name of 201 bytes, 1 to 200 are allowed");
-        assert!(said[2].starts_with("recorded under more than 1000 names in one call, `more` among them"));
+        let said =
+            ["", &"n".repeat(LONGEST_NAME + 1), "more"].map(|name| names.take(name).unwrap_err());
+        assert_eq!(
+            said[0],
+            "recorded under a name of 0 bytes, 1 to 200 are allowed"
+        );
+        assert_eq!(
+            said[1],
+            "recorded under a name of 201 bytes, 1 to 200 are allowed"
+        );
+        assert!(
+            said[2]
+                .starts_with("recorded under more than 1000 names in one call, `more` among them")
+        );
     }
 }

@@ -58,7 +58,11 @@ impl Sketch {
     /// # Errors
     ///
     /// The given error, the error of another rank, or a failed connection between the ranks.
-    pub fn take_in(&mut self, ctx: &mut Ctx<'_>, step: Result<Self, PluginError>) -> Result<(), PluginError> {
+    pub fn take_in(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        step: Result<Self, PluginError>,
+    ) -> Result<(), PluginError> {
         let ranks = ctx.collective();
         let mut counts = ranks.agree(step)?.counts;
         counts.resize(BUCKETS, 0.0);
@@ -77,7 +81,12 @@ impl Sketch {
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let mut left = share * self.counts.iter().sum::<f64>();
         let mut last = None;
-        for (bucket, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0) {
+        for (bucket, &count) in self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0.0)
+        {
             let [low, high] = ends(bucket);
             last = Some(high);
             if left <= count {
@@ -93,7 +102,13 @@ impl Sketch {
         let total = self.counts.iter().sum::<f64>();
         // Sums over the buckets above b: their counts, and counts ÷ values.
         let (mut above, mut inverse) = (0.0, 0.0);
-        for (bucket, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0).rev() {
+        for (bucket, &count) in self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0.0)
+            .rev()
+        {
             let [low, high] = ends(bucket);
             let middle = 0.5 * (low + high);
             (above, inverse) = (above + count, inverse + count / middle);
@@ -108,7 +123,10 @@ impl Sketch {
     /// Serializes the sketch for a checkpoint.
     pub fn save(&self) -> Vec<u8> {
         let counts = self.counts.iter().flat_map(|count| count.to_le_bytes());
-        TAG.into_iter().chain([u8::from(self.counts.is_empty())]).chain(counts).collect()
+        TAG.into_iter()
+            .chain([u8::from(self.counts.is_empty())])
+            .chain(counts)
+            .collect()
     }
 
     /// The sketch that [`save`](Self::save) wrote at the start of `state`, and the remaining bytes.
@@ -117,16 +135,31 @@ impl Sketch {
     ///
     /// When the bytes are not a saved sketch.
     pub fn load(state: &[u8]) -> Result<(Self, &[u8]), PluginError> {
-        let wrong = || PluginError::state("the saved state begins with no sketch (it was saved under another table)");
-        let (empty, rest) = state.strip_prefix(&TAG).and_then(<[u8]>::split_first).ok_or_else(wrong)?;
+        let wrong = || {
+            PluginError::state(
+                "the saved state begins with no sketch (it was saved under another table)",
+            )
+        };
+        let (empty, rest) = state
+            .strip_prefix(&TAG)
+            .and_then(<[u8]>::split_first)
+            .ok_or_else(wrong)?;
         let buckets = match empty {
             0 => BUCKETS,
             1 => 0,
             _ => return Err(wrong()),
         };
         let (counts, rest) = rest.split_at_checked(8 * buckets).ok_or_else(wrong)?;
-        let counts: Vec<f64> = counts.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-        if counts.iter().all(|count| count.is_finite() && *count >= 0.0) {
+        let counts: Vec<f64> = counts
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f64::from_le_bytes(*bytes))
+            .collect();
+        if counts
+            .iter()
+            .all(|count| count.is_finite() && *count >= 0.0)
+        {
             Ok((Self { counts }, rest))
         } else {
             Err(wrong())
@@ -141,12 +174,12 @@ impl Sketch {
 /// A message for the user.
 pub fn check_target(rate: Option<f64>, threshold: Option<&str>) -> Result<(), PluginError> {
     match (rate, threshold) {
-        (Some(rate), _) if !(rate > 0.0 && rate < 1.0) => {
-            Err(PluginError::config(format!("`target_rejection_rate` is {rate} (it must lie between 0 and 1)")))
-        }
-        (Some(_), Some(key)) => {
-            Err(PluginError::config(format!("`target_rejection_rate` and `{key}` are both given (keep one)")))
-        }
+        (Some(rate), _) if !(rate > 0.0 && rate < 1.0) => Err(PluginError::config(format!(
+            "`target_rejection_rate` is {rate} (it must lie between 0 and 1)"
+        ))),
+        (Some(_), Some(key)) => Err(PluginError::config(format!(
+            "`target_rejection_rate` and `{key}` are both given (keep one)"
+        ))),
         _ => Ok(()),
     }
 }
@@ -157,13 +190,18 @@ fn bucket(value: f64) -> usize {
         return BUCKETS - 1;
     }
     // The bit patterns of positive numbers have the order of the numbers.
-    let number = if value > 0.0 { value.to_bits() >> FINE_BITS } else { 0 };
+    let number = if value > 0.0 {
+        value.to_bits() >> FINE_BITS
+    } else {
+        0
+    };
     (number + 1).saturating_sub(FIRST).min(BUCKETS as u64 - 1) as usize
 }
 
 /// Ends of a bucket; the first and the last bucket count as one value each.
 fn ends(bucket: usize) -> [f64; 2] {
-    [bucket.saturating_sub(1), bucket.min(BUCKETS - 2)].map(|at| f64::from_bits((FIRST + at as u64) << FINE_BITS))
+    [bucket.saturating_sub(1), bucket.min(BUCKETS - 2)]
+        .map(|at| f64::from_bits((FIRST + at as u64) << FINE_BITS))
 }
 
 #[cfg(test)]
@@ -187,11 +225,28 @@ mod tests {
             Ok(())
         }
 
-        fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
+        fn step_end(
+            &mut self,
+            ctx: &mut Ctx,
+            batch: &Batch,
+            _: &[u8],
+            _: bool,
+        ) -> Result<(), PluginError> {
             let small = self.fails && batch.dims.completions == 1;
-            let values = batch.logps.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1);
+            let values = batch
+                .logps
+                .iter()
+                .zip(batch.completion_mask)
+                .filter(|(_, mask)| **mask == 1);
             let values = values.map(|(logp, _)| f64::from(-logp));
-            self.sketch.take_in(ctx, if small { Err(PluginError::failed("too small")) } else { Ok(Sketch::of(values)) })
+            self.sketch.take_in(
+                ctx,
+                if small {
+                    Err(PluginError::failed("too small"))
+                } else {
+                    Ok(Sketch::of(values))
+                },
+            )
         }
 
         fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -203,7 +258,9 @@ mod tests {
     fn quantiles_are_near_the_exact_ones_where_data_are_skewed() {
         let mut draws = Draws::new(1, 2);
         let mut unit = || f64::from(draws.unit()).max(1e-6);
-        let squares: Vec<f64> = (0..20_000).map(|_| (1e-4 * (1.0 / unit() - 1.0)).powi(2)).collect();
+        let squares: Vec<f64> = (0..20_000)
+            .map(|_| (1e-4 * (1.0 / unit() - 1.0)).powi(2))
+            .collect();
         let powers: Vec<f64> = (0..20_000).map(|_| 1e-18 * (40.0 * unit()).exp()).collect();
         for mut values in [squares, powers] {
             let sketch = Sketch::of(values.iter().copied());
@@ -211,7 +268,10 @@ mod tests {
             for share in [1e-4, 0.01, 0.25, 0.5, 0.9, 0.98, 0.999, 1.0] {
                 let exact = values[((share * 20_000.0_f64).ceil() as usize).max(1) - 1];
                 let found = sketch.quantile(share).unwrap();
-                assert!((found / exact - 1.0).abs() <= Sketch::RELATIVE_ERROR, "{share}: {found} for {exact}");
+                assert!(
+                    (found / exact - 1.0).abs() <= Sketch::RELATIVE_ERROR,
+                    "{share}: {found} for {exact}"
+                );
             }
         }
     }
@@ -220,17 +280,34 @@ mod tests {
     fn a_bound_leaves_a_share_of_counts_that_differ() {
         let mut draws = Draws::new(3, 4);
         let mut unit = || f64::from(draws.unit()).max(1e-6);
-        let values: Vec<(f64, f64)> = (0..5_000).map(|_| ((1e-3 / unit()).powi(3), unit())).collect();
+        let values: Vec<(f64, f64)> = (0..5_000)
+            .map(|_| ((1e-3 / unit()).powi(3), unit()))
+            .collect();
         let sketch = Sketch::weighted(values.iter().copied());
         let total: f64 = values.iter().map(|(_, count)| count).sum();
         for share in [1e-5, 0.02, 0.5, 0.97, 0.9999] {
             let bound = sketch.bound(share).unwrap();
-            let left = values.iter().map(|(value, count)| count * (bound / value).min(1.0)).sum::<f64>() / total;
-            assert!((left / share - 1.0).abs() <= Sketch::RELATIVE_ERROR, "{share}: {left} at {bound}");
+            let left = values
+                .iter()
+                .map(|(value, count)| count * (bound / value).min(1.0))
+                .sum::<f64>()
+                / total;
+            assert!(
+                (left / share - 1.0).abs() <= Sketch::RELATIVE_ERROR,
+                "{share}: {left} at {bound}"
+            );
         }
-        assert_eq!((Sketch::default().bound(0.5), Sketch::weighted([(1.0, 0.0)]).bound(0.5)), (None, None));
+        assert_eq!(
+            (
+                Sketch::default().bound(0.5),
+                Sketch::weighted([(1.0, 0.0)]).bound(0.5)
+            ),
+            (None, None)
+        );
         let known = [(1.0, 1.0), (2.0, 3.0)];
-        let more = known.into_iter().chain([(4.0, f64::INFINITY), (4.0, f64::NAN)]);
+        let more = known
+            .into_iter()
+            .chain([(4.0, f64::INFINITY), (4.0, f64::NAN)]);
         assert_eq!(Sketch::weighted(more), Sketch::weighted(known));
     }
 
@@ -238,9 +315,15 @@ mod tests {
     fn values_beyond_the_buckets_count_at_their_ends() {
         let lowest = 2.0_f64.powi(-64);
         assert_eq!(Sketch::default().quantile(0.5), None);
-        assert_eq!(Sketch::of([0.0, -0.0, -1.0, 1e-300]).quantile(0.5), Some(lowest));
+        assert_eq!(
+            Sketch::of([0.0, -0.0, -1.0, 1e-300]).quantile(0.5),
+            Some(lowest)
+        );
         let high = Sketch::of([1.0, f64::INFINITY, f64::NAN, f64::MAX]);
-        assert_eq!((high.quantile(0.0), high.quantile(0.9)), (Some(1.0), Some(lowest.recip())));
+        assert_eq!(
+            (high.quantile(0.0), high.quantile(0.9)),
+            (Some(1.0), Some(lowest.recip()))
+        );
     }
 
     #[test]
@@ -252,11 +335,19 @@ mod tests {
             Sketch::load(&mask.save().unwrap()).unwrap().0
         };
         after(&mut mask, -8.0, &[4, 4], 20);
-        let share = |sketch: &Sketch| sketch.counts[bucket(1.0)] / sketch.counts.iter().sum::<f64>();
+        let share =
+            |sketch: &Sketch| sketch.counts[bucket(1.0)] / sketch.counts.iter().sum::<f64>();
         let sketch = after(&mut mask, -1.0, &[4, 4], 10);
         assert!((share(&sketch) - 0.680).abs() < 1e-3, "{}", share(&sketch));
-        assert_eq!(after(&mut mask, -5.0, &[0, 0], 3), sketch, "steps without tokens");
-        assert!(share(&after(&mut mask, -1.0, &[4, 4], 200)) > 1.0 - 1e-9, "what is long ago is forgotten");
+        assert_eq!(
+            after(&mut mask, -5.0, &[0, 0], 3),
+            sketch,
+            "steps without tokens"
+        );
+        assert!(
+            share(&after(&mut mask, -1.0, &[4, 4], 200)) > 1.0 - 1e-9,
+            "what is long ago is forgotten"
+        );
     }
 
     #[test]
@@ -269,16 +360,25 @@ mod tests {
                 Some(seat) => {
                     let part = fixture.part(if seat.rank() == 0 { 0..2 } else { 2..3 });
                     let token_mask = vec![1; part.batch().dims.len()];
-                    part.step_end_on(seat, &mut mask, &token_mask, true).map(drop)
+                    part.step_end_on(seat, &mut mask, &token_mask, true)
+                        .map(drop)
                 }
             };
-            outcome.map(|()| mask.save().unwrap()).map_err(|error| error.to_string())
+            outcome
+                .map(|()| mask.save().unwrap())
+                .map_err(|error| error.to_string())
         };
         let whole = end("", None);
         assert!(whole.is_ok());
-        assert_eq!(testing::on_ranks(2, |seat| end("", Some(seat))), [whole.clone(), whole]);
+        assert_eq!(
+            testing::on_ranks(2, |seat| end("", Some(seat))),
+            [whole.clone(), whole]
+        );
         let told = testing::on_ranks(2, |seat| end("fails = true", Some(seat)).unwrap_err());
-        assert!(told[0].ends_with("rank 1 could not go on (its own error says why)"), "{told:?}");
+        assert!(
+            told[0].ends_with("rank 1 could not go on (its own error says why)"),
+            "{told:?}"
+        );
         assert!(told[1].ends_with("too small"), "{told:?}");
     }
 
@@ -301,9 +401,13 @@ mod tests {
     #[test]
     fn a_target_is_a_share_and_alone() {
         let say = |rate, key| check_target(Some(rate), key).map_err(|error| error.to_string());
-        assert_eq!((say(0.02, None), check_target(None, Some("limit")).is_ok()), (Ok(()), true));
+        assert_eq!(
+            (say(0.02, None), check_target(None, Some("limit")).is_ok()),
+            (Ok(()), true)
+        );
         for rate in [0.0, 1.0, -0.1, f64::NAN] {
-            let sentence = format!("`target_rejection_rate` is {rate} (it must lie between 0 and 1)");
+            let sentence =
+                format!("`target_rejection_rate` is {rate} (it must lie between 0 and 1)");
             assert_eq!(say(rate, None), Err(sentence));
         }
         assert_eq!(

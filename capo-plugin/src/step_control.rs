@@ -69,7 +69,9 @@ impl Measurements for MeasurementsRef<'_> {
     }
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
-        Ok(MeasurementsRef::alignment(self).into_result()?.into_option())
+        Ok(MeasurementsRef::alignment(self)
+            .into_result()?
+            .into_option())
     }
 }
 
@@ -81,7 +83,12 @@ impl<'a> Update<'a> {
         weights: &'a [f32],
         scales: &'a mut [f64],
     ) -> Self {
-        Self { measure, groups, weights, scales }
+        Self {
+            measure,
+            groups,
+            weights,
+            scales,
+        }
     }
 
     /// The parts of the model, ordered as in the forward pass.
@@ -104,7 +111,12 @@ impl<'a> Update<'a> {
 
     /// Euclidean norm of Δ.
     pub fn norm(&mut self) -> Result<f64, PluginError> {
-        Ok(self.norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+        Ok(self
+            .norms()?
+            .iter()
+            .map(|norm| norm * norm)
+            .sum::<f64>()
+            .sqrt())
     }
 
     /// `½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after this step. It would be the step's KL cost if

@@ -35,13 +35,29 @@ pub struct DType {
 
 impl DType {
     /// 32-bit IEEE float.
-    pub const F32: Self = Self { code: 2, bits: 32, lanes: 1 };
+    pub const F32: Self = Self {
+        code: 2,
+        bits: 32,
+        lanes: 1,
+    };
     /// 16-bit IEEE float.
-    pub const F16: Self = Self { code: 2, bits: 16, lanes: 1 };
+    pub const F16: Self = Self {
+        code: 2,
+        bits: 16,
+        lanes: 1,
+    };
     /// 16-bit brain float.
-    pub const BF16: Self = Self { code: 4, bits: 16, lanes: 1 };
+    pub const BF16: Self = Self {
+        code: 4,
+        bits: 16,
+        lanes: 1,
+    };
     /// 32-bit unsigned integer.
-    pub const U32: Self = Self { code: 1, bits: 32, lanes: 1 };
+    pub const U32: Self = Self {
+        code: 1,
+        bits: 32,
+        lanes: 1,
+    };
 }
 
 impl fmt::Display for DType {
@@ -55,7 +71,11 @@ impl fmt::Display for DType {
             4 => write!(f, "bf{bits}"),
             _ => write!(f, "DLPack's type {code} of {bits} bits"),
         }?;
-        if lanes == 1 { Ok(()) } else { write!(f, "x{lanes}") }
+        if lanes == 1 {
+            Ok(())
+        } else {
+            write!(f, "x{lanes}")
+        }
     }
 }
 
@@ -97,7 +117,11 @@ impl<'a> Tensor<'a> {
     }
 
     fn on_cpu(data: *const c_void, len: usize, dtype: DType, shape: &'a [i64]) -> Self {
-        assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
+        assert_eq!(
+            shape.iter().product::<i64>(),
+            len as i64,
+            "shape {shape:?} does not hold {len} values"
+        );
         Self {
             data,
             device: DeviceKind::CPU,
@@ -118,7 +142,10 @@ impl<'a> Tensor<'a> {
     /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact) on device
     /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done. The per-thread
     /// default stream of CUDA, handle 2, stands for that of any thread: [`Self::stream`] then gives the device's default stream.
-    #[expect(clippy::too_many_arguments, reason = "DLPack's fields, no more and no fewer")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "DLPack's fields, no more and no fewer"
+    )]
     pub unsafe fn from_raw(
         data: *const c_void,
         device: DeviceKind,
@@ -131,8 +158,22 @@ impl<'a> Tensor<'a> {
     ) -> Self {
         let (shape, strides) = (RSlice::from_slice(shape), RSlice::from_slice(strides));
         // The handle means the stream of the thread that uses it. The default stream waits for those of all threads, and they for it.
-        let stream = if stream as usize == PER_THREAD { std::ptr::null_mut() } else { stream };
-        Self { data, device, device_id, dtype, shape, strides, byte_offset, stream, lifetime: PhantomData }
+        let stream = if stream as usize == PER_THREAD {
+            std::ptr::null_mut()
+        } else {
+            stream
+        };
+        Self {
+            data,
+            device,
+            device_id,
+            dtype,
+            shape,
+            strides,
+            byte_offset,
+            stream,
+            lifetime: PhantomData,
+        }
     }
 
     /// Host address of the first element, or its `CUdeviceptr`.
@@ -210,7 +251,10 @@ impl<'a> Tensor<'a> {
                 self.strides()
             )));
         }
-        Ok(self.data.cast::<u8>().wrapping_add(self.byte_offset as usize))
+        Ok(self
+            .data
+            .cast::<u8>()
+            .wrapping_add(self.byte_offset as usize))
     }
 }
 
@@ -243,7 +287,9 @@ mod tests {
         for (given, expected) in [(0, 0), (1, 1), (2, 0), (0x5550, 0x5550)] {
             let (data, stream) = (std::ptr::dangling(), given as *mut c_void);
             // SAFETY: Nobody looks at the values.
-            let tensor = unsafe { Tensor::from_raw(data, DeviceKind::CUDA, 0, DType::F32, &[2], &[], 0, stream) };
+            let tensor = unsafe {
+                Tensor::from_raw(data, DeviceKind::CUDA, 0, DType::F32, &[2], &[], 0, stream)
+            };
             assert_eq!(tensor.stream() as usize, expected);
         }
     }

@@ -19,7 +19,11 @@ impl Sinner {
 
     fn check(&self) -> Result<(), PluginError> {
         self.panics("validate");
-        if self.sin == "unknown" { Err("`sin` is `unknown` (choose a known one)".into()) } else { Ok(()) }
+        if self.sin == "unknown" {
+            Err("`sin` is `unknown` (choose a known one)".into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -30,7 +34,12 @@ impl Drop for Sinner {
 }
 
 impl Advantage for Sinner {
-    fn estimate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        _batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         self.panics("estimate");
         if self.sin == "broken" {
             advantages[1] = f32::NAN;
@@ -44,7 +53,12 @@ impl Advantage for Sinner {
 }
 
 impl Objective for Sinner {
-    fn evaluate(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+    fn evaluate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        _batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
         self.panics("evaluate");
         if self.sin == "broken" {
             out.losses[0] = f32::INFINITY;
@@ -58,7 +72,12 @@ impl Objective for Sinner {
 }
 
 impl Reward for Sinner {
-    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         self.panics("score");
         match self.sin.as_str() {
             "broken" => ctx.record_tokens("m", &[1.0]),
@@ -81,7 +100,12 @@ impl Reward for Sinner {
 }
 
 impl Mask for Sinner {
-    fn mask(&mut self, _ctx: &mut Ctx<'_>, _batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        _batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         self.panics("mask");
         match self.sin.as_str() {
             "broken" => *token_mask.last_mut().unwrap() = 1,
@@ -91,7 +115,13 @@ impl Mask for Sinner {
         Ok(())
     }
 
-    fn step_end(&mut self, _: &mut Ctx<'_>, _: &Batch<'_>, _: &[u8], _: bool) -> Result<(), PluginError> {
+    fn step_end(
+        &mut self,
+        _: &mut Ctx<'_>,
+        _: &Batch<'_>,
+        _: &[u8],
+        _: bool,
+    ) -> Result<(), PluginError> {
         self.panics("step_end");
         Ok(())
     }
@@ -127,30 +157,60 @@ fn sinner(sin: &str) -> String {
 fn said(point: Point, sin: &str) -> (ErrorKind, String) {
     let table = sinner(sin);
     let error = match point {
-        Point::Reward => rollout().score(&mut testing::reward::<Sinner>(&table).unwrap()).unwrap_err(),
-        Point::Advantage => fixture().estimate(&mut testing::advantage::<Sinner>(&table).unwrap()).unwrap_err(),
-        Point::Objective => fixture().evaluate(&mut testing::objective::<Sinner>(&table).unwrap()).unwrap_err(),
-        _ => fixture().mask(&mut testing::mask::<Sinner>(&table).unwrap()).unwrap_err(),
+        Point::Reward => rollout()
+            .score(&mut testing::reward::<Sinner>(&table).unwrap())
+            .unwrap_err(),
+        Point::Advantage => fixture()
+            .estimate(&mut testing::advantage::<Sinner>(&table).unwrap())
+            .unwrap_err(),
+        Point::Objective => fixture()
+            .evaluate(&mut testing::objective::<Sinner>(&table).unwrap())
+            .unwrap_err(),
+        _ => fixture()
+            .mask(&mut testing::mask::<Sinner>(&table).unwrap())
+            .unwrap_err(),
     };
     let name = format!("component `test.{}`: ", point.name());
-    (error.kind(), error.to_string().strip_prefix(&name).expect("the component's name").to_owned())
+    (
+        error.kind(),
+        error
+            .to_string()
+            .strip_prefix(&name)
+            .expect("the component's name")
+            .to_owned(),
+    )
 }
 
 #[test]
 fn a_broken_rule_is_named_with_its_place() {
     let broken = [
-        (Point::Mask, "set `token_mask` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)"),
-        (Point::Advantage, "the advantage is NaN at completion 0, token 1 (it must be finite)"),
-        (Point::Objective, "the loss is inf at completion 0, token 0 (it must be finite)"),
+        (
+            Point::Mask,
+            "set `token_mask` to 1 at completion 1, token 2, where it was cleared (a mask may only clear)",
+        ),
+        (
+            Point::Advantage,
+            "the advantage is NaN at completion 0, token 1 (it must be finite)",
+        ),
+        (
+            Point::Objective,
+            "the loss is inf at completion 0, token 0 (it must be finite)",
+        ),
         (
             Point::Reward,
             "`record_tokens(\"m\")` got 1 values for a batch of 2 completions (at this point one per completion)",
         ),
     ];
     for (point, sentence) in broken {
-        assert_eq!(said(point, "broken"), (ErrorKind::CONTRACT, sentence.into()));
+        assert_eq!(
+            said(point, "broken"),
+            (ErrorKind::CONTRACT, sentence.into())
+        );
     }
-    assert_eq!(said(Point::Mask, "error"), (ErrorKind::FAILED, "no such luck".into()));
+    assert_eq!(
+        said(Point::Mask, "error"),
+        (ErrorKind::FAILED, "no such luck".into())
+    );
 }
 
 #[test]
@@ -158,7 +218,10 @@ fn a_panic_becomes_an_error_and_retires_the_instance() {
     let mut mask = testing::mask::<Sinner>(&sinner("mask")).unwrap();
     let error = fixture().mask(&mut mask).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PANIC);
-    assert_eq!(error.to_string(), "component `test.mask`: panicked in `mask`: as told");
+    assert_eq!(
+        error.to_string(),
+        "component `test.mask`: panicked in `mask`: as told"
+    );
     let again = "component `test.mask`: called again after it panicked (the instance is retired; start the run again)";
     assert_eq!(fixture().mask(&mut mask).unwrap_err().to_string(), again);
     assert_eq!(mask.save().unwrap_err().to_string(), again);
@@ -167,10 +230,24 @@ fn a_panic_becomes_an_error_and_retires_the_instance() {
 #[test]
 fn panics_elsewhere_do_not_cross_either() {
     let made = |sin: &str| testing::mask::<Sinner>(&sinner(sin));
-    assert_eq!(made("inputs").err().unwrap().to_string(), "panicked while it was created: as told");
-    assert!(made("save").unwrap().save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+    assert_eq!(
+        made("inputs").err().unwrap().to_string(),
+        "panicked while it was created: as told"
+    );
+    assert!(
+        made("save")
+            .unwrap()
+            .save()
+            .unwrap_err()
+            .to_string()
+            .ends_with("panicked in `save`: as told")
+    );
     let end = fixture().step_end(&mut made("step_end").unwrap(), &[1; 6], true);
-    assert!(end.unwrap_err().to_string().ends_with("panicked in `step_end`: as told"));
+    assert!(
+        end.unwrap_err()
+            .to_string()
+            .ends_with("panicked in `step_end`: as told")
+    );
     drop(made("drop").unwrap());
 }
 
@@ -188,11 +265,17 @@ fn keys_that_do_not_validate_are_refused_at_every_point() {
     for error in errors("unknown") {
         let error = error.expect("it does not validate");
         // The author's kind was another; what is wrong is the table.
-        assert_eq!((error.kind(), error.message()), (ErrorKind::CONFIG, "`sin` is `unknown` (choose a known one)"));
+        assert_eq!(
+            (error.kind(), error.message()),
+            (ErrorKind::CONFIG, "`sin` is `unknown` (choose a known one)")
+        );
     }
     for error in errors("validate") {
         let error = error.expect("it panics");
-        assert_eq!((error.kind(), error.message()), (ErrorKind::PANIC, "panicked while it was created: as told"));
+        assert_eq!(
+            (error.kind(), error.message()),
+            (ErrorKind::PANIC, "panicked while it was created: as told")
+        );
     }
     assert_eq!(errors("none").map(|error| error.is_none()), [true; 4]);
 }
@@ -213,15 +296,40 @@ fn a_stateless_component_refuses_foreign_state() {
 fn a_reward_hears_what_is_wrong_with_a_row() {
     let failed = |sentence: &str| (ErrorKind::FAILED, sentence.to_owned());
     let say = |sin: &str| said(Point::Reward, sin);
-    assert_eq!(say("score"), (ErrorKind::PANIC, "panicked in `score`: as told".into()));
-    assert_eq!(say("column"), failed("a prompt's row has no column `levle` (did you mean `level`?)"));
-    assert_eq!(say("type"), failed("column `level` of a prompt's row: expected a number, found \"easy\""));
-    assert!(say("row").1.starts_with("the prompt's row is not a JSON object: expected an object, found a list"));
+    assert_eq!(
+        say("score"),
+        (ErrorKind::PANIC, "panicked in `score`: as told".into())
+    );
+    assert_eq!(
+        say("column"),
+        failed("a prompt's row has no column `levle` (did you mean `level`?)")
+    );
+    assert_eq!(
+        say("type"),
+        failed("column `level` of a prompt's row: expected a number, found \"easy\"")
+    );
+    assert!(
+        say("row")
+            .1
+            .starts_with("the prompt's row is not a JSON object: expected an object, found a list")
+    );
     let mut reward = testing::reward::<Sinner>(&sinner("none")).unwrap();
     assert_eq!(rollout().score(&mut reward).unwrap().rewards, [2.5, 2.5]);
-    assert!(reward.load(&[1]).unwrap_err().to_string().ends_with("(it was saved by another one)"));
+    assert!(
+        reward
+            .load(&[1])
+            .unwrap_err()
+            .to_string()
+            .ends_with("(it was saved by another one)")
+    );
     let reward = testing::reward::<Sinner>(&sinner("save")).unwrap();
-    assert!(reward.save().unwrap_err().to_string().ends_with("panicked in `save`: as told"));
+    assert!(
+        reward
+            .save()
+            .unwrap_err()
+            .to_string()
+            .ends_with("panicked in `save`: as told")
+    );
 }
 
 /// Reads the step's alignment, asked for or not.
@@ -231,13 +339,22 @@ struct Aligned {
 }
 
 impl StepControl for Aligned {
-    fn control(&mut self, ctx: &mut Ctx<'_>, _: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError> {
+    fn control(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        _: &Batch<'_>,
+        update: &mut Update<'_>,
+    ) -> Result<(), PluginError> {
         ctx.record("alignment", update.alignment()?.unwrap());
         Ok(())
     }
 
     fn inputs(&self) -> Inputs {
-        if self.asks { Inputs::ALIGNMENT } else { Inputs::NONE }
+        if self.asks {
+            Inputs::ALIGNMENT
+        } else {
+            Inputs::NONE
+        }
     }
 }
 
@@ -247,14 +364,24 @@ fn an_alignment_is_measured_for_those_that_ask() {
         let mut control = testing::step_control::<Aligned>(&format!("asks = {asks}")).unwrap();
         fixture().control(&mut control, Measured::default())
     };
-    assert_eq!(control(true).unwrap().records.number("alignment"), Some(0.1));
+    assert_eq!(
+        control(true).unwrap().records.number("alignment"),
+        Some(0.1)
+    );
     let error = control(false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
-    assert!(error.to_string().contains("return `Inputs::ALIGNMENT`"), "{error}");
+    assert!(
+        error.to_string().contains("return `Inputs::ALIGNMENT`"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_component_knows_no_extension_yet() {
     let mut mask = testing::mask::<Sinner>("sin = \"none\"").unwrap();
-    assert!(mask.extension::<RecipeList>("capo.mask-later/1").unwrap().is_none());
+    assert!(
+        mask.extension::<RecipeList>("capo.mask-later/1")
+            .unwrap()
+            .is_none()
+    );
 }

@@ -43,8 +43,19 @@ register!(Mask, Described, "test.described", "has descriptions", {
     share = None::<f32> => "largest share of tokens dropped; no limit when absent",
 });
 register!(Mask, Plain, "test.plain", "has no descriptions");
-register!(Mask, Plain, "test.comma", "has no descriptions, and a comma",);
-register!(Mask, Plain, "test.shared", "has those of a constant", SHARED);
+register!(
+    Mask,
+    Plain,
+    "test.comma",
+    "has no descriptions, and a comma",
+);
+register!(
+    Mask,
+    Plain,
+    "test.shared",
+    "has those of a constant",
+    SHARED
+);
 register!(Mask, Flat, "test.flat", "has descriptions only", SHARED,);
 register!(Mask, Plain, "test.broken", "has a default that panics", { max_nats = broken() => "never heard" });
 
@@ -56,13 +67,25 @@ fn component(id: &str) -> ComponentInfo {
 fn keys_are_described_in_the_order_of_their_author() {
     let max_nats = KeyDoc::required("max_nats", "largest surprise kept, nats");
     let warm_up = KeyDoc::optional("warm_up", "steps that keep all", &10);
-    let share = KeyDoc::optional("share", "largest share of tokens dropped; no limit when absent", &None::<f32>);
-    assert_eq!(component("test.described").key_docs, [max_nats.clone().searched(1e-3..50.0), warm_up, share]);
+    let share = KeyDoc::optional(
+        "share",
+        "largest share of tokens dropped; no limit when absent",
+        &None::<f32>,
+    );
+    assert_eq!(
+        component("test.described").key_docs,
+        [max_nats.clone().searched(1e-3..50.0), warm_up, share]
+    );
     assert_eq!(component("test.shared").key_docs, [max_nats]);
     for id in ["test.plain", "test.comma", "test.broken"] {
         assert_eq!(component(id).key_docs, [], "{id}");
     }
-    assert!(Image::own().component(Point::Reward, "test.described").unwrap().is_none());
+    assert!(
+        Image::own()
+            .component(Point::Reward, "test.described")
+            .unwrap()
+            .is_none()
+    );
 }
 
 #[test]

@@ -10,7 +10,12 @@ struct Score {
 }
 
 impl Reward for Score {
-    fn score(&mut self, _: &mut Ctx<'_>, _: &Rollout<'_>, _: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        _: &Rollout<'_>,
+        _: &mut [f32],
+    ) -> Result<(), PluginError> {
         Ok(())
     }
 }
@@ -25,5 +30,8 @@ fn it_is_told_which() {
     let all = testing::conform(&[("test.score", "price = 1.0")]).unwrap_err();
     assert_eq!(all, format!("reward `test.score`: key-docs: {why}"));
     let all = testing::conform(&[]).unwrap_err();
-    assert!(all.contains("reward `test.score`: creation: it refuses its table: key `price` is missing"), "{all}");
+    assert!(
+        all.contains("reward `test.score`: creation: it refuses its table: key `price` is missing"),
+        "{all}"
+    );
 }

@@ -5,14 +5,15 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use capo_plugin::wire::{
-    AdvantageBox, ComponentInfo, EnvironmentBox, HostRef, KeyDoc, KeyRange, MaskBox, MeasurementsRef, ObjectiveBox,
-    PluginRoot, PluginRoot_Ref, PointList, RecipeInfo, RecipeList, RewardBox, StepControlBox, WeightBox, WireBatch,
-    WireCompletion, WireEpisode, WireEpisodes, WireError, WireGroup, WireLastLayer, WireMessage, WireObservation,
-    WireOptimizerState, WireRollout, WireToolCall, WireTurn,
+    AdvantageBox, ComponentInfo, EnvironmentBox, HostRef, KeyDoc, KeyRange, MaskBox,
+    MeasurementsRef, ObjectiveBox, PluginRoot, PluginRoot_Ref, PointList, RecipeInfo, RecipeList,
+    RewardBox, StepControlBox, WeightBox, WireBatch, WireCompletion, WireEpisode, WireEpisodes,
+    WireError, WireGroup, WireLastLayer, WireMessage, WireObservation, WireOptimizerState,
+    WireRollout, WireToolCall, WireTurn,
 };
 use capo_plugin::{
-    DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo, OptimizerKind, Purpose,
-    Reduction, RolloutContext, SamplerTopK, Tensor, Traits,
+    DType, Denominator, DeviceKind, Dims, ErrorKind, Extension, Inputs, OptimizerInfo,
+    OptimizerKind, Purpose, Reduction, RolloutContext, SamplerTopK, Tensor, Traits,
 };
 
 /// The frozen layout.
@@ -74,7 +75,12 @@ fn the_layout_is_that_of_the_table() {
 
 /// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
 fn wire_types(source: &str) -> Vec<String> {
-    let name = |rest: &str| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned();
+    let name = |rest: &str| {
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
     let (mut names, mut derived) = (Vec::new(), false);
     for line in source.lines() {
         derived |= line.starts_with("#[derive(StableAbi");
@@ -95,9 +101,13 @@ fn every_type_of_the_wire_is_in_the_table() {
     let files = [source.join("wire"), source].map(|folder| std::fs::read_dir(folder).unwrap());
     for entry in files.into_iter().flatten() {
         let path = entry.unwrap().path();
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
         for name in wire_types(&text) {
-            let row = TABLE.lines().find(|row| row.split([' ', '<']).next() == Some(&name));
+            let row = TABLE
+                .lines()
+                .find(|row| row.split([' ', '<']).next() == Some(&name));
             assert!(row.is_some(), "`{name}` of `{}` has no row", path.display());
             count += 1;
         }

@@ -15,8 +15,21 @@ const OPTIONAL: [(Inputs, &[&str]); 7] = [
     (Inputs::OLD_LOGPS, &["old_logps"]),
     (Inputs::REF_LOGPS, &["ref_logps"]),
     (Inputs::ENTROPY, &["entropy"]),
-    (Inputs::LAST_LAYER, &["hidden", "shape", "topk_ids", "topk_logits", "logsumexp", "action_logits"]),
-    (Inputs::OPTIMIZER_STATE, &["weight", "exp_avg", "exp_avg_sq"]),
+    (
+        Inputs::LAST_LAYER,
+        &[
+            "hidden",
+            "shape",
+            "topk_ids",
+            "topk_logits",
+            "logsumexp",
+            "action_logits",
+        ],
+    ),
+    (
+        Inputs::OPTIMIZER_STATE,
+        &["weight", "exp_avg", "exp_avg_sq"],
+    ),
     (Inputs::ROLLOUT_CONTEXT, &["context"]),
     (Inputs::SAMPLER_TOP_K, &["top_k"]),
 ];
@@ -27,20 +40,45 @@ fn of<T>(values: &[T]) -> usize {
 
 /// Where everything in `batch` lies, tensors and their shapes included.
 fn addresses(batch: &Batch<'_>) -> Addresses {
-    let mut found: Vec<(&str, usize)> = batch.per_token().map(|(name, array)| (name, of(array))).collect();
+    let mut found: Vec<(&str, usize)> = batch
+        .per_token()
+        .map(|(name, array)| (name, of(array)))
+        .collect();
     found.push(("rewards", of(batch.rewards)));
     found.push(("completion_ids", of(batch.completion_ids)));
     found.push(("completion_mask", of(batch.completion_mask)));
     found.push(("truncated", of(batch.truncated)));
-    found.extend(batch.tensors().map(|(name, tensor)| (name, tensor.address() as usize)));
-    found.extend(batch.last_layer().ok().map(|layer| ("shape", of(layer.hidden.shape()))));
-    found.extend(batch.rollout_context().ok().map(|context| ("context", of(context.sampler_logps()))));
-    found.extend(batch.sampler_top_k().ok().map(|top_k| ("top_k", of(top_k.ids(0, 0)))));
+    found.extend(
+        batch
+            .tensors()
+            .map(|(name, tensor)| (name, tensor.address() as usize)),
+    );
+    found.extend(
+        batch
+            .last_layer()
+            .ok()
+            .map(|layer| ("shape", of(layer.hidden.shape()))),
+    );
+    found.extend(
+        batch
+            .rollout_context()
+            .ok()
+            .map(|context| ("context", of(context.sampler_logps()))),
+    );
+    found.extend(
+        batch
+            .sampler_top_k()
+            .ok()
+            .map(|top_k| ("top_k", of(top_k.ids(0, 0)))),
+    );
     named(&found)
 }
 
 fn named(found: &[(&str, usize)]) -> Addresses {
-    found.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect()
+    found
+        .iter()
+        .map(|(name, address)| ((*name).to_owned(), *address))
+        .collect()
 }
 
 /// Reports what it sees and where, whether it asked for it or not.
@@ -73,7 +111,12 @@ impl Witness {
 }
 
 impl Advantage for Witness {
-    fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         self.tell(ctx, batch, &[("out", of(advantages))]);
         Ok(())
     }
@@ -84,8 +127,17 @@ impl Advantage for Witness {
 }
 
 impl Objective for Witness {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
-        self.tell(ctx, batch, &[("out", of(out.losses)), ("slope", of(out.dloss_dlogp))]);
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
+        self.tell(
+            ctx,
+            batch,
+            &[("out", of(out.losses)), ("slope", of(out.dloss_dlogp))],
+        );
         Ok(())
     }
 
@@ -95,7 +147,12 @@ impl Objective for Witness {
 }
 
 impl Mask for Witness {
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         self.tell(ctx, batch, &[("out", of(token_mask))]);
         Ok(())
     }
@@ -145,7 +202,9 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
     assert_eq!(all.len(), 23, "{all:?}");
     let seen = |asks: Inputs, out: &[(&str, usize)]| {
         let withheld = |name: &String| {
-            OPTIONAL.iter().any(|(flag, names)| names.contains(&name.as_str()) && !asks.contains(*flag))
+            OPTIONAL
+                .iter()
+                .any(|(flag, names)| names.contains(&name.as_str()) && !asks.contains(*flag))
         };
         let mut seen = named(out);
         seen.extend(all.clone().into_iter().filter(|(name, _)| !withheld(name)));
@@ -165,14 +224,20 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
 
         let mut objective = testing::objective::<Witness>(&table).unwrap();
         let told = heard(&mut |ears| objective.evaluate(ears, &batch, &mut out, &mut slope));
-        assert_eq!(told, seen(asks, &[("out", of(&out)), ("slope", of(&slope))]));
+        assert_eq!(
+            told,
+            seen(asks, &[("out", of(&out)), ("slope", of(&slope))])
+        );
 
         let mut mask = testing::mask::<Witness>(&table).unwrap();
         let told = heard(&mut |ears| mask.mask(ears, &batch, &mut token_mask));
         assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
         let told = heard(&mut |ears| mask.step_end(ears, &batch, &token_mask, true));
         assert_eq!(told, seen(asks, &[("out", of(&token_mask))]));
-        assert_eq!([advantage.inputs(), objective.inputs(), mask.inputs()], [asks; 3]);
+        assert_eq!(
+            [advantage.inputs(), objective.inputs(), mask.inputs()],
+            [asks; 3]
+        );
     }
 }
 
@@ -183,19 +248,38 @@ fn what_was_not_asked_for_is_named() {
         reads_context: bool,
     }
     impl Mask for Careless {
-        fn mask(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, _: &mut [u8]) -> Result<(), PluginError> {
-            if self.reads_context { batch.rollout_context().map(drop) } else { batch.entropy().map(drop) }
+        fn mask(
+            &mut self,
+            _: &mut Ctx<'_>,
+            batch: &Batch<'_>,
+            _: &mut [u8],
+        ) -> Result<(), PluginError> {
+            if self.reads_context {
+                batch.rollout_context().map(drop)
+            } else {
+                batch.entropy().map(drop)
+            }
         }
     }
     let sentences = [
-        (false, "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)"),
-        (true, "`rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)"),
+        (
+            false,
+            "`entropy` is not in this batch (return `Inputs::ENTROPY` from `inputs`)",
+        ),
+        (
+            true,
+            "`rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)",
+        ),
     ];
     for (reads_context, sentence) in sentences {
-        let mut mask = testing::mask::<Careless>(&format!("reads_context = {reads_context}")).unwrap();
+        let mut mask =
+            testing::mask::<Careless>(&format!("reads_context = {reads_context}")).unwrap();
         let error = Fixture::new(1, 1).mask(&mut mask).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MISSING_INPUT);
-        assert_eq!(error.to_string(), format!("component `test.mask`: {sentence}"));
+        assert_eq!(
+            error.to_string(),
+            format!("component `test.mask`: {sentence}")
+        );
     }
 }
 
@@ -210,7 +294,12 @@ fn places(first: &Completion<'_>, rewards: &[f32]) -> [usize; 5] {
 struct Reader {}
 
 impl Reward for Reader {
-    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         for place in places(&rollout.completions[0], rewards) {
             ctx.record("place", place as f64);
         }
@@ -223,7 +312,17 @@ fn a_reward_reads_the_hosts_own_texts() {
     let fixture = testing::RolloutFixture::new(&["a text of its own", "4"]);
     let (mut records, mut rewards) = (Records::default(), [0.0; 2]);
     let rollout = fixture.rollout();
-    testing::reward::<Reader>("").unwrap().score(&mut records, &rollout, &mut rewards).unwrap();
+    testing::reward::<Reader>("")
+        .unwrap()
+        .score(&mut records, &rollout, &mut rewards)
+        .unwrap();
     let mine = places(&rollout.completions[0], &rewards);
-    assert_eq!(records.numbers.iter().map(|(_, address)| *address as usize).collect::<Vec<_>>(), mine);
+    assert_eq!(
+        records
+            .numbers
+            .iter()
+            .map(|(_, address)| *address as usize)
+            .collect::<Vec<_>>(),
+        mine
+    );
 }

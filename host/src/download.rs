@@ -28,7 +28,9 @@ const MOST_REDIRECTS: usize = 10;
 const PATIENCE: u64 = 60;
 
 fn patience() -> u64 {
-    let said = env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok().and_then(|seconds| seconds.trim().parse().ok());
+    let said = env::var("HF_HUB_DOWNLOAD_TIMEOUT")
+        .ok()
+        .and_then(|seconds| seconds.trim().parse().ok());
     said.filter(|seconds| *seconds > 0).unwrap_or(PATIENCE)
 }
 
@@ -62,34 +64,69 @@ pub struct Download {
 impl Download {
     /// Asks the Hub for the files of the model `id` at `revision`: a branch, a tag or a commit.
     pub fn ask(id: &str, revision: &str) -> Result<Self> {
-        ensure!(hub::is_id(id), "`{id}` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
+        ensure!(
+            hub::is_id(id),
+            "`{id}` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)"
+        );
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         ensure!(
             !revision.is_empty()
                 && revision.chars().all(plain)
-                && revision.split('/').all(|part| !part.is_empty() && !part.starts_with('.')),
+                && revision
+                    .split('/')
+                    .all(|part| !part.is_empty() && !part.starts_with('.')),
             "`{revision}` is no revision (give a branch, a tag or a commit)"
         );
-        let cache = hub::cache().context("there is no place for the Hub's cache (set `HF_HOME`)")?;
-        let endpoint = env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
-        let endpoint = endpoint.as_deref().unwrap_or(HUB).trim_end_matches('/').to_owned();
+        let cache =
+            hub::cache().context("there is no place for the Hub's cache (set `HF_HOME`)")?;
+        let endpoint = env::var("HF_ENDPOINT")
+            .ok()
+            .filter(|endpoint| !endpoint.is_empty());
+        let endpoint = endpoint
+            .as_deref()
+            .unwrap_or(HUB)
+            .trim_end_matches('/')
+            .to_owned();
         let config = Agent::config_builder().http_status_as_error(false);
         let patience = Some(Duration::from_secs(patience()));
-        let config = config.timeout_connect(patience).timeout_recv_response(patience).timeout_per_read(patience);
+        let config = config
+            .timeout_connect(patience)
+            .timeout_recv_response(patience)
+            .timeout_per_read(patience);
         let (agent, token) = (config.build().new_agent(), hub::token());
         let folder = cache.join(hub::folder_name(id));
-        let url = format!("{endpoint}/api/models/{id}/revision/{}?blobs=true", revision.replace('/', "%2F"));
+        let url = format!(
+            "{endpoint}/api/models/{id}/revision/{}?blobs=true",
+            revision.replace('/', "%2F")
+        );
         let mut answer = get(&agent, &url, token.as_deref(), None)?;
         ensure_given(&answer, id, revision, &endpoint, token.is_some())?;
         let text = answer.body_mut().read_to_string();
         let text = text.map_err(|error| failed(error, format!("`{endpoint}` breaks off")))?;
-        let mut model: Model = serde_json::from_str(&text)
-            .with_context(|| format!("`{endpoint}` answers what the Hub would not (is `HF_ENDPOINT` right?)"))?;
-        ensure!(hub::is_id(&model.id) && is_hash(&model.sha), "`{endpoint}` answers with the commit `{}`", model.sha);
-        let names: Vec<String> = model.siblings.iter().map(|file| file.rfilename.clone()).collect();
-        model.siblings.retain(|file| is_needed(&file.rfilename, &names));
-        if !model.siblings.iter().any(|file| file.rfilename.ends_with(".safetensors")) {
-            let quantized = names.iter().any(|name| name.to_lowercase().ends_with(".gguf"));
+        let mut model: Model = serde_json::from_str(&text).with_context(|| {
+            format!("`{endpoint}` answers what the Hub would not (is `HF_ENDPOINT` right?)")
+        })?;
+        ensure!(
+            hub::is_id(&model.id) && is_hash(&model.sha),
+            "`{endpoint}` answers with the commit `{}`",
+            model.sha
+        );
+        let names: Vec<String> = model
+            .siblings
+            .iter()
+            .map(|file| file.rfilename.clone())
+            .collect();
+        model
+            .siblings
+            .retain(|file| is_needed(&file.rfilename, &names));
+        if !model
+            .siblings
+            .iter()
+            .any(|file| file.rfilename.ends_with(".safetensors"))
+        {
+            let quantized = names
+                .iter()
+                .any(|name| name.to_lowercase().ends_with(".gguf"));
             let other = if quantized {
                 "it has GGUF files: fetch one of them, and give its path as the model"
             } else {
@@ -97,12 +134,23 @@ impl Download {
             };
             bail!("`{id}` has no weights in `.safetensors` files ({other})");
         }
-        Ok(Self { agent, endpoint, token, folder, revision: revision.to_owned(), model })
+        Ok(Self {
+            agent,
+            endpoint,
+            token,
+            folder,
+            revision: revision.to_owned(),
+            model,
+        })
     }
 
     /// Total size of all files, bytes. A file whose size the Hub does not state counts as 0.
     pub fn size(&self) -> u64 {
-        self.model.siblings.iter().filter_map(|file| file.size).fold(0, u64::saturating_add)
+        self.model
+            .siblings
+            .iter()
+            .filter_map(|file| file.size)
+            .fold(0, u64::saturating_add)
     }
 
     /// Downloads the files that the cache lacks. Calls `progress` with each file's name and the number of bytes that are present. Returns
@@ -111,18 +159,25 @@ impl Download {
         let snapshot = self.folder.join("snapshots").join(&self.model.sha);
         let blobs = self.folder.join("blobs");
         for folder in [&snapshot, &blobs] {
-            fs::create_dir_all(folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make `{}`", folder.display()))?;
         }
-        for Sibling { rfilename: name, size } in &self.model.siblings {
+        for Sibling {
+            rfilename: name,
+            size,
+        } in &self.model.siblings
+        {
             let blob = self.fetch_file(name, *size, &blobs, &mut |bytes| progress(name, bytes)).with_context(|| {
                 format!("`{name}` was not fetched whole (run the command again; it goes on from there)")
             })?;
             let link = snapshot.join(name);
             if link.symlink_metadata().is_ok() {
-                fs::remove_file(&link).with_context(|| format!("cannot replace `{}`", link.display()))?;
+                fs::remove_file(&link)
+                    .with_context(|| format!("cannot replace `{}`", link.display()))?;
             }
             if let Some(parent) = link.parent() {
-                fs::create_dir_all(parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+                fs::create_dir_all(parent)
+                    .with_context(|| format!("cannot make `{}`", parent.display()))?;
             }
             // A file in a folder of the snapshot is one folder further from the blobs.
             let up = "../".repeat(name.matches('/').count());
@@ -147,7 +202,12 @@ impl Download {
         blobs: &Path,
         progress: &mut dyn FnMut(u64),
     ) -> Result<String> {
-        let Self { agent, endpoint, model, .. } = self;
+        let Self {
+            agent,
+            endpoint,
+            model,
+            ..
+        } = self;
         let url = format!("{endpoint}/{}/resolve/{}/{name}", model.id, model.sha);
         let (etag, size) = said(agent, &url, self.token.as_deref())?;
         let blob = blobs.join(&etag);
@@ -155,12 +215,19 @@ impl Download {
             progress(fs::metadata(&blob)?.len());
             return Ok(etag);
         }
-        let size = size.or(listed).with_context(|| format!("`{url}` does not say how many bytes it has"))?;
+        let size = size
+            .or(listed)
+            .with_context(|| format!("`{url}` does not say how many bytes it has"))?;
         let partial = blobs.join(format!("{etag}.incomplete"));
-        let mut file = files::open_plain(&partial, OpenOptions::new().create(true).read(true).append(true))
-            .with_context(|| format!("cannot write `{}`", partial.display()))?;
+        let mut file = files::open_plain(
+            &partial,
+            OpenOptions::new().create(true).read(true).append(true),
+        )
+        .with_context(|| format!("cannot write `{}`", partial.display()))?;
         match file.try_lock() {
-            Err(TryLockError::WouldBlock) => bail!("another process is fetching it (wait for that one)"),
+            Err(TryLockError::WouldBlock) => {
+                bail!("another process is fetching it (wait for that one)")
+            }
             other => other?,
         }
         progress(file.metadata()?.len());
@@ -171,7 +238,9 @@ impl Download {
             return Err(broken);
         }
         // A shorter name is no SHA-256, and is not compared.
-        if file.metadata()?.len() > size || (etag.len() == 64 && files::sha256_of(&partial)? != etag) {
+        if file.metadata()?.len() > size
+            || (etag.len() == 64 && files::sha256_of(&partial)? != etag)
+        {
             fs::remove_file(&partial)?;
             bail!("what came is not what the Hub said, and was thrown away");
         }
@@ -192,7 +261,12 @@ impl Download {
         if length >= size {
             return Ok(None);
         }
-        let mut answer = match get(&self.agent, url, self.token.as_deref(), (length > 0).then_some(length)) {
+        let mut answer = match get(
+            &self.agent,
+            url,
+            self.token.as_deref(),
+            (length > 0).then_some(length),
+        ) {
             Ok(answer) => answer,
             Err(broken) => return Ok(Some(broken)),
         };
@@ -251,23 +325,47 @@ fn is_hash(text: &str) -> bool {
 
 /// The file's hash, which names its contents, and its size if the server states it.
 fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option<u64>)> {
-    let answer =
-        prepared(agent.head(url), token).call().map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
+    let answer = prepared(agent.head(url), token)
+        .call()
+        .map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
     let status = answer.status().as_u16();
     ensure!((200..400).contains(&status), "`{url}` answers {status}");
-    let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    let header = |name: &str| {
+        answer
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
     // Large files are stored elsewhere, and the redirecting response has a content length of its own.
-    let etag = header("x-linked-etag").or_else(|| header("etag")).unwrap_or_default();
+    let etag = header("x-linked-etag")
+        .or_else(|| header("etag"))
+        .unwrap_or_default();
     let etag = etag.trim_start_matches("W/").trim_matches('"').to_owned();
-    ensure!(is_hash(&etag), "`{url}` names no contents: its `etag` is `{etag}`");
-    let length = if status < 300 { header("content-length") } else { None };
-    let size = header("x-linked-size").or(length).and_then(|size| size.parse().ok());
+    ensure!(
+        is_hash(&etag),
+        "`{url}` names no contents: its `etag` is `{etag}`"
+    );
+    let length = if status < 300 {
+        header("content-length")
+    } else {
+        None
+    };
+    let size = header("x-linked-size")
+        .or(length)
+        .and_then(|size| size.parse().ok());
     Ok((etag, size))
 }
 
 /// A request with the user's token that follows no redirect.
-fn prepared(request: RequestBuilder<WithoutBody>, token: Option<&str>) -> RequestBuilder<WithoutBody> {
-    let request = request.config().max_redirects(0).max_redirects_will_error(false).build();
+fn prepared(
+    request: RequestBuilder<WithoutBody>,
+    token: Option<&str>,
+) -> RequestBuilder<WithoutBody> {
+    let request = request
+        .config()
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .build();
     let request = request.header("Accept-Encoding", "identity");
     match token {
         Some(token) => request.header("Authorization", format!("Bearer {token}")),
@@ -280,14 +378,28 @@ fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Resu
     let mut place = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {
         // The token is sent to no other host.
-        let mut request = prepared(agent.get(&place), token.filter(|_| origin(&place) == origin(url)));
+        let mut request = prepared(
+            agent.get(&place),
+            token.filter(|_| origin(&place) == origin(url)),
+        );
         if let Some(from) = from {
             request = request.header("Range", format!("bytes={from}-"));
         }
-        let answer = request.call().map_err(|error| failed(error, format!("cannot reach `{place}`")))?;
-        let next = answer.headers().get("location").filter(|_| answer.status().is_redirection());
-        let Some(next) = next.and_then(|next| next.to_str().ok()) else { return Ok(answer) };
-        place = if next.starts_with('/') { format!("{}{next}", origin(&place)) } else { next.to_owned() };
+        let answer = request
+            .call()
+            .map_err(|error| failed(error, format!("cannot reach `{place}`")))?;
+        let next = answer
+            .headers()
+            .get("location")
+            .filter(|_| answer.status().is_redirection());
+        let Some(next) = next.and_then(|next| next.to_str().ok()) else {
+            return Ok(answer);
+        };
+        place = if next.starts_with('/') {
+            format!("{}{next}", origin(&place))
+        } else {
+            next.to_owned()
+        };
     }
     bail!("`{url}` leads from place to place (more than {MOST_REDIRECTS} times)")
 }
@@ -295,25 +407,38 @@ fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Resu
 /// The scheme and the host of a URL.
 fn origin(url: &str) -> &str {
     let host = url.find("://").map_or(0, |at| at + 3);
-    url[host..].find(['/', '?', '#']).map_or(url, |end| &url[..host + end])
+    url[host..]
+        .find(['/', '?', '#'])
+        .map_or(url, |end| &url[..host + end])
 }
 
 /// Converts `error`; the message `happened` is its context.
 fn failed(error: ureq::Error, happened: String) -> anyhow::Error {
     match error {
         ureq::Error::Timeout(_) => {
-            anyhow!("{happened}: nothing came for {} s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)", patience())
+            anyhow!(
+                "{happened}: nothing came for {} s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)",
+                patience()
+            )
         }
         other => anyhow::Error::new(other.into_io()).context(happened),
     }
 }
 
 /// Turns an HTTP status other than 200 into an error that explains it.
-fn ensure_given(answer: &Response<Body>, id: &str, revision: &str, endpoint: &str, token: bool) -> Result<()> {
+fn ensure_given(
+    answer: &Response<Body>,
+    id: &str,
+    revision: &str,
+    endpoint: &str,
+    token: bool,
+) -> Result<()> {
     match answer.status().as_u16() {
         200 => Ok(()),
         401 | 403 if token => {
-            bail!("`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)")
+            bail!(
+                "`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)"
+            )
         }
         401 | 403 => bail!(
             "`{endpoint}` gives `{id}` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `{endpoint}/{id}`, and set `HF_TOKEN`)"
@@ -330,7 +455,11 @@ mod tests {
 
     #[test]
     fn what_is_needed_and_nothing_else() {
-        let sharded = ["model-00001-of-00002.safetensors", crate::model::INDEX_FILE, "consolidated.safetensors"];
+        let sharded = [
+            "model-00001-of-00002.safetensors",
+            crate::model::INDEX_FILE,
+            "consolidated.safetensors",
+        ];
         let sharded = sharded.map(str::to_owned);
         let needed = |name: &str| is_needed(name, &sharded);
         for name in [
@@ -354,6 +483,9 @@ mod tests {
         ] {
             assert!(!needed(name), "{name}");
         }
-        assert!(is_needed("adapter_model.safetensors", &["adapter_model.safetensors".to_owned()]));
+        assert!(is_needed(
+            "adapter_model.safetensors",
+            &["adapter_model.safetensors".to_owned()]
+        ));
     }
 }

@@ -19,10 +19,14 @@ fn main() -> ! {
     // Candle's worker threads spin between operations. With few cores, this starves the other threads.
     set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
     // Without this setting, candle counts the cores in `/proc/cpuinfo` at every matrix product.
-    set_default("RAYON_NUM_THREADS", || candle_core::utils::get_num_threads().to_string());
+    set_default("RAYON_NUM_THREADS", || {
+        candle_core::utils::get_num_threads().to_string()
+    });
     keep_freed_memory();
     watchdog::survive_file_limit();
-    let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK);
+    let thread = std::thread::Builder::new()
+        .name("main".into())
+        .stack_size(STACK);
     let code = match thread.spawn(move || host::commands::main(started)) {
         // The standard library has already reported a panic.
         Ok(thread) => thread.join().unwrap_or(101),
@@ -59,7 +63,11 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
-    if memory.is_null() { watchdog::no_memory(bytes) } else { memory }
+    if memory.is_null() {
+        watchdog::no_memory(bytes)
+    } else {
+        memory
+    }
 }
 
 /// Lets the process retain freed memory for the next step. Requesting it from the system again took a third of a step's time.

@@ -107,7 +107,11 @@ struct EvalConfig {
 
 /// The sections besides `[data]`, which is that of a run, with their settings.
 pub fn sections() -> [(&'static str, &'static [Setting]); 3] {
-    [("model", ModelConfig::SETTINGS), ("train", TrainConfig::SETTINGS), ("eval", EvalConfig::SETTINGS)]
+    [
+        ("model", ModelConfig::SETTINGS),
+        ("train", TrainConfig::SETTINGS),
+        ("eval", EvalConfig::SETTINGS),
+    ]
 }
 
 #[derive(Serialize)]
@@ -161,11 +165,17 @@ pub struct Sft {
 impl Sft {
     /// Opens a run from a config file or the built-in settings; `device` overrides their device. The run will write a Hugging Face
     /// directory to `output`. It goes on from a checkpoint that an earlier process left beside `output`.
-    pub fn open(config: Option<&Path>, sets: &[String], device: Option<&str>, output: &Path) -> Result<Self> {
+    pub fn open(
+        config: Option<&Path>,
+        sets: &[String],
+        device: Option<&str>,
+        output: &Path,
+    ) -> Result<Self> {
         folder::check_new(output, "--output-dir")?;
         // A training that cannot be written at its end is lost.
         let (parent, _) = folders::split(output)?;
-        NewFolder::in_folder(&parent).with_context(|| format!("cannot write `{}`", output.display()))?;
+        NewFolder::in_folder(&parent)
+            .with_context(|| format!("cannot write `{}`", output.display()))?;
         let draft = Draft::read(config, DEFAULT, sets)?.on_device(device)?;
         draft.only(&["model", "data", "train", "eval"])?;
         let settings = Sections {
@@ -183,22 +193,38 @@ impl Sft {
         let tokenizer = settings.data.tokenizer(&files)?;
         let companions = Companions::read(&files)?;
         let train = &settings.train;
-        let dataset = settings.data.open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
+        let dataset =
+            settings
+                .data
+                .open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
         policy.check_lengths(
             settings.data.max_prompt_length,
             ("eval", settings.eval.max_completion_length),
             settings.eval.num_prompts.min(ANSWERS_AT_ONCE),
         )?;
-        let held_out =
-            if settings.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(settings.eval.num_prompts)? };
-        let adamw = AdamWConfig { weight_decay: train.weight_decay, ..AdamWConfig::default() };
+        let held_out = if settings.eval.num_prompts == 0 {
+            Vec::new()
+        } else {
+            dataset.held_out(settings.eval.num_prompts)?
+        };
+        let adamw = AdamWConfig {
+            weight_decay: train.weight_decay,
+            ..AdamWConfig::default()
+        };
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(adamw))?;
-        let schedule =
-            Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
+        let schedule = Schedule::new(
+            train.lr_scheduler_type,
+            train.learning_rate,
+            train.warmup_ratio,
+            train.max_steps,
+        )?;
         let (output, largest_step) = (output.to_owned(), 0);
         let text = toml::to_string(&settings)?;
-        let mut checkpoints = Checkpoints::of(&output, text, dataset.fingerprint(), companions.clone())?;
-        let progress = checkpoints.take_up(&policy, &mut optimizer)?.unwrap_or_default();
+        let mut checkpoints =
+            Checkpoints::of(&output, text, dataset.fingerprint(), companions.clone())?;
+        let progress = checkpoints
+            .take_up(&policy, &mut optimizer)?
+            .unwrap_or_default();
         Ok(Self {
             settings,
             policy,
@@ -218,9 +244,15 @@ impl Sft {
     /// Trains, reports to `say` line by line, and writes the model. Earlier it ends after a step, with a checkpoint, if `stop` is set.
     pub fn run(&mut self, say: impl Fn(&str), stop: &AtomicBool) -> Result<()> {
         let max_steps = self.settings.train.max_steps;
-        say(&format!("model      {} parameters", self.policy.params().element_count()));
+        say(&format!(
+            "model      {} parameters",
+            self.policy.params().element_count()
+        ));
         if self.progress.step > 0 {
-            say(&format!("resumed    after step {} of {max_steps}", self.progress.step));
+            say(&format!(
+                "resumed    after step {} of {max_steps}",
+                self.progress.step
+            ));
         }
         let mut saved = Instant::now();
         while self.progress.step < max_steps {
@@ -234,16 +266,25 @@ impl Sft {
                 break;
             }
             // The next step is taken to last as long as this one.
-            if stopped || is_late(self.settings.train.save_minutes, saved.elapsed() + begun.elapsed()) {
+            if stopped
+                || is_late(
+                    self.settings.train.save_minutes,
+                    saved.elapsed() + begun.elapsed(),
+                )
+            {
                 let outcome = self.save();
                 saved = Instant::now();
                 match outcome {
-                    Err(error) if !stopped => terminal::warn(&format!("no checkpoint after step {step}: {error:#}")),
+                    Err(error) if !stopped => {
+                        terminal::warn(&format!("no checkpoint after step {step}: {error:#}"))
+                    }
                     outcome => outcome?,
                 }
             }
             if stopped {
-                say(&format!("stopped after step {step} of {max_steps}; the same command goes on from there"));
+                say(&format!(
+                    "stopped after step {step} of {max_steps}; the same command goes on from there"
+                ));
                 return Ok(());
             }
         }
@@ -258,10 +299,13 @@ impl Sft {
     /// Reports the mean loss every 50 steps, and with the evaluation where one is due.
     fn report(&mut self, say: &impl Fn(&str)) -> Result<()> {
         let (done, every) = (self.progress.step, self.settings.eval.eval_steps);
-        let is_due = done == self.settings.train.max_steps || (every > 0 && done.is_multiple_of(every));
+        let is_due =
+            done == self.settings.train.max_steps || (every > 0 && done.is_multiple_of(every));
         if is_due || done.is_multiple_of(50) {
             let held_out = if is_due { self.accuracy()? } else { None };
-            let held_out = held_out.map_or_else(String::new, |value| format!("  held-out {:.1}%", 100.0 * value));
+            let held_out = held_out.map_or_else(String::new, |value| {
+                format!("  held-out {:.1}%", 100.0 * value)
+            });
             let loss = self.progress.loss / f64::from(self.progress.steps);
             say(&format!("step {done:>5}  loss {loss:.4}{held_out}"));
             (self.progress.loss, self.progress.steps) = (0.0, 0);
@@ -272,7 +316,8 @@ impl Sft {
     /// Writes a checkpoint. Weights that were changed by a step that was too long are an error: they would replace good ones.
     fn save(&mut self) -> Result<()> {
         self.forward(self.progress.step)?;
-        self.checkpoints.save(&self.progress, &self.policy, &self.optimizer)
+        self.checkpoints
+            .save(&self.progress, &self.policy, &self.optimizer)
     }
 
     /// One optimizer step on the mean loss over all completion tokens. Returns that loss, nats.
@@ -280,11 +325,22 @@ impl Sft {
         let (forward, seed, loss) = self.forward(step)?;
         let mut gradients = Gradients::default();
         forward.finish(&seed, None, &mut gradients)?;
-        let (rate, limit) = (self.schedule.learning_rate(step), self.settings.train.max_grad_norm);
-        self.optimizer.step(self.policy.params(), &gradients, None, rate, limit)?;
+        let (rate, limit) = (
+            self.schedule.learning_rate(step),
+            self.settings.train.max_grad_norm,
+        );
+        self.optimizer
+            .step(self.policy.params(), &gradients, None, rate, limit)?;
         if let Some(name) = self.policy.params().not_finite()? {
-            let decay = if self.settings.train.weight_decay > 0.0 { " or `train.weight_decay`" } else { "" };
-            bail!("step {} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay})", step + 1);
+            let decay = if self.settings.train.weight_decay > 0.0 {
+                " or `train.weight_decay`"
+            } else {
+                ""
+            };
+            bail!(
+                "step {} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay})",
+                step + 1
+            );
         }
         Ok(loss)
     }
@@ -292,13 +348,24 @@ impl Sft {
     /// The forward pass over the examples of `step`, the derivatives of the loss, and the loss, which is a number.
     fn forward(&mut self, step: u64) -> Result<(Forward, Vec<f32>, f64)> {
         let size = self.settings.train.per_device_train_batch_size as u64;
-        let examples = (0..size).map(|i| self.dataset.train(step * size + i)).collect::<Result<Vec<Example>>>()?;
+        let examples = (0..size)
+            .map(|i| self.dataset.train(step * size + i))
+            .collect::<Result<Vec<Example>>>()?;
         let examples: Vec<&Example> = examples.iter().collect();
-        let prompts = encode(&examples, &self.tokenizer, self.settings.data.max_prompt_length)?;
+        let prompts = encode(
+            &examples,
+            &self.tokenizer,
+            self.settings.data.max_prompt_length,
+        )?;
         let positions = self.policy.config().max_position_embeddings;
-        let target =
-            |(example, prompt): (&&Example, &Vec<u32>)| example.target_ids(&self.tokenizer, prompt.len(), positions);
-        let targets = examples.iter().zip(&prompts).map(target).collect::<Result<Vec<Vec<u32>>>>()?;
+        let target = |(example, prompt): (&&Example, &Vec<u32>)| {
+            example.target_ids(&self.tokenizer, prompt.len(), positions)
+        };
+        let targets = examples
+            .iter()
+            .zip(&prompts)
+            .map(target)
+            .collect::<Result<Vec<Vec<u32>>>>()?;
         let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
         let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
         let tokens = sequences.completion_len;
@@ -318,7 +385,10 @@ impl Sft {
                 loss -= f64::from(logps[i]) / count as f64;
             }
         }
-        ensure!(loss.is_finite(), "the loss is {loss} at step {step} (lower `train.learning_rate`)");
+        ensure!(
+            loss.is_finite(),
+            "the loss is {loss} at step {step} (lower `train.learning_rate`)"
+        );
         Ok((forward, seed, loss))
     }
 
@@ -345,7 +415,9 @@ impl Sft {
         if self.held_out.is_empty() {
             return Ok(None);
         }
-        let Sections { data, train, eval, .. } = &self.settings;
+        let Sections {
+            data, train, eval, ..
+        } = &self.settings;
         let exam = Exam {
             max_prompt_length: data.max_prompt_length,
             max_completion_length: eval.max_completion_length,
@@ -357,15 +429,29 @@ impl Sft {
             seed: train.seed,
         };
         let watchdog = Watchdog::off();
-        let mut rewards = Rewards::build(&Registry::open(&[])?, &[RewardConfig::exact_match()], CPU, &watchdog)?;
-        let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &watchdog };
+        let mut rewards = Rewards::build(
+            &Registry::open(&[])?,
+            &[RewardConfig::exact_match()],
+            CPU,
+            &watchdog,
+        )?;
+        let mut sink = WarningSink {
+            warned: &mut BTreeSet::new(),
+            watchdog: &watchdog,
+        };
         let mut grader = Grader {
             environment: None,
             rewards: &mut rewards,
             sink: &mut sink,
             right: &RightAnswer::By("exact_match".into()),
         };
-        let graded = exam::grade(&self.policy, &self.tokenizer, &mut grader, &self.held_out, &exam)?;
+        let graded = exam::grade(
+            &self.policy,
+            &self.tokenizer,
+            &mut grader,
+            &self.held_out,
+            &exam,
+        )?;
         Ok(exam::share_right(&graded))
     }
 }
@@ -379,7 +465,10 @@ fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
     let train = &settings.train;
     device::tf32::choose(None, train.dtype);
     let device = device::open(&train.device)?;
-    let (name, fresh) = match (&settings.model.config_name_or_path, &settings.model.model_name_or_path) {
+    let (name, fresh) = match (
+        &settings.model.config_name_or_path,
+        &settings.model.model_name_or_path,
+    ) {
         (Some(name), None) => (name, true),
         (None, Some(name)) => (name, false),
         _ => bail!(
@@ -387,10 +476,19 @@ fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
         ),
     };
     let files = embedded::model_files(name)?;
-    let policy = if fresh { Policy::fresh(&files, train.seed, &device)? } else { Policy::load(&files, &device)? };
+    let policy = if fresh {
+        Policy::fresh(&files, train.seed, &device)?
+    } else {
+        Policy::load(&files, &device)?
+    };
     ensure!(
         policy.adapter().is_none(),
         "`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)"
     );
-    Ok((files, policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing)))
+    Ok((
+        files,
+        policy
+            .with_dtype(train.dtype.into())
+            .with_gradient_checkpointing(train.gradient_checkpointing),
+    ))
 }

@@ -1,6 +1,9 @@
 //! One array of a batch as components read it: the original memory, or a copy in the ABI's type.
 
-#![allow(unsafe_code, reason = "elements are read at the addresses that DLPack gives")]
+#![allow(
+    unsafe_code,
+    reason = "elements are read at the addresses that DLPack gives"
+)]
 
 use std::fmt::Display;
 use std::ptr::null_mut;
@@ -12,13 +15,28 @@ use pyo3::exceptions::PyValueError;
 
 use crate::dlpack::{Lent, Place};
 
-const F64: DType = DType { bits: 64, ..DType::F32 };
-const U8: DType = DType { bits: 8, ..DType::U32 };
-const U16: DType = DType { bits: 16, ..DType::U32 };
-const U64: DType = DType { bits: 64, ..DType::U32 };
+const F64: DType = DType {
+    bits: 64,
+    ..DType::F32
+};
+const U8: DType = DType {
+    bits: 8,
+    ..DType::U32
+};
+const U16: DType = DType {
+    bits: 16,
+    ..DType::U32
+};
+const U64: DType = DType {
+    bits: 64,
+    ..DType::U32
+};
 const I8: DType = DType { code: 0, ..U8 };
 const I16: DType = DType { code: 0, ..U16 };
-const I32: DType = DType { code: 0, ..DType::U32 };
+const I32: DType = DType {
+    code: 0,
+    ..DType::U32
+};
 const I64: DType = DType { code: 0, ..U64 };
 const BOOL: DType = DType { code: 6, ..U8 };
 
@@ -37,14 +55,20 @@ impl<T> Array<T> {
             Self::Lent(lent) if lent.len() == 0 => &[],
             // SAFETY: only `lent_as` makes this, from a compact, aligned array in host memory whose elements have `T`'s bits.
             // The capsule keeps it alive, and a component's caller does not touch its arrays until the call returns.
-            Self::Lent(lent) => unsafe { std::slice::from_raw_parts(lent.address() as *const T, lent.len()) },
+            Self::Lent(lent) => unsafe {
+                std::slice::from_raw_parts(lent.address() as *const T, lent.len())
+            },
         }
     }
 
     pub(crate) fn slot(&self) -> Slot {
         let copied = !matches!(self, Self::Lent(lent) if !lent.fetched());
         let copied = if copied { size_of_val(self.get()) } else { 0 };
-        Slot { place: Place::Host, address: self.get().as_ptr() as usize, copied }
+        Slot {
+            place: Place::Host,
+            address: self.get().as_ptr() as usize,
+            copied,
+        }
     }
 }
 
@@ -58,13 +82,20 @@ pub(crate) struct Slot {
 /// Wraps `lent` without a copy, if it can be a slice of `T`; the caller ensures that its elements have `T`'s bits.
 fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
     let aligned = lent.address().is_multiple_of(align_of::<T>());
-    if lent.strides().is_none() && aligned && lent.place() == Place::Host { Ok(Array::Lent(lent)) } else { Err(lent) }
+    if lent.strides().is_none() && aligned && lent.place() == Place::Host {
+        Ok(Array::Lent(lent))
+    } else {
+        Err(lent)
+    }
 }
 
 /// Values as f32: f32 without a copy; f64, f16 and bf16 as copies.
 pub(crate) fn floats(name: &str, lent: Lent) -> PyResult<Array<f32>> {
     match lent.dtype() {
-        DType::F32 => Ok(lent_as(lent).unwrap_or_else(|lent| Array::Own(copied::<f32, _>(&lent, |value| value)))),
+        DType::F32 => {
+            Ok(lent_as(lent)
+                .unwrap_or_else(|lent| Array::Own(copied::<f32, _>(&lent, |value| value))))
+        }
         F64 => Ok(Array::Own(copied::<f64, _>(&lent, |value| value as f32))),
         DType::F16 => Ok(Array::Own(copied::<f16, _>(&lent, f16::to_f32))),
         DType::BF16 => Ok(Array::Own(copied::<bf16, _>(&lent, bf16::to_f32))),
@@ -77,9 +108,17 @@ pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
     // A nonnegative i32 has the bits of its u32.
     let signed = lent.dtype() == I32;
     let found = whole::<u32>(name, lent, "token id", |lent| {
-        if signed || lent.dtype() == DType::U32 { lent_as(lent) } else { Err(lent) }
+        if signed || lent.dtype() == DType::U32 {
+            lent_as(lent)
+        } else {
+            Err(lent)
+        }
     })?;
-    match found.get().iter().find(|id| signed && **id > i32::MAX as u32) {
+    match found
+        .get()
+        .iter()
+        .find(|id| signed && **id > i32::MAX as u32)
+    {
         Some(id) => Err(not_a(name, id.cast_signed(), "token id")),
         None => Ok(found),
     }
@@ -88,10 +127,16 @@ pub(crate) fn ids(name: &str, lent: Lent) -> PyResult<Array<u32>> {
 /// Values as zeros and ones: bytes and booleans without a copy, other integers as copies.
 pub(crate) fn bits(name: &str, lent: Lent) -> PyResult<Array<u8>> {
     let found = whole::<u8>(name, lent, "0 or 1", |lent| {
-        if [U8, I8, BOOL].contains(&lent.dtype()) { lent_as(lent) } else { Err(lent) }
+        if [U8, I8, BOOL].contains(&lent.dtype()) {
+            lent_as(lent)
+        } else {
+            Err(lent)
+        }
     })?;
     match found.get().iter().find(|bit| **bit > 1) {
-        Some(bit) => Err(PyValueError::new_err(format!("`{name}` holds {bit} (entries are 0 or 1)"))),
+        Some(bit) => Err(PyValueError::new_err(format!(
+            "`{name}` holds {bit} (entries are 0 or 1)"
+        ))),
         None => Ok(found),
     }
 }
@@ -120,7 +165,9 @@ fn whole<T: TryFrom<i64>>(
         other => return Err(wrong_type(name, other, "integers or booleans")),
     };
     let one = |value: i64| T::try_from(value).map_err(|_| not_a(name, value, kind));
-    Ok(Array::Own(values.into_iter().map(one).collect::<PyResult<_>>()?))
+    Ok(Array::Own(
+        values.into_iter().map(one).collect::<PyResult<_>>()?,
+    ))
 }
 
 fn not_a(name: &str, value: impl Display, kind: &str) -> pyo3::PyErr {
@@ -128,11 +175,18 @@ fn not_a(name: &str, value: impl Display, kind: &str) -> pyo3::PyErr {
 }
 
 fn wrong_type(name: &str, dtype: DType, right: &str) -> pyo3::PyErr {
-    PyValueError::new_err(format!("`{name}` is of type {} (it must be {right})", spelled(dtype)))
+    PyValueError::new_err(format!(
+        "`{name}` is of type {} (it must be {right})",
+        spelled(dtype)
+    ))
 }
 
 fn spelled(dtype: DType) -> String {
-    if dtype == BOOL { "bool".to_owned() } else { dtype.to_string() }
+    if dtype == BOOL {
+        "bool".to_owned()
+    } else {
+        dtype.to_string()
+    }
 }
 
 /// Copies the elements, of type `S`, in row-major order.
@@ -140,9 +194,13 @@ pub(crate) fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T
     let base = lent.address() as *const S;
     // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and of type `S`.
     let at = |offset: i64| convert(unsafe { base.offset(offset as isize).read_unaligned() });
-    let Some(strides) = lent.strides() else { return (0..lent.len() as i64).map(at).collect() };
+    let Some(strides) = lent.strides() else {
+        return (0..lent.len() as i64).map(at).collect();
+    };
     let mut values = Vec::with_capacity(lent.len());
-    walk(lent.shape(), strides, 0, &mut |offset| values.push(at(offset)));
+    walk(lent.shape(), strides, 0, &mut |offset| {
+        values.push(at(offset))
+    });
     values
 }
 
@@ -176,7 +234,11 @@ impl<T> Large<T> {
     pub(crate) fn slot(&self) -> Slot {
         match self {
             Self::Host(values, _) => values.slot(),
-            Self::Device(lent, ..) => Slot { place: lent.place(), address: lent.address(), copied: 0 },
+            Self::Device(lent, ..) => Slot {
+                place: lent.place(),
+                address: lent.address(),
+                copied: 0,
+            },
         }
     }
 
@@ -188,7 +250,9 @@ impl<T> Large<T> {
         };
         let (data, dtype, stream) = match self {
             Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
-            Self::Device(lent, dtype, stream) => (lent.address() as *const _, *dtype, *stream as *mut _),
+            Self::Device(lent, dtype, stream) => {
+                (lent.address() as *const _, *dtype, *stream as *mut _)
+            }
         };
         // SAFETY: the address holds compact elements of this shape and type, which `self` keeps alive. The lender was
         // asked to make them ready on this stream.
@@ -203,7 +267,12 @@ impl Large<f32> {
         match lent.place() {
             Place::Host => Ok(Self::Host(floats(name, lent)?, shape)),
             Place::Cuda(_) => {
-                let dtype = on_device(name, &lent, &[DType::F32, DType::F16, DType::BF16], "f32, f16 or bf16")?;
+                let dtype = on_device(
+                    name,
+                    &lent,
+                    &[DType::F32, DType::F16, DType::BF16],
+                    "f32, f16 or bf16",
+                )?;
                 Ok(Self::Device(lent, dtype, stream))
             }
         }
@@ -221,7 +290,12 @@ impl Large<u32> {
         match lent.place() {
             Place::Host => Ok(Self::Host(ids(name, lent)?, shape)),
             Place::Cuda(_) => {
-                on_device(name, &lent, &[DType::U32, I32], "u32 or i32 there; `.int()` of torch makes it so")?;
+                on_device(
+                    name,
+                    &lent,
+                    &[DType::U32, I32],
+                    "u32 or i32 there; `.int()` of torch makes it so",
+                )?;
                 Ok(Self::Device(lent, DType::U32, stream))
             }
         }
@@ -236,7 +310,9 @@ impl Large<u32> {
 fn on_device(name: &str, lent: &Lent, known: &[DType], right: &str) -> PyResult<DType> {
     if !known.contains(&lent.dtype()) {
         let (place, dtype) = (lent.place(), spelled(lent.dtype()));
-        return Err(PyValueError::new_err(format!("`{name}` on `{place}` is of type {dtype} (it must be {right})")));
+        return Err(PyValueError::new_err(format!(
+            "`{name}` on `{place}` is of type {dtype} (it must be {right})"
+        )));
     }
     if let Some(strides) = lent.strides() {
         return Err(PyValueError::new_err(format!(

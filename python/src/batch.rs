@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use capo_loader::batch_file;
 use capo_loader::{RecordedContext, sound};
 use capo_plugin::{
-    Batch as View, CompletionContext, ContextData, Dims, Inputs, OptimizerInfo, OptimizerKind, OptimizerState,
-    PromptContext, Reduction,
+    Batch as View, CompletionContext, ContextData, Dims, Inputs, OptimizerInfo, OptimizerKind,
+    OptimizerState, PromptContext, Reduction,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -91,13 +91,25 @@ impl Batch {
             ("advantages", self.advantages.slot()),
             ("logps", self.logps.slot()),
         ];
-        let optional =
-            [("old_logps", &self.old_logps), ("ref_logps", &self.ref_logps), ("entropy", &self.entropy)].into_iter();
+        let optional = [
+            ("old_logps", &self.old_logps),
+            ("ref_logps", &self.ref_logps),
+            ("entropy", &self.entropy),
+        ]
+        .into_iter();
         let optional = optional.filter_map(|(name, array)| Some((name, array.as_ref()?.slot())));
-        let losses = self.losses.iter().flat_map(|pair| ["losses", "dloss_dlogp"].into_iter().zip(pair));
+        let losses = self
+            .losses
+            .iter()
+            .flat_map(|pair| ["losses", "dloss_dlogp"].into_iter().zip(pair));
         let losses = losses.map(|(name, array)| (name, array.slot()));
-        let all = arrays.into_iter().chain(optional).chain(losses).chain(self.large());
-        all.map(|(name, slot)| (name, slot.address, slot.copied)).collect()
+        let all = arrays
+            .into_iter()
+            .chain(optional)
+            .chain(losses)
+            .chain(self.large());
+        all.map(|(name, slot)| (name, slot.address, slot.copied))
+            .collect()
     }
 
     /// Reads a batch file; returns the batch's arguments by name, and the batch.
@@ -108,22 +120,36 @@ impl Batch {
         let fields = to_fields(py, &recorded.view())?;
         if let Some(context) = &recorded.context {
             let dims = recorded.scalars.dims;
-            fields.set_item("sampler_logps", floats(py, dims, context.data.lend(0).sampler_logps())?)?;
+            fields.set_item(
+                "sampler_logps",
+                floats(py, dims, context.data.lend(0).sampler_logps())?,
+            )?;
             fields.set_item("age", context.age)?;
         }
-        Ok((Self::from_fields(&Fields(&fields), recorded.context)?, fields))
+        Ok((
+            Self::from_fields(&Fields(&fields), recorded.context)?,
+            fields,
+        ))
     }
 
     /// Writes a batch file.
     fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.must_know_optimizer("a batch file")?;
-        if let Some((name, Slot { place, .. })) = self.large().find(|(_, slot)| slot.place != Place::Host) {
+        if let Some((name, Slot { place, .. })) =
+            self.large().find(|(_, slot)| slot.place != Place::Host)
+        {
             return Err(PyValueError::new_err(format!(
                 "`{name}` lies on `{place}`, and a batch file is written from host memory (give the batch arrays on the CPU)"
             )));
         }
         let written = py.detach(|| {
-            batch_file::write(&path, &self.view(), self.context.as_ref().map(|context| (&context.data, context.age)))
+            batch_file::write(
+                &path,
+                &self.view(),
+                self.context
+                    .as_ref()
+                    .map(|context| (&context.data, context.age)),
+            )
         });
         written.map_err(|error| failed(&error))
     }
@@ -132,7 +158,11 @@ impl Batch {
 impl Batch {
     fn from_fields(fields: &Fields<'_, '_>, context: Option<RecordedContext>) -> PyResult<Self> {
         let shape @ [b, t] = fields.extents("completion_ids")?;
-        let dims = Dims { completions: b as u64, tokens: t as u64, group_size: fields.number("group_size", 1)? };
+        let dims = Dims {
+            completions: b as u64,
+            tokens: t as u64,
+            group_size: fields.number("group_size", 1)?,
+        };
         if dims.group_size == 0 || !dims.completions.is_multiple_of(dims.group_size) {
             let group_size = dims.group_size;
             return Err(PyValueError::new_err(format!(
@@ -140,29 +170,49 @@ impl Batch {
             )));
         }
         let stream = fields.number("stream", 0)?;
-        let must =
-            |name: &str| PyValueError::new_err(format!("`{name}` is missing (it is an array of shape [{b}, {t}])"));
+        let must = |name: &str| {
+            PyValueError::new_err(format!(
+                "`{name}` is missing (it is an array of shape [{b}, {t}])"
+            ))
+        };
         let zeros = |len: i64| Array::Own(vec![0.0; len as usize]);
-        let completion_mask = fields.bits("completion_mask", &shape)?.ok_or_else(|| must("completion_mask"))?;
+        let completion_mask = fields
+            .bits("completion_mask", &shape)?
+            .ok_or_else(|| must("completion_mask"))?;
         let optimizer = fields.optimizer("optimizer")?;
-        let losses = fields.floats("losses", &shape)?.zip(fields.floats("dloss_dlogp", &shape)?);
+        let losses = fields
+            .floats("losses", &shape)?
+            .zip(fields.floats("dloss_dlogp", &shape)?);
         if losses.is_none() && (fields.has("losses")? || fields.has("dloss_dlogp")?) {
-            return Err(PyValueError::new_err("`losses` and `dloss_dlogp` belong together (give both, or neither)"));
+            return Err(PyValueError::new_err(
+                "`losses` and `dloss_dlogp` belong together (give both, or neither)",
+            ));
         }
         let matrix = |name: &str| fields.large(name, &[-1, -1], stream);
         let batch = Self {
             scalars: Unborrowed(scalars(fields, dims, optimizer.unwrap_or(NO_OPTIMIZER))?),
-            completion_ids: fields.ids("completion_ids", &shape)?.ok_or_else(|| must("completion_ids"))?,
-            truncated: fields.bits("truncated", &[b])?.unwrap_or_else(|| Array::Own(vec![0; b as usize])),
+            completion_ids: fields
+                .ids("completion_ids", &shape)?
+                .ok_or_else(|| must("completion_ids"))?,
+            truncated: fields
+                .bits("truncated", &[b])?
+                .unwrap_or_else(|| Array::Own(vec![0; b as usize])),
             rewards: fields.floats("rewards", &[b])?.unwrap_or_else(|| zeros(b)),
-            advantages: fields.spread("advantages", shape, completion_mask.get())?.unwrap_or_else(|| zeros(b * t)),
+            advantages: fields
+                .spread("advantages", shape, completion_mask.get())?
+                .unwrap_or_else(|| zeros(b * t)),
             completion_mask,
-            logps: fields.floats("logps", &shape)?.ok_or_else(|| must("logps"))?,
+            logps: fields
+                .floats("logps", &shape)?
+                .ok_or_else(|| must("logps"))?,
             losses: losses.map(<[_; 2]>::from),
             old_logps: fields.floats("old_logps", &shape)?,
             ref_logps: fields.floats("ref_logps", &shape)?,
             entropy: fields.floats("entropy", &shape)?,
-            last_layer: fields.has("hidden")?.then(|| Layer::read(fields, shape, stream)).transpose()?,
+            last_layer: fields
+                .has("hidden")?
+                .then(|| Layer::read(fields, shape, stream))
+                .transpose()?,
             optimizer_state: match fields.has("exp_avg")? {
                 true => Some([matrix("weight")?, matrix("exp_avg")?, matrix("exp_avg_sq")?]),
                 false => None,
@@ -202,7 +252,10 @@ impl Batch {
     /// Names of the large arrays that are present, with their places and addresses.
     fn large(&self) -> impl Iterator<Item = (&'static str, Slot)> {
         let layer = self.last_layer.iter().flat_map(Layer::slots);
-        let state = self.optimizer_state.iter().flat_map(|state| STATE.into_iter().zip(state));
+        let state = self
+            .optimizer_state
+            .iter()
+            .flat_map(|state| STATE.into_iter().zip(state));
         layer.chain(state.map(|(name, values)| (name, values.slot())))
     }
 
@@ -212,7 +265,10 @@ impl Batch {
 
     /// B and T: the shape of an array with a number per token.
     pub(crate) fn extents(&self) -> [usize; 2] {
-        [self.dims().completions as usize, self.dims().tokens as usize]
+        [
+            self.dims().completions as usize,
+            self.dims().tokens as usize,
+        ]
     }
 
     /// `[B, T]`: 1 for tokens, 0 for padding.
@@ -238,9 +294,17 @@ impl Batch {
         view.optimizer_state = self
             .optimizer_state
             .as_ref()
-            .map(|[weight, first, second]| OptimizerState::new(weight.tensor(), first.tensor(), second.tensor()));
-        view.rollout_context = self.context.as_ref().map(|context| context.data.lend(context.age));
-        view.sampler_top_k = self.context.as_ref().and_then(|context| context.data.top_k());
+            .map(|[weight, first, second]| {
+                OptimizerState::new(weight.tensor(), first.tensor(), second.tensor())
+            });
+        view.rollout_context = self
+            .context
+            .as_ref()
+            .map(|context| context.data.lend(context.age));
+        view.sampler_top_k = self
+            .context
+            .as_ref()
+            .and_then(|context| context.data.top_k());
         view
     }
 
@@ -252,15 +316,25 @@ impl Batch {
             (Inputs::LAST_LAYER, self.last_layer.is_some()),
             (Inputs::OPTIMIZER_STATE, self.optimizer_state.is_some()),
             (Inputs::ROLLOUT_CONTEXT, self.context.is_some()),
-            (Inputs::SAMPLER_TOP_K, self.context.as_ref().is_some_and(|context| context.data.top_k > 0)),
+            (
+                Inputs::SAMPLER_TOP_K,
+                self.context
+                    .as_ref()
+                    .is_some_and(|context| context.data.top_k > 0),
+            ),
         ];
-        there.into_iter().filter(|(_, there)| *there).fold(Inputs::NONE, |held, (input, _)| held | input)
+        there
+            .into_iter()
+            .filter(|(_, there)| *there)
+            .fold(Inputs::NONE, |held, (input, _)| held | input)
     }
 
     /// Refuses a batch that lacks an input of component `id`.
     pub(crate) fn must_hold(&self, id: &str, inputs: Inputs) -> PyResult<()> {
         let held = self.held() | Inputs::ALIGNMENT;
-        let missing = INPUTS.iter().find(|(input, ..)| inputs.contains(*input) && !held.contains(*input));
+        let missing = INPUTS
+            .iter()
+            .find(|(input, ..)| inputs.contains(*input) && !held.contains(*input));
         match missing {
             None => Ok(()),
             Some((_, name, arguments)) => Err(PyValueError::new_err(format!(
@@ -289,19 +363,39 @@ const INPUTS: [(Inputs, &str, &str); 8] = [
     (Inputs::REF_LOGPS, "REF_LOGPS", "`ref_logps`"),
     (Inputs::ENTROPY, "ENTROPY", "`entropy`"),
     (Inputs::LAST_LAYER, "LAST_LAYER", "`last_layer`"),
-    (Inputs::OPTIMIZER_STATE, "OPTIMIZER_STATE", "`optimizer_state`"),
-    (Inputs::ROLLOUT_CONTEXT, "ROLLOUT_CONTEXT", "`rollout_context`"),
-    (Inputs::SAMPLER_TOP_K, "SAMPLER_TOP_K", "`rollout_context` with `sampler_topk_ids` and `sampler_topk_logps`"),
+    (
+        Inputs::OPTIMIZER_STATE,
+        "OPTIMIZER_STATE",
+        "`optimizer_state`",
+    ),
+    (
+        Inputs::ROLLOUT_CONTEXT,
+        "ROLLOUT_CONTEXT",
+        "`rollout_context`",
+    ),
+    (
+        Inputs::SAMPLER_TOP_K,
+        "SAMPLER_TOP_K",
+        "`rollout_context` with `sampler_topk_ids` and `sampler_topk_logps`",
+    ),
     // A property of the step, not of a batch: the step's measurements provide it.
     (Inputs::ALIGNMENT, "ALIGNMENT", ""),
 ];
 
 /// The names of `inputs`.
 pub(crate) fn input_names(inputs: Inputs) -> Vec<&'static str> {
-    INPUTS.iter().filter(|(input, ..)| inputs.contains(*input)).map(|(_, name, _)| *name).collect()
+    INPUTS
+        .iter()
+        .filter(|(input, ..)| inputs.contains(*input))
+        .map(|(_, name, _)| *name)
+        .collect()
 }
 
-fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyResult<View<'static>> {
+fn scalars(
+    fields: &Fields<'_, '_>,
+    dims: Dims,
+    optimizer: OptimizerInfo,
+) -> PyResult<View<'static>> {
     let mut view = View::new(dims, optimizer);
     view.step = fields.number("step", view.step)?;
     view.max_steps = fields.number("max_steps", view.max_steps)?;
@@ -314,16 +408,22 @@ fn scalars(fields: &Fields<'_, '_>, dims: Dims, optimizer: OptimizerInfo) -> PyR
     view.loss_temperature = fields.number("loss_temperature", view.loss_temperature)?;
     view.reduction = fields.named("reduction", &Reduction::NAMED, view.reduction)?;
     view.denominator = fields.named("denominator", &DENOMINATORS, view.denominator)?;
-    view.max_completion_length = fields.number("max_completion_length", view.max_completion_length)?;
+    view.max_completion_length =
+        fields.number("max_completion_length", view.max_completion_length)?;
     Ok(view)
 }
 
 /// A context with the sampler's log-probabilities only; prompts and texts are empty.
 fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedContext>> {
     let shape = [dims.completions as i64, dims.tokens as i64];
-    let Some(logps) = fields.floats("sampler_logps", &shape)? else { return Ok(None) };
-    let prompts =
-        dims.groups().enumerate().map(|(number, _)| PromptContext { ids: &[], number: number as u64, line: None });
+    let Some(logps) = fields.floats("sampler_logps", &shape)? else {
+        return Ok(None);
+    };
+    let prompts = dims.groups().enumerate().map(|(number, _)| PromptContext {
+        ids: &[],
+        number: number as u64,
+        line: None,
+    });
     let completions = (0..dims.completions as usize).map(|b| CompletionContext {
         text: "",
         spans: &[],
@@ -332,10 +432,16 @@ fn sampled(fields: &Fields<'_, '_>, dims: Dims) -> PyResult<Option<RecordedConte
     let mut data = ContextData::new(dims.tokens as usize, prompts, completions);
     if let Some(ids) = fields.ids("sampler_topk_ids", &[shape[0], shape[1], -1])? {
         let k = ids.get().len() / dims.len();
-        let Some(logps) = fields.floats("sampler_topk_logps", &[shape[0], shape[1], k as i64])? else {
-            return Err(PyValueError::new_err("`sampler_topk_ids` is there without `sampler_topk_logps` (give both)"));
+        let Some(logps) = fields.floats("sampler_topk_logps", &[shape[0], shape[1], k as i64])?
+        else {
+            return Err(PyValueError::new_err(
+                "`sampler_topk_ids` is there without `sampler_topk_logps` (give both)",
+            ));
         };
         data.set_top_k(k, ids.get().to_vec(), logps.get().to_vec());
     }
-    Ok(Some(RecordedContext { data, age: fields.number("age", 0)? }))
+    Ok(Some(RecordedContext {
+        data,
+        age: fields.number("age", 0)?,
+    }))
 }

@@ -16,17 +16,27 @@ pub(crate) struct Callback {
 
 impl Callback {
     /// Wraps `object`, the argument `name`, which must have all `members`.
-    pub(crate) fn new(name: &'static str, object: &Bound<'_, PyAny>, members: &[&str]) -> PyResult<Self> {
+    pub(crate) fn new(
+        name: &'static str,
+        object: &Bound<'_, PyAny>,
+        members: &[&str],
+    ) -> PyResult<Self> {
         for member in members {
             if !object.hasattr(*member)? {
-                let (kind, [others @ .., last]) = (object.get_type().name()?, members) else { break };
+                let (kind, [others @ .., last]) = (object.get_type().name()?, members) else {
+                    break;
+                };
                 return Err(PyTypeError::new_err(format!(
                     "`{name}` is of type `{kind}`, which has no `{member}` (it must have `{}` and `{last}`)",
                     others.join("`, `")
                 )));
             }
         }
-        Ok(Self { name, object: object.clone().unbind(), raised: OnceLock::new() })
+        Ok(Self {
+            name,
+            object: object.clone().unbind(),
+            raised: OnceLock::new(),
+        })
     }
 
     /// The error of a call in which this object was used. If the object raised an exception, that is the error's cause. An exception that
@@ -49,7 +59,11 @@ impl Callback {
     ) -> Result<T, PluginError> {
         Python::attach(|py| {
             call(self.object.bind(py)).map_err(|raised| {
-                let sentence = format!("`{}.{method}` raised {}", self.name, raised.to_string().replace('\n', " "));
+                let sentence = format!(
+                    "`{}.{method}` raised {}",
+                    self.name,
+                    raised.to_string().replace('\n', " ")
+                );
                 drop(self.raised.set(raised));
                 PluginError::failed(sentence)
             })
@@ -62,7 +76,12 @@ pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Callback::new("measure", object, &["norms", "fisher", "last_layer_kl", "measure_kl"]).map(Self)
+        Callback::new(
+            "measure",
+            object,
+            &["norms", "fisher", "last_layer_kl", "measure_kl"],
+        )
+        .map(Self)
     }
 }
 
@@ -72,7 +91,9 @@ impl Measurements for &Measure {
             let given: Vec<f64> = object.call_method0("norms")?.extract()?;
             if given.len() != norms.len() {
                 let (got, groups) = (given.len(), norms.len());
-                return Err(PyValueError::new_err(format!("it gave {got} norms for {groups} groups (one of each)")));
+                return Err(PyValueError::new_err(format!(
+                    "it gave {got} norms for {groups} groups (one of each)"
+                )));
             }
             norms.copy_from_slice(&given);
             Ok(())
@@ -80,19 +101,26 @@ impl Measurements for &Measure {
     }
 
     fn fisher(&mut self) -> Result<f64, PluginError> {
-        self.0.call("fisher", |object| object.call_method0("fisher")?.extract())
+        self.0
+            .call("fisher", |object| object.call_method0("fisher")?.extract())
     }
 
     fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
-        self.0.call("last_layer_kl", |object| object.call_method0("last_layer_kl")?.extract())
+        self.0.call("last_layer_kl", |object| {
+            object.call_method0("last_layer_kl")?.extract()
+        })
     }
 
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
-        self.0.call("measure_kl", |object| object.call_method1("measure_kl", (fraction,))?.extract())
+        self.0.call("measure_kl", |object| {
+            object.call_method1("measure_kl", (fraction,))?.extract()
+        })
     }
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
-        let cosine: Option<f64> = self.0.call("alignment", |object| object.call_method0("alignment")?.extract())?;
+        let cosine: Option<f64> = self.0.call("alignment", |object| {
+            object.call_method0("alignment")?.extract()
+        })?;
         Ok(cosine.filter(|cosine| cosine.is_finite()))
     }
 }

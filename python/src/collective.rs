@@ -17,7 +17,11 @@ pub(crate) struct Collective {
 
 impl Collective {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let callback = Callback::new("collective", object, &["rank", "size", "all_reduce_sum", "all_gather"])?;
+        let callback = Callback::new(
+            "collective",
+            object,
+            &["rank", "size", "all_reduce_sum", "all_gather"],
+        )?;
         let number = |name: &str| object.getattr(name)?.extract::<usize>();
         let (rank, size) = (number("rank")?, number("size")?);
         if rank >= size {
@@ -25,7 +29,11 @@ impl Collective {
                 "`collective` has rank {rank} of {size} (ranks count from 0 to one below `size`)"
             )));
         }
-        Ok(Self { callback, rank, size })
+        Ok(Self {
+            callback,
+            rank,
+            size,
+        })
     }
 }
 
@@ -57,7 +65,9 @@ impl Ranks for Collective {
                 return Ok(each);
             }
             let (got, size) = (each.len(), self.size);
-            Err(PyValueError::new_err(format!("it gave {got} arrays for {size} ranks (it must be one of each)")))
+            Err(PyValueError::new_err(format!(
+                "it gave {got} arrays for {size} ranks (it must be one of each)"
+            )))
         })
     }
 }

@@ -1,8 +1,8 @@
 //! A live component: the methods of every point, with Python's lock released during a call.
 
 use capo_plugin::{
-    AdvantageHandle, Completion, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError, Purpose,
-    RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
+    AdvantageHandle, Completion, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError,
+    Purpose, RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,8 +19,11 @@ use crate::numpy;
 use crate::records::Records;
 
 /// Declarations that a mask or a weight may make, by name.
-const TRAITS: [(Traits, &str); 3] =
-    [(Traits::TOKEN_WISE, "TOKEN_WISE"), (Traits::SUMS_RANKS, "SUMS_RANKS"), (Traits::NO_OPTIMIZER, "NO_OPTIMIZER")];
+const TRAITS: [(Traits, &str); 3] = [
+    (Traits::TOKEN_WISE, "TOKEN_WISE"),
+    (Traits::SUMS_RANKS, "SUMS_RANKS"),
+    (Traits::NO_OPTIMIZER, "NO_OPTIMIZER"),
+];
 
 /// A component of any point.
 pub(crate) enum Handle {
@@ -93,7 +96,11 @@ impl Component {
     #[getter]
     fn traits(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
         let declared = self.with(py, |handle| handle.traits())?;
-        Ok(TRAITS.iter().filter(|(one, _)| declared.contains(*one)).map(|(_, name)| *name).collect())
+        Ok(TRAITS
+            .iter()
+            .filter(|(one, _)| declared.contains(*one))
+            .map(|(_, name)| *name)
+            .collect())
     }
 
     /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision cannot name, and at other points.
@@ -108,7 +115,10 @@ impl Component {
     /// True for a step control that restores the optimizer's moments when nothing of a step is applied.
     #[getter]
     fn restores_moments(&self, py: Python<'_>) -> PyResult<bool> {
-        self.with(py, |handle| matches!(handle, Handle::StepControl(control) if control.restores_moments()))
+        self.with(
+            py,
+            |handle| matches!(handle, Handle::StepControl(control) if control.restores_moments()),
+        )
     }
 
     /// True if a step control wants to be called once more with what the scales of its last call left of the step.
@@ -169,7 +179,9 @@ impl Component {
         if self.weighs {
             let weights = array::floats("weights", self.per_token("weights", batch, values)?)?;
             return self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
-                Handle::Weight(weight) => weight.step_end(sink, &batch.view(), weights.get(), taken),
+                Handle::Weight(weight) => {
+                    weight.step_end(sink, &batch.view(), weights.get(), taken)
+                }
                 _ => Ok(()),
             });
         }
@@ -192,13 +204,27 @@ impl Component {
         self.check(batch)?;
         let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
         let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
-        let groups: Vec<_> = groups.iter().map(|(name, parameters)| ParameterGroup::new(name, *parameters)).collect();
-        let records = self.call_back(py, batch, None, Some(&measure.0), |handle, sink| match handle {
-            Handle::StepControl(control) => {
-                control.control(sink, &batch.view(), weights.get(), &groups, &mut measure, &mut scales)
-            }
-            _ => Ok(()),
-        })?;
+        let groups: Vec<_> = groups
+            .iter()
+            .map(|(name, parameters)| ParameterGroup::new(name, *parameters))
+            .collect();
+        let records = self.call_back(
+            py,
+            batch,
+            None,
+            Some(&measure.0),
+            |handle, sink| match handle {
+                Handle::StepControl(control) => control.control(
+                    sink,
+                    &batch.view(),
+                    weights.get(),
+                    &groups,
+                    &mut measure,
+                    &mut scales,
+                ),
+                _ => Ok(()),
+            },
+        )?;
         Ok((scales, records))
     }
 
@@ -207,7 +233,9 @@ impl Component {
         self.check(batch)?;
         let mut advantages = vec![0.0; batch.dims().len()];
         let records = self.call_on_ranks(py, batch, None, |handle, sink| match handle {
-            Handle::Advantage(advantage) => advantage.estimate(sink, &batch.view(), &mut advantages),
+            Handle::Advantage(advantage) => {
+                advantage.estimate(sink, &batch.view(), &mut advantages)
+            }
             _ => Ok(()),
         })?;
         Ok((numpy::array(py, &batch.extents(), &advantages)?, records))
@@ -220,9 +248,12 @@ impl Component {
         batch: &Batch,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyDict>)> {
         self.check(batch)?;
-        let (mut losses, mut slopes) = (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
+        let (mut losses, mut slopes) =
+            (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
         let records = self.call_on_ranks(py, batch, None, |handle, sink| match handle {
-            Handle::Objective(objective) => objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes),
+            Handle::Objective(objective) => {
+                objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes)
+            }
             _ => Ok(()),
         })?;
         let array = |values: &[f32]| numpy::array(py, &batch.extents(), values);
@@ -246,15 +277,21 @@ impl Component {
     /// State for a checkpoint.
     fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let state = self
-            .with(py, |handle| at_any_point!(handle, component => component.save()))?
+            .with(
+                py,
+                |handle| at_any_point!(handle, component => component.save()),
+            )?
             .map_err(|error| broken(&error))?;
         Ok(PyBytes::new(py, &state))
     }
 
     /// Restores a saved state.
     fn load(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-        self.with(py, |handle| at_any_point!(handle, component => component.load(state)))?
-            .map_err(|error| broken(&error))
+        self.with(
+            py,
+            |handle| at_any_point!(handle, component => component.load(state)),
+        )?
+        .map_err(|error| broken(&error))
     }
 }
 
@@ -263,21 +300,38 @@ impl Component {
         let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
         let reads_optimizer = match handle {
             Handle::Mask(_) | Handle::Weight(_) => !handle.traits().contains(Traits::NO_OPTIMIZER),
-            Handle::StepControl(_) => inputs.contains(Inputs::LAST_LAYER) || inputs.contains(Inputs::OPTIMIZER_STATE),
+            Handle::StepControl(_) => {
+                inputs.contains(Inputs::LAST_LAYER) || inputs.contains(Inputs::OPTIMIZER_STATE)
+            }
             _ => false,
         };
-        Self { id: id.to_owned(), inputs, weighs, reads_optimizer, handle: Lock::new(handle) }
+        Self {
+            id: id.to_owned(),
+            inputs,
+            weighs,
+            reads_optimizer,
+            handle: Lock::new(handle),
+        }
     }
 
     /// Result of `work` with the component, after the calls that run.
-    pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Handle) -> R + Send) -> PyResult<R> {
-        self.handle.with(py, &format!("component `{}`", self.id), work)
+    pub(crate) fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Handle) -> R + Send,
+    ) -> PyResult<R> {
+        self.handle
+            .with(py, &format!("component `{}`", self.id), work)
     }
 
     /// Refuses a batch that lacks what the component reads.
     pub(crate) fn check(&self, batch: &Batch) -> PyResult<()> {
         batch.must_hold(&self.id, self.inputs)?;
-        if self.reads_optimizer { batch.must_know_optimizer(&format!("component `{}`", self.id)) } else { Ok(()) }
+        if self.reads_optimizer {
+            batch.must_know_optimizer(&format!("component `{}`", self.id))
+        } else {
+            Ok(())
+        }
     }
 
     /// Runs one call with the context of the batch's rollout; the object `collective` connects it to other ranks. Returns the reports.
@@ -314,9 +368,15 @@ impl Component {
 
     /// The remaining tokens: `keep`, or all tokens of the completions.
     fn left(&self, batch: &Batch, keep: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u8>> {
-        let Some(keep) = keep else { return Ok(batch.completion_mask().to_vec()) };
+        let Some(keep) = keep else {
+            return Ok(batch.completion_mask().to_vec());
+        };
         let keep = array::bits("keep", self.per_token("keep", batch, keep)?)?;
-        let outside = keep.get().iter().zip(batch.completion_mask()).position(|(keep, mask)| keep > mask);
+        let outside = keep
+            .get()
+            .iter()
+            .zip(batch.completion_mask())
+            .position(|(keep, mask)| keep > mask);
         if let Some(at) = outside {
             let tokens = batch.dims().tokens as usize;
             let (completion, token) = (at / tokens, at % tokens);
@@ -370,7 +430,11 @@ impl RolloutArguments {
             completion
         });
         let mut rollout = Rollout::new(completions.collect());
-        rollout.purpose = if self.evaluation { Purpose::EVALUATION } else { Purpose::TRAINING };
+        rollout.purpose = if self.evaluation {
+            Purpose::EVALUATION
+        } else {
+            Purpose::TRAINING
+        };
         rollout.step = self.step;
         rollout.max_steps = self.max_steps;
         rollout.seed = self.seed;

@@ -17,7 +17,12 @@ use crate::records::Records;
 type Said<'py> = (Bound<'py, PyDict>, f64);
 
 /// The tokens that are left, their weights, and what each mask and each weight did, in order.
-type Decided<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Vec<Said<'py>>, Vec<Said<'py>>);
+type Decided<'py> = (
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Vec<Said<'py>>,
+    Vec<Said<'py>>,
+);
 
 /// Applies `masks` in order and then `weights` in order to `batch`, as a step of `host` does. The object `collective` connects them to other
 /// ranks.
@@ -33,7 +38,10 @@ pub(crate) fn decide<'py>(
     let masks: Vec<&Component> = masks.iter().map(Py::get).collect();
     let weights: Vec<&Component> = weights.iter().map(Py::get).collect();
     // Before the first call, so that a refusal leaves no component in the middle of a step.
-    masks.iter().chain(&weights).try_for_each(|component| component.check(batch))?;
+    masks
+        .iter()
+        .chain(&weights)
+        .try_for_each(|component| component.check(batch))?;
     let mut decision = Decision::of(batch.completion_mask().to_vec());
     let tokens = decision.tokens().max(1) as f64;
     let mut of_masks = Vec::with_capacity(masks.len());
@@ -45,11 +53,19 @@ pub(crate) fn decide<'py>(
     let mut of_weights = Vec::with_capacity(weights.len());
     for component in weights {
         let told = one(py, batch, component, ranks.as_ref(), &mut decision)?;
-        of_weights.push((told, decision.factors.last().map_or(0.0, |weight| weight.mean())));
+        of_weights.push((
+            told,
+            decision.factors.last().map_or(0.0, |weight| weight.mean()),
+        ));
     }
     let shape = batch.extents();
     let keep = numpy::array(py, &shape, &decision.token_mask)?;
-    Ok((keep, numpy::array(py, &shape, &decision.token_weights)?, of_masks, of_weights))
+    Ok((
+        keep,
+        numpy::array(py, &shape, &decision.token_weights)?,
+        of_masks,
+        of_weights,
+    ))
 }
 
 /// Applies the next mask or weight. Returns its reports.
@@ -70,7 +86,12 @@ fn one<'py>(
     records
 }
 
-fn apply(handle: &mut Handle, records: &mut Records<'_>, batch: &Batch, decision: &mut Decision) -> Result<()> {
+fn apply(
+    handle: &mut Handle,
+    records: &mut Records<'_>,
+    batch: &Batch,
+    decision: &mut Decision,
+) -> Result<()> {
     match handle {
         Handle::Mask(mask) => mask::apply_one(mask, records, &batch.view(), decision),
         Handle::Weight(weight) => weight::apply_one(weight, records, &batch.view(), decision),

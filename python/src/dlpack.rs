@@ -1,6 +1,9 @@
 //! Arrays of other libraries, borrowed through DLPack without a copy for as long as their capsule is held.
 
-#![allow(unsafe_code, reason = "DLPack hands over addresses; its protocol says what lies there")]
+#![allow(
+    unsafe_code,
+    reason = "DLPack hands over addresses; its protocol says what lies there"
+)]
 
 use std::ffi::{CStr, c_void};
 
@@ -98,21 +101,45 @@ impl Lent {
         for method in ["cpu", "get"] {
             if object.hasattr(method)? {
                 let fetched = Self::new(name, &object.call_method0(method)?, 0)?;
-                return Ok(Self { fetched: true, ..fetched });
+                return Ok(Self {
+                    fetched: true,
+                    ..fetched
+                });
             }
         }
         let arguments = PyDict::new(object.py());
         arguments.set_item("dl_device", (CPU, 0))?;
-        let fetched = Self::of(name, object, &capsule(name, object, &arguments)?, Place::Host)?;
-        Ok(Self { fetched: true, ..fetched })
+        let fetched = Self::of(
+            name,
+            object,
+            &capsule(name, object, &arguments)?,
+            Place::Host,
+        )?;
+        Ok(Self {
+            fetched: true,
+            ..fetched
+        })
     }
 
-    fn of(name: &str, lender: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>, place: Place) -> PyResult<Self> {
-        let refused =
-            |what: &str| PyValueError::new_err(format!("`{name}` {what} (give a torch, numpy, cupy or jax array)"));
-        let capsule = object.cast::<PyCapsule>().map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
+    fn of(
+        name: &str,
+        lender: &Bound<'_, PyAny>,
+        object: &Bound<'_, PyAny>,
+        place: Place,
+    ) -> PyResult<Self> {
+        let refused = |what: &str| {
+            PyValueError::new_err(format!(
+                "`{name}` {what} (give a torch, numpy, cupy or jax array)"
+            ))
+        };
+        let capsule = object
+            .cast::<PyCapsule>()
+            .map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
         let tensor: *const DlTensor = if capsule.is_valid_checked(Some(VERSIONED)) {
-            let versioned = capsule.pointer_checked(Some(VERSIONED))?.cast::<Versioned>().as_ptr();
+            let versioned = capsule
+                .pointer_checked(Some(VERSIONED))?
+                .cast::<Versioned>()
+                .as_ptr();
             // SAFETY: a capsule with this name holds such a structure; its first members are the same in all versions.
             if unsafe { (*versioned).version[0] } > VERSION.0 {
                 return Err(refused("speaks a newer DLPack than 1"));
@@ -130,13 +157,20 @@ impl Lent {
             let tensor = &*tensor;
             let ndim = usize::try_from(tensor.ndim).unwrap_or_default();
             let list = |values: *const i64| {
-                (ndim > 0 && !values.is_null()).then(|| std::slice::from_raw_parts(values, ndim).to_vec())
+                (ndim > 0 && !values.is_null())
+                    .then(|| std::slice::from_raw_parts(values, ndim).to_vec())
             };
-            (tensor, list(tensor.shape).unwrap_or_default(), list(tensor.strides))
+            (
+                tensor,
+                list(tensor.shape).unwrap_or_default(),
+                list(tensor.strides),
+            )
         };
         let lies_there = match place {
             Place::Host => [CPU, CUDA_HOST].contains(&tensor.device),
-            Place::Cuda(number) => [CUDA, CUDA_MANAGED].contains(&tensor.device) && tensor.device_id == number,
+            Place::Cuda(number) => {
+                [CUDA, CUDA_MANAGED].contains(&tensor.device) && tensor.device_id == number
+            }
         };
         if !lies_there {
             let (device, number) = (tensor.device, tensor.device_id);
@@ -197,7 +231,11 @@ impl Lent {
 /// True if torch has freed the memory of `lender`. A view with an offset then has a small address instead of a null one.
 fn freed(lender: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(lender.hasattr("untyped_storage")?
-        && lender.call_method0("untyped_storage")?.call_method0("nbytes")?.extract::<usize>()? == 0)
+        && lender
+            .call_method0("untyped_storage")?
+            .call_method0("nbytes")?
+            .extract::<usize>()?
+            == 0)
 }
 
 /// Location of `object`.
@@ -219,20 +257,27 @@ fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
 }
 
 /// The capsule of `object.__dlpack__`, in the newest version that both sides support.
-fn capsule<'py>(name: &str, object: &Bound<'py, PyAny>, arguments: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+fn capsule<'py>(
+    name: &str,
+    object: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let newest = arguments.copy()?;
     newest.set_item("max_version", VERSION)?;
-    let lent = object.call_method("__dlpack__", (), Some(&newest)).or_else(|error| {
-        // Libraries older than DLPack 1 do not know the argument.
-        if error.is_instance_of::<PyTypeError>(py) {
-            object.call_method("__dlpack__", (), Some(arguments))
-        } else {
-            Err(error)
-        }
-    });
+    let lent = object
+        .call_method("__dlpack__", (), Some(&newest))
+        .or_else(|error| {
+            // Libraries older than DLPack 1 do not know the argument.
+            if error.is_instance_of::<PyTypeError>(py) {
+                object.call_method("__dlpack__", (), Some(arguments))
+            } else {
+                Err(error)
+            }
+        });
     lent.map_err(|error| {
-        let refused = PyValueError::new_err(format!("`{name}` cannot be lent: {}", error.value(py)));
+        let refused =
+            PyValueError::new_err(format!("`{name}` cannot be lent: {}", error.value(py)));
         refused.set_cause(py, Some(error));
         refused
     })

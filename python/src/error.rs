@@ -13,13 +13,27 @@ create_exception!(
     PyException,
     "A plugin, a component or a file is not as it must be; the sentence says what to do."
 );
-create_exception!(capo_rl, CapoWarning, PyUserWarning, "What a component has to say to the person who trains.");
+create_exception!(
+    capo_rl,
+    CapoWarning,
+    PyUserWarning,
+    "What a component has to say to the person who trains."
+);
 
 /// A failure of the loader, with its causes.
 pub(crate) fn failed(error: &anyhow::Error) -> PyErr {
-    let sentence = error.chain().map(terminal::cause).collect::<Vec<_>>().join(": ");
-    let missing = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-    if missing.into_iter().any(|error| error.kind() == ErrorKind::NotFound) {
+    let sentence = error
+        .chain()
+        .map(terminal::cause)
+        .collect::<Vec<_>>()
+        .join(": ");
+    let missing = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    if missing
+        .into_iter()
+        .any(|error| error.kind() == ErrorKind::NotFound)
+    {
         return PyFileNotFoundError::new_err(sentence);
     }
     CapoError::new_err(sentence)

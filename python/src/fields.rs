@@ -10,8 +10,10 @@ use crate::array::{self, Array, Large};
 use crate::dlpack::Lent;
 
 /// Names of the values of `denominator`.
-pub(crate) const DENOMINATORS: [(&str, Denominator); 2] =
-    [("kept", Denominator::KEPT), ("original", Denominator::ORIGINAL)];
+pub(crate) const DENOMINATORS: [(&str, Denominator); 2] = [
+    ("kept", Denominator::KEPT),
+    ("original", Denominator::ORIGINAL),
+];
 
 /// Arguments by name; `None` counts as absent.
 pub(crate) struct Fields<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);
@@ -26,7 +28,8 @@ impl<'py> Fields<'_, 'py> {
     }
 
     fn must(&self, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.get(name)?.ok_or_else(|| PyTypeError::new_err(format!("`{name}` is missing (it is an array)")))
+        self.get(name)?
+            .ok_or_else(|| PyTypeError::new_err(format!("`{name}` is missing (it is an array)")))
     }
 
     /// A number; `default` if absent.
@@ -35,7 +38,9 @@ impl<'py> Fields<'_, 'py> {
         name: &str,
         default: T,
     ) -> PyResult<T> {
-        let Some(value) = self.get(name)? else { return Ok(default) };
+        let Some(value) = self.get(name)? else {
+            return Ok(default);
+        };
         value.extract().map_err(|error: PyErr| {
             let text = format!("`{name}` is {value}: {}", error.value(value.py()));
             PyErr::from_type(error.get_type(value.py()), text)
@@ -43,12 +48,22 @@ impl<'py> Fields<'_, 'py> {
     }
 
     /// One of `known` by its name; `default` if absent.
-    pub(crate) fn named<T: Copy>(&self, name: &str, known: &[(&str, T)], default: T) -> PyResult<T> {
-        let Some(value) = self.get(name)? else { return Ok(default) };
+    pub(crate) fn named<T: Copy>(
+        &self,
+        name: &str,
+        known: &[(&str, T)],
+        default: T,
+    ) -> PyResult<T> {
+        let Some(value) = self.get(name)? else {
+            return Ok(default);
+        };
         let typed: String = value.extract()?;
         match known.iter().find(|(known, _)| *known == typed) {
             Some((_, found)) => Ok(*found),
-            None => Err(PyValueError::new_err(format!("`{name}` is `{typed}` ({})", known_names(&typed, known)))),
+            None => Err(PyValueError::new_err(format!(
+                "`{name}` is `{typed}` ({})",
+                known_names(&typed, known)
+            ))),
         }
     }
 
@@ -63,31 +78,49 @@ impl<'py> Fields<'_, 'py> {
     }
 
     pub(crate) fn bits(&self, name: &str, shape: &[i64]) -> PyResult<Option<Array<u8>>> {
-        self.on_host(name, shape)?.map(|lent| array::bits(name, lent)).transpose()
+        self.on_host(name, shape)?
+            .map(|lent| array::bits(name, lent))
+            .transpose()
     }
 
     pub(crate) fn ids(&self, name: &str, shape: &[i64]) -> PyResult<Option<Array<u32>>> {
-        self.on_host(name, shape)?.map(|lent| array::ids(name, lent)).transpose()
+        self.on_host(name, shape)?
+            .map(|lent| array::ids(name, lent))
+            .transpose()
     }
 
     pub(crate) fn floats(&self, name: &str, shape: &[i64]) -> PyResult<Option<Array<f32>>> {
-        self.on_host(name, shape)?.map(|lent| array::floats(name, lent)).transpose()
+        self.on_host(name, shape)?
+            .map(|lent| array::floats(name, lent))
+            .transpose()
     }
 
     /// `[B, T]`: numbers per token. A number per completion is copied to all of its tokens, with 0 on padding.
-    pub(crate) fn spread(&self, name: &str, shape: [i64; 2], mask: &[u8]) -> PyResult<Option<Array<f32>>> {
-        let Some(value) = self.get(name)? else { return Ok(None) };
+    pub(crate) fn spread(
+        &self,
+        name: &str,
+        shape: [i64; 2],
+        mask: &[u8],
+    ) -> PyResult<Option<Array<f32>>> {
+        let Some(value) = self.get(name)? else {
+            return Ok(None);
+        };
         let lent = Lent::on_host(name, &value)?;
         if *lent.shape() != shape[..1] {
             return self.floats(name, &shape);
         }
         let (values, tokens) = (array::floats(name, lent)?, shape[1] as usize);
-        let spread = mask.iter().enumerate().map(|(i, &mask)| f32::from(mask) * values.get()[i / tokens]);
+        let spread = mask
+            .iter()
+            .enumerate()
+            .map(|(i, &mask)| f32::from(mask) * values.get()[i / tokens]);
         Ok(Some(Array::Own(spread.collect())))
     }
 
     fn on_host(&self, name: &str, shape: &[i64]) -> PyResult<Option<Lent>> {
-        let Some(value) = self.get(name)? else { return Ok(None) };
+        let Some(value) = self.get(name)? else {
+            return Ok(None);
+        };
         let lent = Lent::on_host(name, &value)?;
         shaped(name, lent.shape(), shape)?;
         Ok(Some(lent))
@@ -109,18 +142,28 @@ impl<'py> Fields<'_, 'py> {
 
     /// The coming step's own learning rate, where the optimizer `name` gives it.
     pub(crate) fn step_learning_rate(&self, name: &str) -> PyResult<Option<f64>> {
-        let Some(value) = self.get(name)? else { return Ok(None) };
+        let Some(value) = self.get(name)? else {
+            return Ok(None);
+        };
         let own = Fields(value.cast::<PyDict>()?);
         let is_given = own.has("step_learning_rate")?;
-        is_given.then(|| own.number("step_learning_rate", 0.0)).transpose()
+        is_given
+            .then(|| own.number("step_learning_rate", 0.0))
+            .transpose()
     }
 
     /// The optimizer at the coming step.
     pub(crate) fn optimizer(&self, name: &str) -> PyResult<Option<OptimizerInfo>> {
-        let Some(value) = self.get(name)? else { return Ok(None) };
+        let Some(value) = self.get(name)? else {
+            return Ok(None);
+        };
         let own = Fields(value.cast::<PyDict>()?);
         let kind = own.named("kind", &OPTIMIZERS, OptimizerKind::ADAMW)?;
-        let [beta1, beta2, eps] = if kind == OptimizerKind::SGD { [0.0; 3] } else { [0.9, 0.999, 1e-8] };
+        let [beta1, beta2, eps] = if kind == OptimizerKind::SGD {
+            [0.0; 3]
+        } else {
+            [0.9, 0.999, 1e-8]
+        };
         Ok(Some(OptimizerInfo {
             kind,
             learning_rate: own.number("learning_rate", 0.0)?,
@@ -136,13 +179,24 @@ impl<'py> Fields<'_, 'py> {
 
 fn shaped(name: &str, shape: &[i64], expected: &[i64]) -> PyResult<()> {
     let fits = shape.len() == expected.len()
-        && shape.iter().zip(expected).all(|(have, want)| have == want || *want == -1 && *have > 0);
+        && shape
+            .iter()
+            .zip(expected)
+            .all(|(have, want)| have == want || *want == -1 && *have > 0);
     if fits {
         return Ok(());
     }
-    let extent = |extent: &i64| if *extent == -1 { "any".to_owned() } else { extent.to_string() };
+    let extent = |extent: &i64| {
+        if *extent == -1 {
+            "any".to_owned()
+        } else {
+            extent.to_string()
+        }
+    };
     let wanted = expected.iter().map(extent).collect::<Vec<_>>().join(", ");
-    Err(PyValueError::new_err(format!("`{name}` has shape {shape:?} (it must be [{wanted}])")))
+    Err(PyValueError::new_err(format!(
+        "`{name}` has shape {shape:?} (it must be [{wanted}])"
+    )))
 }
 
 fn known_names<T>(typed: &str, known: &[(&str, T)]) -> String {

@@ -32,7 +32,8 @@ impl Layer {
     /// Reads the fields for the extents B and T.
     pub(crate) fn read(fields: &Fields<'_, '_>, [b, t]: [i64; 2], stream: u64) -> PyResult<Self> {
         if !fields.has("vocab_size")? {
-            let sentence = "`vocab_size` is missing (it is the number of tokens that the model knows)";
+            let sentence =
+                "`vocab_size` is missing (it is the number of tokens that the model knows)";
             return Err(PyTypeError::new_err(sentence));
         }
         let vocab_size = fields.number("vocab_size", 0)?;

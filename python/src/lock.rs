@@ -22,7 +22,11 @@ struct Inside<'a>(&'a AtomicUsize);
 
 impl<T: Send> Lock<T> {
     pub(crate) const fn new(inner: T) -> Self {
-        Self { inner: Mutex::new(inner), process: AtomicU32::new(0), inside: AtomicUsize::new(0) }
+        Self {
+            inner: Mutex::new(inner),
+            process: AtomicU32::new(0),
+            inside: AtomicUsize::new(0),
+        }
     }
 
     /// Result of `work`, after the calls of other threads; `what` names the value in errors.
@@ -53,7 +57,10 @@ impl<T: Send> Lock<T> {
         }
         let own = process::id();
         let before = self.process.load(Ordering::Relaxed);
-        if before != own && before != 0 && matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock)) {
+        if before != own
+            && before != 0
+            && matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
+        {
             return Err(CapoError::new_err(format!(
                 "{what} was in a call of another thread when this process was forked, which never ends here (make it in the new process, or start that with `spawn`)"
             )));

@@ -1,6 +1,9 @@
 //! numpy arrays for results, and the values of arrays that callbacks return.
 
-#![allow(unsafe_code, reason = "arrays are filled at the addresses that they give")]
+#![allow(
+    unsafe_code,
+    reason = "arrays are filled at the addresses that they give"
+)]
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,13 +41,24 @@ elements! {
 /// # Panics
 ///
 /// When `shape` does not multiply to `values.len()`.
-pub(crate) fn array<'py, T: Element>(py: Python<'py>, shape: &[usize], values: &[T]) -> PyResult<Bound<'py, PyAny>> {
-    let array = py.import("numpy")?.call_method1("empty", (shape.to_vec(), T::NAME))?;
+pub(crate) fn array<'py, T: Element>(
+    py: Python<'py>,
+    shape: &[usize],
+    values: &[T],
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = py
+        .import("numpy")?
+        .call_method1("empty", (shape.to_vec(), T::NAME))?;
     let lent = Lent::on_host("array", &array)?;
     assert_eq!(lent.len(), values.len(), "an array of shape {shape:?}");
-    assert!(lent.strides().is_none() && lent.dtype().bits as usize == 8 * size_of::<T>(), "what `empty` makes");
+    assert!(
+        lent.strides().is_none() && lent.dtype().bits as usize == 8 * size_of::<T>(),
+        "what `empty` makes"
+    );
     // SAFETY: the new array is compact, has this type and number of elements, and is not shared yet.
-    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), lent.address() as *mut T, values.len()) };
+    unsafe {
+        std::ptr::copy_nonoverlapping(values.as_ptr(), lent.address() as *mut T, values.len())
+    };
     Ok(array)
 }
 

@@ -22,15 +22,22 @@ pub(crate) struct Records<'a> {
 
 impl Sink for Records<'_> {
     fn record(&mut self, component: &str, name: &str, value: f64) {
-        self.outcome.numbers.insert(format!("{component}/{name}"), value);
+        self.outcome
+            .numbers
+            .insert(format!("{component}/{name}"), value);
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        self.outcome.tokens.insert(format!("{component}/{name}"), values.to_vec());
+        self.outcome
+            .tokens
+            .insert(format!("{component}/{name}"), values.to_vec());
     }
 
     fn warn(&mut self, component: &str, text: &str) {
-        self.warnings.push(format!("component `{component}`: {}", text.replace('\0', "")));
+        self.warnings.push(format!(
+            "component `{component}`: {}",
+            text.replace('\0', "")
+        ));
     }
 
     fn ranks(&self) -> Option<&dyn Ranks> {
@@ -41,13 +48,25 @@ impl Sink for Records<'_> {
 impl<'a> Records<'a> {
     /// Empty records of a call on one of several ranks.
     pub(crate) fn on(ranks: Option<&'a Collective>) -> Self {
-        Self { ranks, ..Self::default() }
+        Self {
+            ranks,
+            ..Self::default()
+        }
     }
 
     /// Records as a dict with keys `component/name`; arrays have this shape. Warnings become Python warnings.
-    pub(crate) fn to_dict<'py>(&self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn to_dict<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &[usize],
+    ) -> PyResult<Bound<'py, PyDict>> {
         for sentence in &self.warnings {
-            PyErr::warn(py, &py.get_type::<CapoWarning>(), &CString::new(sentence.as_str())?, 2)?;
+            PyErr::warn(
+                py,
+                &py.get_type::<CapoWarning>(),
+                &CString::new(sentence.as_str())?,
+                2,
+            )?;
         }
         let dict = PyDict::new(py);
         add(&dict, shape, &self.outcome)?;
@@ -60,5 +79,8 @@ pub(crate) fn add(dict: &Bound<'_, PyDict>, shape: &[usize], outcome: &Outcome) 
     for (name, values) in &outcome.tokens {
         dict.set_item(name, numpy::array(dict.py(), shape, values)?)?;
     }
-    outcome.numbers.iter().try_for_each(|(name, value)| dict.set_item(name, value))
+    outcome
+        .numbers
+        .iter()
+        .try_for_each(|(name, value)| dict.set_item(name, value))
 }

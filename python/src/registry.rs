@@ -30,30 +30,44 @@ impl Registry {
     /// Opens the plugins `names`, or without names the plugins that came with this package.
     #[new]
     fn new(py: Python<'_>, names: Vec<PathBuf>, unsafe_path: bool) -> PyResult<Self> {
-        let trust = Trust { unsafe_path, known: None };
-        let opened = OPEN.with(py, "the opening of plugins", |known| open(known, names, &trust))?;
+        let trust = Trust {
+            unsafe_path,
+            known: None,
+        };
+        let opened = OPEN.with(py, "the opening of plugins", |known| {
+            open(known, names, &trust)
+        })?;
         opened.map(Self).map_err(|error| failed(&error))
     }
 
     /// The available components and recipes, as lines for users.
     fn lines(&self, verbose: bool) -> Vec<String> {
-        listing::lines(&self.0, verbose).iter().map(|line| escape(line).into_owned()).collect()
+        listing::lines(&self.0, verbose)
+            .iter()
+            .map(|line| escape(line).into_owned())
+            .collect()
     }
 
     /// One line per plugin: its file and the file's hash.
     fn pins(&self) -> Vec<String> {
-        listing::pins(&self.0).iter().map(|line| escape(line).into_owned()).collect()
+        listing::pins(&self.0)
+            .iter()
+            .map(|line| escape(line).into_owned())
+            .collect()
     }
 
     /// The available components and recipes, as JSON.
     fn json(&self) -> String {
-        escape(&listing::json(&self.0, "capo_rl", env!("CARGO_PKG_VERSION")).to_string()).into_owned()
+        escape(&listing::json(&self.0, "capo_rl", env!("CARGO_PKG_VERSION")).to_string())
+            .into_owned()
     }
 
     /// The component `id` of the point `point`, with its keys as JSON.
     fn component(&self, py: Python<'_>, point: &str, id: &str, keys: &str) -> PyResult<Component> {
         let config = config(id, keys)?;
-        let handle = py.detach(|| self.build(point, &config)).map_err(|error| failed(&error))?;
+        let handle = py
+            .detach(|| self.build(point, &config))
+            .map_err(|error| failed(&error))?;
         Ok(Component::new(id, handle))
     }
 }
@@ -61,9 +75,15 @@ impl Registry {
 /// The component `id` with its keys as JSON.
 fn config(id: &str, keys: &str) -> PyResult<ComponentConfig> {
     let table = serde_json::from_str(keys).map_err(|error| {
-        PyValueError::new_err(format!("the keys of `{id}` are no table of TOML: {}", plain::toml(&error)))
+        PyValueError::new_err(format!(
+            "the keys of `{id}` are no table of TOML: {}",
+            plain::toml(&error)
+        ))
     })?;
-    Ok(ComponentConfig { id: id.to_owned(), table })
+    Ok(ComponentConfig {
+        id: id.to_owned(),
+        table,
+    })
 }
 
 impl Registry {
@@ -86,16 +106,26 @@ fn open(
     names: Vec<PathBuf>,
     trust: &Trust,
 ) -> Result<Arc<registry::Registry>> {
-    let names = if names.is_empty() { find::carried() } else { names };
+    let names = if names.is_empty() {
+        find::carried()
+    } else {
+        names
+    };
     ensure!(
         !names.is_empty(),
         "this installation of `capo_rl` carries no plugins (install its wheel, or name a `plugin`)"
     );
-    let files = names.iter().map(|name| trust.check(name)).collect::<Result<Vec<_>>>()?;
+    let files = names
+        .iter()
+        .map(|name| trust.check(name))
+        .collect::<Result<Vec<_>>>()?;
     let same = |known: &&Arc<registry::Registry>| {
         let plugins = known.plugins();
         plugins.len() == files.len()
-            && plugins.iter().zip(&files).all(|(one, file)| one.path == file.path && one.sha256 == file.sha256)
+            && plugins
+                .iter()
+                .zip(&files)
+                .all(|(one, file)| one.path == file.path && one.sha256 == file.sha256)
     };
     if let Some(known) = open.iter().find(same) {
         return Ok(Arc::clone(known));

@@ -33,11 +33,24 @@ pub(crate) fn replay<'py>(
 ) -> PyResult<Vec<(Bound<'py, PyDict>, String)>> {
     let Some((_, dtype)) = Dtype::NAMES.into_iter().find(|(name, _)| *name == dtype) else {
         let known = Dtype::NAMES.map(|(name, _)| name).join("`, `");
-        return Err(PyValueError::new_err(format!("`dtype` is `{dtype}` (known: `{known}`)")));
+        return Err(PyValueError::new_err(format!(
+            "`dtype` is `{dtype}` (known: `{known}`)"
+        )));
     };
-    let steps = py.detach(|| run(registry, &batches, config.as_deref(), (device, dtype), out.as_deref()));
+    let steps = py.detach(|| {
+        run(
+            registry,
+            &batches,
+            config.as_deref(),
+            (device, dtype),
+            out.as_deref(),
+        )
+    });
     let steps = steps.map_err(|error| failed(&error))?;
-    steps.into_iter().map(|(shape, outcome, line)| Ok((to_dict(py, &shape, &outcome)?, line))).collect()
+    steps
+        .into_iter()
+        .map(|(shape, outcome, line)| Ok((to_dict(py, &shape, &outcome)?, line)))
+        .collect()
 }
 
 fn run(
@@ -57,20 +70,37 @@ fn run(
     };
     let table = tables::parse(&text, &origin)?;
     let masks = registry.create_all(&tables::components(&table, "mask", &origin)?, &watchdog)?;
-    let weights = registry.create_all(&tables::components(&table, "weight", &origin)?, &watchdog)?;
+    let weights =
+        registry.create_all(&tables::components(&table, "weight", &origin)?, &watchdog)?;
     let device = Device::open(device, dtype)?;
     let mut steps = Vec::with_capacity(batches.len());
     let mut take = |replayed: Replayed<'_>| {
         let (dims, line) = (replayed.batch.scalars.dims, replayed.to_string());
-        steps.push(([dims.completions as usize, dims.tokens as usize], replayed.outcome, line));
+        steps.push((
+            [dims.completions as usize, dims.tokens as usize],
+            replayed.outcome,
+            line,
+        ));
     };
     let (mut deciders, optimizer) = (Deciders { masks, weights }, OptimizerSettings::default());
-    replay_files(&mut deciders, &watchdog, batches, &optimizer, device.as_ref(), out, &mut take)?;
+    replay_files(
+        &mut deciders,
+        &watchdog,
+        batches,
+        &optimizer,
+        device.as_ref(),
+        out,
+        &mut take,
+    )?;
     Ok(steps)
 }
 
 /// The outcome as a dict, with the names that `host replay` writes.
-fn to_dict<'py>(py: Python<'py>, shape: &[usize], outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+fn to_dict<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+    outcome: &Outcome,
+) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("keep", numpy::array(py, shape, &outcome.keep)?)?;
     if let Some(weights) = &outcome.weights {

@@ -8,7 +8,10 @@ use crate::names;
 
 /// The workspace's folder.
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package lies in the workspace")
+        .to_owned()
 }
 
 /// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run. On a machine without the sources,
@@ -26,8 +29,19 @@ pub fn folder() -> &'static Path {
             return folder;
         }
         // Built with the tests, so that dependencies keep the features that `cargo test` has already built them with.
-        cargo(&manifest, &target(), &["--workspace", "--lib", "--bins", "--tests", "--profile", profile])
-            .expect("the workspace builds");
+        cargo(
+            &manifest,
+            &target(),
+            &[
+                "--workspace",
+                "--lib",
+                "--bins",
+                "--tests",
+                "--profile",
+                profile,
+            ],
+        )
+        .expect("the workspace builds");
         folder
     })
 }
@@ -39,22 +53,34 @@ pub fn file(name: &str) -> PathBuf {
 
 /// The example plugin `name`, built as a third party would: outside this workspace. `profile` is `dev` or `release`.
 pub fn example(name: &str, profile: &str) -> PathBuf {
-    let manifest = workspace().join("plugins/examples").join(name).join("Cargo.toml");
+    let manifest = workspace()
+        .join("plugins/examples")
+        .join(name)
+        .join("Cargo.toml");
     build(&manifest, &name.replace('-', "_"), profile)
 }
 
 /// Arguments that load these example plugins.
 pub fn load_examples(names: &[&str]) -> String {
-    names.iter().map(|name| format!(" --plugin {}", example(name, "dev").display())).collect()
+    names
+        .iter()
+        .map(|name| format!(" --plugin {}", example(name, "dev").display()))
+        .collect()
 }
 
 /// The library `name` of the crate with `manifest`, built outside this workspace.
 pub fn build(manifest: &Path, name: &str, profile: &str) -> PathBuf {
     let target = target().join("examples");
-    cargo(manifest, &target, &["--locked", "--offline", "--profile", profile])
-        .or_else(|_| cargo(manifest, &target, &["--locked", "--profile", profile]))
-        .expect("the plugin builds");
-    target.join(if profile == "dev" { "debug" } else { profile }).join(format!("lib{name}.so"))
+    cargo(
+        manifest,
+        &target,
+        &["--locked", "--offline", "--profile", profile],
+    )
+    .or_else(|_| cargo(manifest, &target, &["--locked", "--profile", profile]))
+    .expect("the plugin builds");
+    target
+        .join(if profile == "dev" { "debug" } else { profile })
+        .join(format!("lib{name}.so"))
 }
 
 /// Writes a file unless it is there already, so that cargo has nothing to do for sources that it knows.
@@ -68,18 +94,32 @@ pub fn put(path: &Path, text: &str) {
 /// All files in `folder` and below, in the order of their paths.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let paths = names(folder).into_iter().map(|name| folder.join(name));
-    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    paths
+        .flat_map(|path| {
+            if path.is_dir() {
+                files(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
 }
 
 /// The folder `target/<profile>`; test executables are in its `deps`.
 fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
-    test.parent().and_then(Path::parent).expect("a test lies in `target/<profile>/deps`").to_owned()
+    test.parent()
+        .and_then(Path::parent)
+        .expect("a test lies in `target/<profile>/deps`")
+        .to_owned()
 }
 
 /// The target folder of this test run.
 pub fn target() -> PathBuf {
-    profile_folder().parent().expect("a profile's folder lies in the target folder").to_owned()
+    profile_folder()
+        .parent()
+        .expect("a profile's folder lies in the target folder")
+        .to_owned()
 }
 
 /// Runs `cargo build`; an error has its output.
@@ -93,9 +133,19 @@ pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), Strin
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(folder);
     clean(&mut command, target);
-    let output = command.output().map_err(|error| format!("cargo cannot be run: {error}"))?;
-    let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).concat();
-    if output.status.success() { Ok(()) } else { Err(said()) }
+    let output = command
+        .output()
+        .map_err(|error| format!("cargo cannot be run: {error}"))?;
+    let said = || {
+        [output.stdout.as_slice(), &output.stderr]
+            .map(String::from_utf8_lossy)
+            .concat()
+    };
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(said())
+    }
 }
 
 /// Sets the target folder of a cargo that `command` starts, and removes variables of this test alone.
@@ -104,7 +154,9 @@ pub fn clean(command: &mut Command, target: &Path) {
     // Variables that cargo set for this test's own package must not reach that build.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "INSTA_"].iter().any(|prefix| name.starts_with(prefix));
+        let ours = ["CARGO_PKG_", "CARGO_MANIFEST_", "INSTA_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
         if ours || name == "LD_LIBRARY_PATH" {
             command.env_remove(name.as_ref());
         }

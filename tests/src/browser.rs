@@ -6,7 +6,12 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Names of the Chromium executable.
-const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
+const NAMES: [&str; 4] = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome-stable",
+    "google-chrome",
+];
 /// Text before and after the value in the page that the browser writes.
 const MARK: &str = "capo-found";
 
@@ -37,14 +42,23 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
     std::fs::write(&copy, format!("{before}{write}{after}")).expect("a file is written");
     let profile = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--dump-dom",
+        ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("file://{}", copy.display()))
         .output()
         .expect("the browser starts");
     let shown = String::from_utf8_lossy(&output.stdout);
     let said = || String::from_utf8_lossy(&output.stderr).into_owned();
-    let found = shown.split(MARK).nth(1).unwrap_or_else(|| panic!("the page wrote nothing: {}", said()));
+    let found = shown
+        .split(MARK)
+        .nth(1)
+        .unwrap_or_else(|| panic!("the page wrote nothing: {}", said()));
     Some(serde_json::from_str(found).expect("JSON"))
 }
 

@@ -25,7 +25,9 @@ pub fn folder() -> Option<Folder> {
         return Some(Folder::new().env("LD_LIBRARY_PATH", places));
     }
     let emulator = emulator()?;
-    let settings = Folder::new().env("CUDA_EMULATOR_STRICT", "1").env("CUDA_EMULATOR_LATE", "1");
+    let settings = Folder::new()
+        .env("CUDA_EMULATOR_STRICT", "1")
+        .env("CUDA_EMULATOR_LATE", "1");
     Some(settings.env("LD_LIBRARY_PATH", emulator.folder()))
 }
 
@@ -34,12 +36,18 @@ pub fn folder() -> Option<Folder> {
 ///
 /// Where the variables are missing, returns `None` and prints a line to stderr; the test should then return.
 pub fn trainer() -> Option<Folder> {
-    let (Some(host), Some(libraries)) = (std::env::var_os("CAPO_CUDA_HOST"), std::env::var_os("CAPO_CUDA_LIBRARIES"))
-    else {
-        eprintln!("SKIPPED: no `host` with CUDA (`scripts/emulated-gpu` builds one and runs these tests)");
+    let (Some(host), Some(libraries)) = (
+        std::env::var_os("CAPO_CUDA_HOST"),
+        std::env::var_os("CAPO_CUDA_LIBRARIES"),
+    ) else {
+        eprintln!(
+            "SKIPPED: no `host` with CUDA (`scripts/emulated-gpu` builds one and runs these tests)"
+        );
         return None;
     };
-    let folder = Folder::new().program(host.into()).env("LD_LIBRARY_PATH", libraries);
+    let folder = Folder::new()
+        .program(host.into())
+        .env("LD_LIBRARY_PATH", libraries);
     let folder = folder.env("CAPO_PLUGIN_PATH", artifacts::folder());
     Some(folder.env("CUDA_EMULATOR_LATE", "1"))
 }

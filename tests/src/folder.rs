@@ -46,13 +46,19 @@ impl Folder {
     pub fn new() -> Self {
         let guard = tempfile::tempdir().expect("a temporary folder");
         let path = guard.path().canonicalize().expect("its path");
-        Self { path, _guard: guard, env: Vec::new(), program: artifacts::file("host") }
+        Self {
+            path,
+            _guard: guard,
+            env: Vec::new(),
+            program: artifacts::file("host"),
+        }
     }
 
     /// Sets an environment variable for every later process.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.env.push((name.into(), value.as_ref().to_string_lossy().into_owned()));
+        self.env
+            .push((name.into(), value.as_ref().to_string_lossy().into_owned()));
         self
     }
 
@@ -113,11 +119,16 @@ impl Folder {
     /// The process `host ARGS`, not yet started. Words of `args` are separated by blanks.
     pub fn command(&self, args: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(args.split_whitespace()).current_dir(&self.path).stdin(Stdio::null());
+        command
+            .args(args.split_whitespace())
+            .current_dir(&self.path)
+            .stdin(Stdio::null());
         for name in NOT_INHERITED.split(' ') {
             command.env_remove(name);
         }
-        command.env("RUST_BACKTRACE", "0").envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+            .env("RUST_BACKTRACE", "0")
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -136,7 +147,11 @@ impl Folder {
     pub fn refused(&self, args: &str) -> String {
         let before = names(&self.path);
         let sentence = self.host(args).refused();
-        assert_eq!(names(&self.path), before, "what is refused leaves nothing behind: {sentence}");
+        assert_eq!(
+            names(&self.path),
+            before,
+            "what is refused leaves nothing behind: {sentence}"
+        );
         sentence
     }
 
@@ -144,17 +159,30 @@ impl Folder {
     #[must_use]
     pub fn host_after(&self, before: &str, args: &str) -> Outcome {
         let host = self.command(args);
-        let words = [host.get_program()].into_iter().chain(host.get_args()).map(|word| word.to_string_lossy());
-        let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let words = [host.get_program()]
+            .into_iter()
+            .chain(host.get_args())
+            .map(|word| word.to_string_lossy());
+        let line = words
+            .map(|word| format!("'{word}'"))
+            .collect::<Vec<_>>()
+            .join(" ");
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{before}; exec {line}")]).current_dir(&self.path);
+        shell
+            .args(["-c", &format!("{before}; exec {line}")])
+            .current_dir(&self.path);
         self.outcome(shell.output().expect("a shell starts"))
     }
 
     /// Result of a process that [`command`](Self::command) made.
     pub fn outcome(&self, output: Output) -> Outcome {
-        let text = |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
-        Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        let text =
+            |bytes: Vec<u8>| self.normal(&String::from_utf8(bytes).expect("`host` prints UTF-8"));
+        Outcome {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// Trains into the folder `name`, to whatever end.
@@ -209,8 +237,12 @@ impl Folder {
 ///
 /// If it cannot be listed.
 pub fn names(folder: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
-    entries.map(|name| name.into_string().expect("UTF-8")).collect()
+    let entries = std::fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name());
+    entries
+        .map(|name| name.into_string().expect("UTF-8"))
+        .collect()
 }
 
 /// The text of a file.
@@ -233,7 +265,10 @@ pub fn json(path: &Path) -> Value {
 
 /// A text with one of the JSON values on each line.
 pub fn to_json_lines(values: impl IntoIterator<Item = Value>) -> String {
-    values.into_iter().map(|value| format!("{value}\n")).collect()
+    values
+        .into_iter()
+        .map(|value| format!("{value}\n"))
+        .collect()
 }
 
 /// The JSON values on the lines of `text`.
@@ -242,14 +277,22 @@ pub fn to_json_lines(values: impl IntoIterator<Item = Value>) -> String {
 ///
 /// If a line is no JSON.
 pub fn json_lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect()
 }
 
 /// The word with `HASH` in place of a SHA-256 at its end.
 fn unhash(word: &str) -> String {
     let digits = word.trim_end_matches(',');
-    let start = digits.trim_end_matches(|c: char| c.is_ascii_hexdigit()).len();
-    if digits.len() - start == 64 { format!("{}HASH", &word[..start]) } else { word.to_owned() }
+    let start = digits
+        .trim_end_matches(|c: char| c.is_ascii_hexdigit())
+        .len();
+    if digits.len() - start == 64 {
+        format!("{}HASH", &word[..start])
+    } else {
+        word.to_owned()
+    }
 }
 
 impl Outcome {
@@ -273,7 +316,10 @@ impl Outcome {
     /// Expects `code` and one error, and returns the error message.
     pub fn sentence(&self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:#?}");
-        let (_, sentence) = self.stderr.split_once("error: ").unwrap_or_else(|| panic!("no sentence: {self:#?}"));
+        let (_, sentence) = self
+            .stderr
+            .split_once("error: ")
+            .unwrap_or_else(|| panic!("no sentence: {self:#?}"));
         sentence.trim_end().to_owned()
     }
 }

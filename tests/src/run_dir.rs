@@ -37,39 +37,72 @@ impl RunDir {
 
     /// The lines of steps in `metrics.jsonl`, without durations.
     pub fn metrics(&self) -> Vec<Line> {
-        self.lines().into_iter().filter(|line| line["step"] != 0).collect()
+        self.lines()
+            .into_iter()
+            .filter(|line| line["step"] != 0)
+            .collect()
     }
 
     /// All lines of `metrics.jsonl`, without durations: steps, and the measurement before the first step.
     pub fn lines(&self) -> Vec<Line> {
         let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
-        let untimed = |line: Line| line.into_iter().filter(|(name, _)| !is_time(name)).collect();
-        self.text("metrics.jsonl").lines().map(parse).map(untimed).collect()
+        let untimed = |line: Line| {
+            line.into_iter()
+                .filter(|(name, _)| !is_time(name))
+                .collect()
+        };
+        self.text("metrics.jsonl")
+            .lines()
+            .map(parse)
+            .map(untimed)
+            .collect()
     }
 
     /// The values of one metric in step order; steps without it are left out.
     pub fn metric(&self, name: &str) -> Vec<f64> {
-        self.metrics().iter().filter_map(|line| line.get(name)).map(|value| value.as_f64().expect("a number")).collect()
+        self.metrics()
+            .iter()
+            .filter_map(|line| line.get(name))
+            .map(|value| value.as_f64().expect("a number"))
+            .collect()
     }
 
     /// The steps of the run's checkpoints.
     pub fn checkpoints(&self) -> Vec<u64> {
         let folder = self.path.join("checkpoints");
-        let names = if folder.exists() { names(&folder) } else { BTreeSet::new() };
-        names.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect()
+        let names = if folder.exists() {
+            names(&folder)
+        } else {
+            BTreeSet::new()
+        };
+        names
+            .iter()
+            .filter_map(|name| name.strip_prefix("step-")?.parse().ok())
+            .collect()
     }
 
     /// Path of the newest checkpoint.
     pub fn last_checkpoint(&self) -> PathBuf {
         let step = self.checkpoints().pop().expect("a run has a checkpoint");
-        self.path.join("checkpoints").join(format!("step-{step:06}"))
+        self.path
+            .join("checkpoints")
+            .join(format!("step-{step:06}"))
     }
 
     /// Name of the newest checkpoint, and the SHA-256 of every file in it, by file name.
     pub fn files(&self) -> (String, BTreeMap<String, String>) {
         let dir = self.last_checkpoint();
-        let hash = |name: String| (name.clone(), sha256_hex(&std::fs::read(dir.join(name)).expect("a file")));
-        let name = dir.file_name().expect("a name").to_string_lossy().into_owned();
+        let hash = |name: String| {
+            (
+                name.clone(),
+                sha256_hex(&std::fs::read(dir.join(name)).expect("a file")),
+            )
+        };
+        let name = dir
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         (name, names(&dir).into_iter().map(hash).collect())
     }
 
@@ -86,9 +119,16 @@ impl RunDir {
 
     /// The largest difference between a weight of both runs.
     pub fn largest_difference(&self, other: &Self) -> f32 {
-        let (ours, theirs) = (self.tensors("model.safetensors"), other.tensors("model.safetensors"));
+        let (ours, theirs) = (
+            self.tensors("model.safetensors"),
+            other.tensors("model.safetensors"),
+        );
         assert!(ours.keys().eq(theirs.keys()));
-        ours.values().flatten().zip(theirs.values().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        ours.values()
+            .flatten()
+            .zip(theirs.values().flatten())
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
     }
 
     /// Asserts that both runs have bitwise equal weights and optimizer states, and equal metrics.
@@ -106,8 +146,13 @@ impl RunDir {
     fn assert_same_metrics(&self, other: &Self) {
         let (ours, theirs) = (self.lines(), other.lines());
         for (a, b) in ours.iter().zip(&theirs) {
-            let names = a.keys().chain(b.keys()).filter(|name| a.get(*name) != b.get(*name));
-            let different = names.map(|name| (name, a.get(name), b.get(name))).collect::<Vec<_>>();
+            let names = a
+                .keys()
+                .chain(b.keys())
+                .filter(|name| a.get(*name) != b.get(*name));
+            let different = names
+                .map(|name| (name, a.get(name), b.get(name)))
+                .collect::<Vec<_>>();
             assert!(different.is_empty(), "step {}: {different:?}", a["step"]);
         }
         assert_eq!(ours.len(), theirs.len());
@@ -130,13 +175,28 @@ pub fn tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let numbers = |view: TensorView<'_>| -> Vec<f32> {
         let (data, le) = (view.data(), "a whole number");
         match view.dtype() {
-            Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect(le))).collect(),
-            Dtype::F64 => data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
-            Dtype::U32 => data.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
-            Dtype::I64 => data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().expect(le)) as f32).collect(),
+            Dtype::F32 => data
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes(b.try_into().expect(le)))
+                .collect(),
+            Dtype::F64 => data
+                .chunks_exact(8)
+                .map(|b| f64::from_le_bytes(b.try_into().expect(le)) as f32)
+                .collect(),
+            Dtype::U32 => data
+                .chunks_exact(4)
+                .map(|b| u32::from_le_bytes(b.try_into().expect(le)) as f32)
+                .collect(),
+            Dtype::I64 => data
+                .chunks_exact(8)
+                .map(|b| i64::from_le_bytes(b.try_into().expect(le)) as f32)
+                .collect(),
             Dtype::U8 => data.iter().map(|&b| f32::from(b)).collect(),
             other => panic!("{other:?} in `{}`", path.display()),
         }
     };
-    tensors.iter().map(|(name, view)| (name.to_owned(), numbers(view))).collect()
+    tensors
+        .iter()
+        .map(|(name, view)| (name.to_owned(), numbers(view)))
+        .collect()
 }

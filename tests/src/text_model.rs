@@ -10,13 +10,19 @@ const POSITIONS: usize = 1024;
 /// Writes the files of a one-layer model into the folder `model`: settings, and a tokenizer with an id for each byte. There are no
 /// weights, so use `--set model.fresh_weights=true`.
 pub fn write(folder: &Folder) {
-    let mut vocab: Map<String, Value> =
-        [("<pad>", 0), ("<eos>", 1)].into_iter().map(|(token, id)| (token.to_owned(), id.into())).collect();
+    let mut vocab: Map<String, Value> = [("<pad>", 0), ("<eos>", 1)]
+        .into_iter()
+        .map(|(token, id)| (token.to_owned(), id.into()))
+        .collect();
     // The characters that byte-level tokenizers use for bytes.
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 256_u32;
     for byte in 0..=u8::MAX {
-        let code = if printable(byte) { u32::from(byte) } else { others };
+        let code = if printable(byte) {
+            u32::from(byte)
+        } else {
+            others
+        };
         others += u32::from(!printable(byte));
         let character = char::from_u32(code).expect("a character");
         vocab.insert(character.to_string(), json!(vocab.len()));
@@ -50,7 +56,10 @@ pub fn write(folder: &Folder) {
         "pad_token_id": 0,
     });
     folder.write("model/tokenizer.json", tokenizer.to_string());
-    folder.write("model/tokenizer_config.json", json!({"eos_token": "<eos>", "pad_token": "<pad>"}).to_string());
+    folder.write(
+        "model/tokenizer_config.json",
+        json!({"eos_token": "<eos>", "pad_token": "<pad>"}).to_string(),
+    );
     folder.write("model/config.json", config.to_string());
     folder.write(
         "model/chat_template.jinja",

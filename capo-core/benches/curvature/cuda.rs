@@ -14,8 +14,15 @@ use super::{ADAM, Shape};
 /// The paper's batch at the width of a 7B model; or B, T, K and D of `CAPO_BENCH_SHAPE`, to try the benchmark where there is no GPU.
 fn shape() -> Shape {
     let said = std::env::var("CAPO_BENCH_SHAPE").unwrap_or_default();
-    let numbers: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    if let [b, t, k, d] = numbers[..] { Shape(b, t, k, d, 1) } else { Shape(24, 1024, 50, 3584, 1) }
+    let numbers: Vec<usize> = said
+        .split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .collect();
+    if let [b, t, k, d] = numbers[..] {
+        Shape(b, t, k, d, 1)
+    } else {
+        Shape(24, 1024, 50, 3584, 1)
+    }
 }
 
 /// Roots and reciprocals in registers, as many as one proposal has: `sink` is never written.
@@ -49,7 +56,11 @@ struct OnDevice {
 impl OnDevice {
     fn new(device: &Device) -> Self {
         let data = Data::new(shape());
-        let bits: Vec<u16> = data.hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
+        let bits: Vec<u16> = data
+            .hidden
+            .iter()
+            .map(|x| (x.to_bits() >> 16) as u16)
+            .collect();
         Self {
             hidden: device.upload(&bits).unwrap(),
             topk_ids: device.upload(&data.topk_ids).unwrap(),
@@ -68,7 +79,11 @@ impl OnDevice {
             device: 0,
             stream: Stream::default(),
             hidden: Features::Bf16(self.hidden.slice()),
-            topk_ids: if seen { self.seen_ids.slice() } else { self.topk_ids.slice() },
+            topk_ids: if seen {
+                self.seen_ids.slice()
+            } else {
+                self.topk_ids.slice()
+            },
             topk_logits: self.topk_logits.slice(),
             action_logits: self.action_logits.slice(),
             logsumexp: self.logsumexp.slice(),
@@ -92,7 +107,9 @@ fn on_device() -> Option<OnDevice> {
 fn prepare(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.data.empty_model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| drop(batch.data.prepare(&model, batch.step(false))));
+    bencher
+        .counter(batch.data.elements())
+        .bench_local(|| drop(batch.data.prepare(&model, batch.step(false))));
 }
 
 /// Proposal, shifts and decision of every token under Adam.
@@ -100,7 +117,9 @@ fn prepare(bencher: Bencher) {
 fn token_adam(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| batch.data.assess(&model, batch.step(false)));
+    bencher
+        .counter(batch.data.elements())
+        .bench_local(|| batch.data.assess(&model, batch.step(false)));
 }
 
 /// Proposal, shifts and decision of every completion under Adam.
@@ -108,7 +127,9 @@ fn token_adam(bencher: Bencher) {
 fn completion_adam(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let model = batch.model(Granularity::Completion);
-    bencher.counter(batch.data.elements()).bench_local(|| batch.data.assess(&model, batch.step(false)));
+    bencher
+        .counter(batch.data.elements())
+        .bench_local(|| batch.data.assess(&model, batch.step(false)));
 }
 
 /// Proposal, shifts and decision of every token, and the moments' step, as in `study/peers`.
@@ -116,7 +137,9 @@ fn completion_adam(bencher: Bencher) {
 fn token_adam_and_update(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let (mut model, data) = (batch.model(Granularity::Token), &batch.data);
-    bencher.counter(data.elements()).bench_local(|| data.assess_and_commit(&mut model, batch.step(false)));
+    bencher
+        .counter(data.elements())
+        .bench_local(|| data.assess_and_commit(&mut model, batch.step(false)));
 }
 
 /// Everything that the mask does in a step.
@@ -124,7 +147,9 @@ fn token_adam_and_update(bencher: Bencher) {
 fn all(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
     let mut model = batch.model(Granularity::Token);
-    bencher.counter(batch.data.elements()).bench_local(|| batch.data.all(&mut model, batch.step(false)));
+    bencher
+        .counter(batch.data.elements())
+        .bench_local(|| batch.data.all(&mut model, batch.step(false)));
 }
 
 /// Prints what bounds the times, measured on the device, and what a step takes of its memory.
@@ -147,15 +172,26 @@ pub fn describe() {
     let state = (model.rows() * d * 8 + VOCABULARY * 16) as f64;
     println!("rows with moments: {}", model.rows());
     println!("state MB: {:.0}", state / 1e6);
-    println!("memory beside state MB: {:.0}", (before - free() - state) / 1e6);
+    println!(
+        "memory beside state MB: {:.0}",
+        (before - free() - state) / 1e6
+    );
     let traffic = |passes: f64, states: f64| (passes * features + states * state) / bandwidth;
     match special_functions() {
         Some(rate) => {
             println!("roots and reciprocals, 1e9/s: {:.0}", rate / 1e9);
-            println!("bound token_adam ms: {:.2}", 1e3 * (2.0 * elements / rate).max(traffic(1.0, 1.0)));
-            println!("bound all ms: {:.2}", 1e3 * (2.0 * elements / rate + traffic(5.0, 4.0)));
+            println!(
+                "bound token_adam ms: {:.2}",
+                1e3 * (2.0 * elements / rate).max(traffic(1.0, 1.0))
+            );
+            println!(
+                "bound all ms: {:.2}",
+                1e3 * (2.0 * elements / rate + traffic(5.0, 4.0))
+            );
         }
-        None => println!("bound: NVRTC is missing, without which the rate of roots is not measured"),
+        None => {
+            println!("bound: NVRTC is missing, without which the rate of roots is not measured")
+        }
     }
 }
 
@@ -164,10 +200,16 @@ fn bandwidth() -> f64 {
     const SIZE: usize = 1 << 30;
     // SAFETY: the context is current since the device was opened and used; both blocks are as large as what is copied.
     unsafe {
-        let (source, target) = (result::malloc_sync(SIZE).unwrap(), result::malloc_sync(SIZE).unwrap());
-        let copy = || result::memcpy_dtod_async(target, source, SIZE, std::ptr::null_mut()).unwrap();
+        let (source, target) = (
+            result::malloc_sync(SIZE).unwrap(),
+            result::malloc_sync(SIZE).unwrap(),
+        );
+        let copy =
+            || result::memcpy_dtod_async(target, source, SIZE, std::ptr::null_mut()).unwrap();
         let seconds = best_of(&copy);
-        result::free_sync(source).and(result::free_sync(target)).unwrap();
+        result::free_sync(source)
+            .and(result::free_sync(target))
+            .unwrap();
         2.0 * SIZE as f64 / seconds
     }
 }
@@ -177,7 +219,11 @@ fn special_functions() -> Option<f64> {
     const ROUNDS: u32 = 4096;
     let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
     // SAFETY: a library's initialisers; it is kept.
-    names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.map(std::mem::forget).ok())?;
+    names.iter().find_map(|name| {
+        unsafe { libloading::Library::new(*name) }
+            .map(std::mem::forget)
+            .ok()
+    })?;
     let ptx = cudarc::nvrtc::compile_ptx(SPECIAL_FUNCTIONS).ok()?;
     let image = CString::new(ptx.to_src()).ok()?;
     // SAFETY: the image is PTX that ends in NUL; the arguments are the kernel's, which writes nothing.
@@ -195,7 +241,15 @@ fn special_functions() -> Option<f64> {
                 (&raw const sink).cast_mut().cast(),
             ];
             let stream = std::ptr::null_mut();
-            result::launch_kernel(kernel, (blocks, 1, 1), (256, 1, 1), 0, stream, &mut arguments).unwrap();
+            result::launch_kernel(
+                kernel,
+                (blocks, 1, 1),
+                (256, 1, 1),
+                0,
+                stream,
+                &mut arguments,
+            )
+            .unwrap();
         };
         let count = f64::from(blocks) * 256.0 * 8.0 * 2.0 * f64::from(ROUNDS);
         Some(count / best_of(&launch))

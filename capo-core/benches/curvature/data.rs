@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use capo_core::{
-    Acceptance, Arrays, Assessment, CurvatureModel, Granularity, HostArrays, LastLayer, Loss, OptimizerModel, Policy,
-    Prepared, Semantics, Step,
+    Acceptance, Arrays, Assessment, CurvatureModel, Granularity, HostArrays, LastLayer, Loss,
+    OptimizerModel, Policy, Prepared, Semantics, Step,
 };
 use divan::counter::ItemsCount;
 
@@ -35,7 +35,10 @@ struct Rng(u64);
 impl Rng {
     /// In `[0, 1)`.
     fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((self.0 ^ (self.0 >> 29)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -60,14 +63,18 @@ impl Data {
         let mut rng = Rng(1);
         let mut data = Self {
             shape,
-            hidden: (0..b * t * d).map(|_| (2.0 * rng.uniform() - 1.0) as f32).collect(),
+            hidden: (0..b * t * d)
+                .map(|_| (2.0 * rng.uniform() - 1.0) as f32)
+                .collect(),
             topk_ids: Vec::new(),
             seen_ids: Vec::new(),
             topk_logits: Vec::new(),
             action_ids: Vec::new(),
             action_logits: Vec::new(),
             logsumexp: vec![9.0; b * t],
-            advantages: (0..b * t).map(|_| (2.0 * rng.uniform() - 1.0) as f32).collect(),
+            advantages: (0..b * t)
+                .map(|_| (2.0 * rng.uniform() - 1.0) as f32)
+                .collect(),
             mask: vec![1; b * t],
         };
         for _ in 0..b * t {
@@ -88,8 +95,11 @@ impl Data {
     pub fn step(&self, optimizer: OptimizerModel, seen: bool) -> Step<'_> {
         let Shape(completions, tokens, k, width, _) = self.shape;
         let positions = completions * tokens;
-        let (topk_ids, action_ids) =
-            if seen { (&self.seen_ids, &self.seen_ids[..positions]) } else { (&self.topk_ids, &self.action_ids[..]) };
+        let (topk_ids, action_ids) = if seen {
+            (&self.seen_ids, &self.seen_ids[..positions])
+        } else {
+            (&self.topk_ids, &self.action_ids[..])
+        };
         let batch = LastLayer {
             completions,
             tokens,
@@ -106,10 +116,21 @@ impl Data {
                 logsumexp: &self.logsumexp,
             }),
         };
-        let policy = Policy { temperature: 0.9, top_k: None };
+        let policy = Policy {
+            temperature: 0.9,
+            top_k: None,
+        };
         let loss = Loss::completion_mean(tokens);
         let advantages = &self.advantages;
-        Step { batch, advantages, policy, loss, optimizer, learning_rate: 1e-6, moments: None }
+        Step {
+            batch,
+            advantages,
+            policy,
+            loss,
+            optimizer,
+            learning_rate: 1e-6,
+            moments: None,
+        }
     }
 
     /// (Token, row, column) triples.
@@ -120,15 +141,22 @@ impl Data {
 
     /// A model without moments.
     pub fn empty_model(&self, granularity: Granularity) -> CurvatureModel {
-        let acceptance =
-            Acceptance { fisher_threshold: Some(1e-4), hessian_range: Some([-1e-2, 1e-2]), low_end_kept: false };
-        CurvatureModel::new(acceptance, granularity, Semantics::PAPER).unwrap().with_threads(self.shape.4)
+        let acceptance = Acceptance {
+            fisher_threshold: Some(1e-4),
+            hessian_range: Some([-1e-2, 1e-2]),
+            low_end_kept: false,
+        };
+        CurvatureModel::new(acceptance, granularity, Semantics::PAPER)
+            .unwrap()
+            .with_threads(self.shape.4)
     }
 
     /// A model in which every other row has moments, those of the step `seen`.
     pub fn model(&self, granularity: Granularity, seen: Step) -> CurvatureModel {
         let mut model = self.empty_model(granularity);
-        model.commit(&self.prepare(&model, seen), &self.mask).unwrap();
+        model
+            .commit(&self.prepare(&model, seen), &self.mask)
+            .unwrap();
         model
     }
 

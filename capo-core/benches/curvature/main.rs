@@ -63,7 +63,9 @@ const ADAM: OptimizerModel = OptimizerModel {
 fn token_adam(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
     let model = data.model(Granularity::Token, data.step(ADAM, true));
-    bencher.counter(data.elements()).bench_local(|| data.assess(&model, data.step(ADAM, false)));
+    bencher
+        .counter(data.elements())
+        .bench_local(|| data.assess(&model, data.step(ADAM, false)));
 }
 
 /// The moments' step after the backward pass.
@@ -82,7 +84,9 @@ fn moment_update(bencher: Bencher, shape: Shape) {
 fn token_adam_and_update(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
     let mut model = data.model(Granularity::Token, data.step(ADAM, true));
-    bencher.counter(data.elements()).bench_local(|| data.assess_and_commit(&mut model, data.step(ADAM, false)));
+    bencher
+        .counter(data.elements())
+        .bench_local(|| data.assess_and_commit(&mut model, data.step(ADAM, false)));
 }
 
 /// Everything that the mask does in a step, the batch's own shifts before and after it included.
@@ -90,7 +94,9 @@ fn token_adam_and_update(bencher: Bencher, shape: Shape) {
 fn all(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
     let mut model = data.model(Granularity::Token, data.step(ADAM, true));
-    bencher.counter(data.elements()).bench_local(|| data.all(&mut model, data.step(ADAM, false)));
+    bencher
+        .counter(data.elements())
+        .bench_local(|| data.all(&mut model, data.step(ADAM, false)));
 }
 
 /// Other proposals at the paper's shape.
@@ -109,17 +115,22 @@ fn others(bencher: Bencher, (_, granularity, kind): (&str, Granularity, Optimize
     let data = Data::new(PAPER);
     let optimizer = OptimizerModel { kind, ..ADAM };
     let model = data.model(granularity, data.step(ADAM, true));
-    bencher.counter(data.elements()).bench_local(|| data.assess(&model, data.step(optimizer, false)));
+    bencher
+        .counter(data.elements())
+        .bench_local(|| data.assess(&model, data.step(optimizer, false)));
 }
 
 /// A square root and a division per element, on vectors that stay in cache: what `token_adam` cannot be faster than.
 #[divan::bench(args = [PAPER, SHAPES[1]], sample_count = 5, sample_size = 1)]
 fn bound(bencher: Bencher, shape: Shape) {
     let Shape(b, t, k, d, threads) = shape;
-    let work = || pulp::Arch::new().dispatch(|| square_roots_and_divisions(b * t * k * d / threads));
-    bencher.counter(ItemsCount::new(b * t * k * d)).bench_local(|| {
-        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    });
+    let work =
+        || pulp::Arch::new().dispatch(|| square_roots_and_divisions(b * t * k * d / threads));
+    bencher
+        .counter(ItemsCount::new(b * t * k * d))
+        .bench_local(|| {
+            std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        });
 }
 
 #[inline(always)]
@@ -127,7 +138,12 @@ fn square_roots_and_divisions(elements: usize) {
     let (numerators, squares) = (black_box([1.5f32; 1024]), black_box([2.5f32; 1024]));
     let mut total = [0.0f32; 32];
     for _ in 0..elements / 1024 {
-        for (a, b) in numerators.as_chunks::<32>().0.iter().zip(squares.as_chunks::<32>().0) {
+        for (a, b) in numerators
+            .as_chunks::<32>()
+            .0
+            .iter()
+            .zip(squares.as_chunks::<32>().0)
+        {
             for lane in 0..32 {
                 total[lane] += a[lane] / (b[lane].sqrt() + 1e-8);
             }

@@ -17,7 +17,9 @@ pub(super) const TILE: usize = 64;
 
 /// The columns `0..width` in tiles.
 pub(super) fn tiles(width: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..width).step_by(TILE).map(move |start| start..(start + TILE).min(width))
+    (0..width)
+        .step_by(TILE)
+        .map(move |start| start..(start + TILE).min(width))
 }
 
 /// A batch's features, and the threads that may process them.
@@ -62,9 +64,16 @@ impl Packed {
     pub fn new<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let tokens = pairs.fold(0..0, |tokens: Range<usize>, pair| {
             let token = pair.token as usize;
-            if tokens.is_empty() { token..token + 1 } else { tokens.start.min(token)..tokens.end.max(token + 1) }
+            if tokens.is_empty() {
+                token..token + 1
+            } else {
+                tokens.start.min(token)..tokens.end.max(token + 1)
+            }
         });
-        Self { columns: Vec::with_capacity(tokens.len()), tokens }
+        Self {
+            columns: Vec::with_capacity(tokens.len()),
+            tokens,
+        }
     }
 
     /// Copies the columns of a tile; pads with 0 beyond its end.
@@ -73,11 +82,12 @@ impl Packed {
         self.columns.clear();
         for &position in &features.positions[self.tokens.clone()] {
             let h = &features.at(position as usize)[tile.clone()];
-            self.columns.push(h.first_chunk().copied().unwrap_or_else(|| {
-                let mut columns = [0.0; TILE];
-                columns[..h.len()].copy_from_slice(h);
-                columns
-            }));
+            self.columns
+                .push(h.first_chunk().copied().unwrap_or_else(|| {
+                    let mut columns = [0.0; TILE];
+                    columns[..h.len()].copy_from_slice(h);
+                    columns
+                }));
         }
     }
 
@@ -123,7 +133,12 @@ pub(crate) fn token_projections(
     source: &HostSource,
     adam: &Adam,
 ) -> Vec<Projection> {
-    Arch::new().dispatch(TokenProjections { features, gradients, source, adam })
+    Arch::new().dispatch(TokenProjections {
+        features,
+        gradients,
+        source,
+        adam,
+    })
 }
 
 struct TokenProjections<'a> {
@@ -138,7 +153,17 @@ impl NullaryFnOnce for TokenProjections<'_> {
 
     #[inline(always)]
     fn call(self) -> Vec<Projection> {
-        let Self { features, gradients: Gradients { pairs, coefficients, .. }, source, adam } = self;
+        let Self {
+            features,
+            gradients:
+                Gradients {
+                    pairs,
+                    coefficients,
+                    ..
+                },
+            source,
+            adam,
+        } = self;
         let mut projections = Vec::with_capacity(pairs.len());
         let mut coefficients = coefficients.iter();
         for (pairs, row, rule) in runs(pairs, source, adam, features.width) {
@@ -160,8 +185,19 @@ pub(crate) fn subset_projections(
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
     let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
-    let tasks = tasks(gradients, &mut projections, gradients.pairs.len().div_ceil(2 * threads));
-    parallel::for_each(threads, tasks, |task| arch.dispatch(SubsetProjections { features, source, adam, task }));
+    let tasks = tasks(
+        gradients,
+        &mut projections,
+        gradients.pairs.len().div_ceil(2 * threads),
+    );
+    parallel::for_each(threads, tasks, |task| {
+        arch.dispatch(SubsetProjections {
+            features,
+            source,
+            adam,
+            task,
+        })
+    });
     projections
 }
 
@@ -177,7 +213,17 @@ impl NullaryFnOnce for SubsetProjections<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { features, source, adam, task: Task { pairs, coefficients, projections } } = self;
+        let Self {
+            features,
+            source,
+            adam,
+            task:
+                Task {
+                    pairs,
+                    coefficients,
+                    projections,
+                },
+        } = self;
         let rules = adam.map(|adam| runs(pairs, source, adam, features.width));
         let mut packed = Packed::new(pairs.iter());
         for tile in tiles(features.width) {
@@ -187,7 +233,11 @@ impl NullaryFnOnce for SubsetProjections<'_> {
                 let end = start + run.len();
                 let mut direction = packed.weighed_sum(run, &coefficients[start..end]);
                 if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
-                    propose(&mut direction[..tile.len()], row.map(|row| row.columns(&tile)).as_ref(), rule);
+                    propose(
+                        &mut direction[..tile.len()],
+                        row.map(|row| row.columns(&tile)).as_ref(),
+                        rule,
+                    );
                 }
                 projections[start].squared_norm += sum(&direction, &direction, |x, y| x * y);
                 for (pair, projection) in run.iter().zip(&mut projections[start..end]) {
@@ -207,7 +257,11 @@ struct Task<'a> {
 }
 
 /// Cuts the pairs into tasks of at least `size`, but never within a row.
-fn tasks<'a>(gradients: &'a Gradients, mut projections: &'a mut [Projection], size: usize) -> Vec<Task<'a>> {
+fn tasks<'a>(
+    gradients: &'a Gradients,
+    mut projections: &'a mut [Projection],
+    size: usize,
+) -> Vec<Task<'a>> {
     let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
     let mut tasks = Vec::new();
     while !pairs.is_empty() {
@@ -219,7 +273,11 @@ fn tasks<'a>(gradients: &'a Gradients, mut projections: &'a mut [Projection], si
         (own_pairs, pairs) = pairs.split_at(end);
         (own_coefficients, coefficients) = coefficients.split_at(end);
         (own, projections) = projections.split_at_mut(end);
-        tasks.push(Task { pairs: own_pairs, coefficients: own_coefficients, projections: own });
+        tasks.push(Task {
+            pairs: own_pairs,
+            coefficients: own_coefficients,
+            projections: own,
+        });
     }
     tasks
 }
@@ -253,10 +311,19 @@ mod tests {
     }
 
     fn gradients() -> Gradients {
-        let pair = |index: u32| Pair { subset: 0, row: index / TOKENS, token: index % TOKENS, index };
+        let pair = |index: u32| Pair {
+            subset: 0,
+            row: index / TOKENS,
+            token: index % TOKENS,
+            index,
+        };
         let pairs: Vec<Pair> = (0..ROWS * TOKENS).map(pair).collect();
         let coefficients = (0..pairs.len()).map(|at| f64::from(wave(3 * at))).collect();
-        Gradients { pairs, coefficients, everything: None }
+        Gradients {
+            pairs,
+            coefficients,
+            everything: None,
+        }
     }
 
     /// Results of all three operations, each called through `run`.
@@ -264,7 +331,12 @@ mod tests {
         ($run:expr) => {{
             let hidden: Vec<f32> = (0..TOKENS as usize * WIDTH).map(wave).collect();
             let positions: Vec<u32> = (0..TOKENS).collect();
-            let features = Features { hidden: &hidden, width: WIDTH, positions: &positions, threads: 1 };
+            let features = Features {
+                hidden: &hidden,
+                width: WIDTH,
+                positions: &positions,
+                threads: 1,
+            };
             let gradients = gradients();
             let model = OptimizerModel {
                 kind: OptimizerKind::Adam,
@@ -278,24 +350,54 @@ mod tests {
             // The last row has no moments yet.
             let mut moments = Moments::new(ROWS as usize, WIDTH, 3, Vec::new()).unwrap();
             let update = |moments: &mut Moments, rows: u32| {
-                let runs = gradients.pairs.chunk_by(Pair::shares_row).take(rows as usize);
+                let runs = gradients
+                    .pairs
+                    .chunk_by(Pair::shares_row)
+                    .take(rows as usize);
                 let slots = moments.rows_mut(0..rows).into_iter();
                 let (coefficients, everything) =
                     gradients.coefficients[..2 * TOKENS as usize].split_at(TOKENS as usize);
                 let everything = Some(everything);
                 let rule = adam.update(1);
-                let target = |slot| update::Moments { slot, rule, dtype: StateDtype::F32 };
-                let row = |(pairs, slot)| update::Row { pairs, coefficients, everything, target: target(slot) };
+                let target = |slot| update::Moments {
+                    slot,
+                    rule,
+                    dtype: StateDtype::F32,
+                };
+                let row = |(pairs, slot)| update::Row {
+                    pairs,
+                    coefficients,
+                    everything,
+                    target: target(slot),
+                };
                 let rows = runs.zip(slots).map(row).collect();
                 $run(update::SumRows { features, rows });
             };
             update(&mut moments, ROWS - 1);
             let source = HostSource::Own(&moments);
-            let tokens = $run(TokenProjections { features, gradients: &gradients, source: &source, adam: &adam });
+            let tokens = $run(TokenProjections {
+                features,
+                gradients: &gradients,
+                source: &source,
+                adam: &adam,
+            });
             let mut subsets = vec![Projection::default(); gradients.pairs.len()];
-            let Gradients { pairs, coefficients, .. } = &gradients;
-            let task = Task { pairs, coefficients, projections: &mut subsets };
-            $run(SubsetProjections { features, source: &source, adam: Some(&adam), task });
+            let Gradients {
+                pairs,
+                coefficients,
+                ..
+            } = &gradients;
+            let task = Task {
+                pairs,
+                coefficients,
+                projections: &mut subsets,
+            };
+            $run(SubsetProjections {
+                features,
+                source: &source,
+                adam: Some(&adam),
+                task,
+            });
             update(&mut moments, ROWS);
             (tokens, subsets, moments)
         }};

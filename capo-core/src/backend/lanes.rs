@@ -11,7 +11,12 @@ const LANES: usize = 32;
 
 /// `D . h` for the gradient `coefficient h` of one row: in `f32` if every intermediate is finite there, else in `f64`.
 #[inline(always)]
-pub(crate) fn project(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> Projection {
+pub(crate) fn project(
+    h: &[f32],
+    row: Option<&MomentRow>,
+    rule: &RowRule,
+    coefficient: f64,
+) -> Projection {
     let fast = match row {
         Some(row) => project_seen(h, row, rule, coefficient),
         None => project_unseen(h, rule, coefficient),
@@ -24,10 +29,17 @@ pub(crate) fn project(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coeffi
 
 /// `project` in `f64`.
 #[inline(never)]
-fn project_wide(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient: f64) -> Projection {
+fn project_wide(
+    h: &[f32],
+    row: Option<&MomentRow>,
+    rule: &RowRule,
+    coefficient: f64,
+) -> Projection {
     let mut projection = Projection::default();
     for (at, &h) in h.iter().enumerate() {
-        let (m, v) = row.map_or((0.0, 0.0), |row| (f64::from(row.exp_avg[at]), f64::from(row.exp_avg_sq[at])));
+        let (m, v) = row.map_or((0.0, 0.0), |row| {
+            (f64::from(row.exp_avg[at]), f64::from(row.exp_avg_sq[at]))
+        });
         let h = f64::from(h);
         let direction = rule.direction(m, v, coefficient * h);
         projection.v += h * direction;
@@ -39,8 +51,15 @@ fn project_wide(h: &[f32], row: Option<&MomentRow>, rule: &RowRule, coefficient:
 /// `project` in `f32` for a row with moments; not finite if an intermediate overflowed.
 #[inline(always)]
 fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) -> Projection {
-    let [old1, new1, old2, new2, eps, coefficient] =
-        [rule.old1, rule.new1, rule.old2, rule.new2, rule.eps, coefficient].map(|x| x as f32);
+    let [old1, new1, old2, new2, eps, coefficient] = [
+        rule.old1,
+        rule.new1,
+        rule.old2,
+        rule.new2,
+        rule.eps,
+        coefficient,
+    ]
+    .map(|x| x as f32);
     let mut total = [0.0f32; LANES];
     let mut norm = [0.0f32; LANES];
     let mut squares = [0.0f32; LANES];
@@ -64,14 +83,22 @@ fn project_seen(h: &[f32], row: &MomentRow, rule: &RowRule, coefficient: f64) ->
     if !h_rest.is_empty() {
         block(&padded(h_rest), &padded(m_rest), &padded(v_rest));
     }
-    let v = if reduce(squares).is_finite() { reduce(total) } else { f32::INFINITY };
-    Projection { v: f64::from(v), squared_norm: f64::from(reduce(norm)) }
+    let v = if reduce(squares).is_finite() {
+        reduce(total)
+    } else {
+        f32::INFINITY
+    };
+    Projection {
+        v: f64::from(v),
+        squared_norm: f64::from(reduce(norm)),
+    }
 }
 
 /// `project` in `f32` for a row with zero moments; not finite if an intermediate overflowed.
 #[inline(always)]
 fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
-    let [new1, root2, eps, coefficient] = [rule.new1, rule.new2.sqrt(), rule.eps, coefficient].map(|x| x as f32);
+    let [new1, root2, eps, coefficient] =
+        [rule.new1, rule.new2.sqrt(), rule.eps, coefficient].map(|x| x as f32);
     let mut total = [0.0f32; LANES];
     let mut norm = [0.0f32; LANES];
     let mut block = |h: &[f32; LANES]| {
@@ -89,7 +116,10 @@ fn project_unseen(h: &[f32], rule: &RowRule, coefficient: f64) -> Projection {
     if !rest.is_empty() {
         block(&padded(rest));
     }
-    Projection { v: f64::from(reduce(total)), squared_norm: f64::from(reduce(norm)) }
+    Projection {
+        v: f64::from(reduce(total)),
+        squared_norm: f64::from(reduce(norm)),
+    }
 }
 
 /// The last, incomplete block, padded with zeros, which add nothing.
@@ -135,7 +165,9 @@ pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowR
                 *g = rule.direction(f64::from(m), f64::from(v), *g);
             }
         }
-        None => gradient.iter_mut().for_each(|g| *g = rule.direction(0.0, 0.0, *g)),
+        None => gradient
+            .iter_mut()
+            .for_each(|g| *g = rule.direction(0.0, 0.0, *g)),
     }
 }
 
@@ -148,12 +180,20 @@ pub(crate) fn update(
     rule: &RowRule,
     dtype: StateDtype,
 ) {
-    for (((m, v), &g), &r) in exp_avg.iter_mut().zip(&mut *exp_avg_sq).zip(gradient).zip(rejected) {
+    for (((m, v), &g), &r) in exp_avg
+        .iter_mut()
+        .zip(&mut *exp_avg_sq)
+        .zip(gradient)
+        .zip(rejected)
+    {
         let (mean, square) = rule.moments(f64::from(*m), f64::from(*v), g);
         (*m, *v) = (saturate(mean), saturate(square + rule.new2 * r * r));
     }
     if dtype == StateDtype::Bf16 {
-        exp_avg.iter_mut().chain(exp_avg_sq).for_each(|x| *x = to_bf16(*x));
+        exp_avg
+            .iter_mut()
+            .chain(exp_avg_sq)
+            .for_each(|x| *x = to_bf16(*x));
     }
 }
 

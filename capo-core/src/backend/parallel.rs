@@ -46,9 +46,16 @@ pub(crate) fn map_parts<T: Send>(
     let threads = threads_for(elements, threads);
     let parts = if threads == 1 { 1 } else { 4 * threads };
     let part = length.div_ceil(parts).min(most).max(1);
-    let parts: Vec<_> = (0..length).step_by(part).map(|start| start..(start + part).min(length)).collect();
+    let parts: Vec<_> = (0..length)
+        .step_by(part)
+        .map(|start| start..(start + part).min(length))
+        .collect();
     let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
-    for_each(threads, parts.into_iter().zip(&mut results).collect(), |(part, result)| *result = Some(work(part)));
+    for_each(
+        threads,
+        parts.into_iter().zip(&mut results).collect(),
+        |(part, result)| *result = Some(work(part)),
+    );
     results.into_iter().flatten().collect()
 }
 
@@ -61,8 +68,14 @@ mod tests {
         for threads in [1, 2, 3, 7] {
             for length in [0, 1, 5, 1000] {
                 for most in [usize::MAX, 3] {
-                    let parts = map_parts(threads, length, most, usize::MAX, |part| part.collect::<Vec<_>>());
-                    assert_eq!(parts.concat(), (0..length).collect::<Vec<_>>(), "{threads} threads");
+                    let parts = map_parts(threads, length, most, usize::MAX, |part| {
+                        part.collect::<Vec<_>>()
+                    });
+                    assert_eq!(
+                        parts.concat(),
+                        (0..length).collect::<Vec<_>>(),
+                        "{threads} threads"
+                    );
                     assert!(parts.iter().all(|part| part.len() <= most));
                 }
             }

@@ -16,7 +16,11 @@ use crate::semantics::StateDtype;
 /// Adds the gradients to the rows of `sums`. These must be zero and include all rows of the gradients.
 pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSums) {
     let mut own = gradients.rows().peekable();
-    let targets = sums.rows_mut().filter(|(row, _)| own.next_if_eq(row).is_some()).map(|(_, target)| target).collect();
+    let targets = sums
+        .rows_mut()
+        .filter(|(row, _)| own.next_if_eq(row).is_some())
+        .map(|(_, target)| target)
+        .collect();
     sum_rows(features, gradients, targets);
 }
 
@@ -27,7 +31,9 @@ pub(crate) fn take_in(sums: &RowSums, moments: Vec<Moments>, threads: usize) {
     let rows: Vec<_> = sums.rows().zip(moments).collect();
     let size = rows.len().div_ceil(2 * threads).max(1);
     let groups = grouped(rows, size, |_| 1);
-    parallel::for_each(threads, groups, |rows| arch.dispatch(TakeIn { rows, width }));
+    parallel::for_each(threads, groups, |rows| {
+        arch.dispatch(TakeIn { rows, width })
+    });
 }
 
 /// A receiver of a row's gradient, some columns at a time.
@@ -57,10 +63,16 @@ impl Target for Moments<'_> {
     #[inline(always)]
     fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>) {
         let mut rejected = [0.0; TILE];
-        for (rejected, (everything, kept)) in rejected.iter_mut().zip(everything.unwrap_or(&[]).iter().zip(kept)) {
+        for (rejected, (everything, kept)) in rejected
+            .iter_mut()
+            .zip(everything.unwrap_or(&[]).iter().zip(kept))
+        {
             *rejected = everything - kept;
         }
-        let moments = (&mut self.slot.exp_avg[tile.clone()], &mut self.slot.exp_avg_sq[tile.clone()]);
+        let moments = (
+            &mut self.slot.exp_avg[tile.clone()],
+            &mut self.slot.exp_avg_sq[tile.clone()],
+        );
         update(moments, kept, &rejected, &self.rule, self.dtype);
     }
 }
@@ -84,17 +96,33 @@ pub(super) struct Row<'a, T> {
 }
 
 /// Sums `coefficient h` over each row's pairs and passes this gradient to its target; `targets` are in the order of the rows.
-pub(crate) fn sum_rows<T: Target + Send>(features: Features, gradients: &Gradients, targets: Vec<T>) {
+pub(crate) fn sum_rows<T: Target + Send>(
+    features: Features,
+    gradients: &Gradients,
+    targets: Vec<T>,
+) {
     let (mut rows, mut start) = (Vec::with_capacity(targets.len()), 0);
     for (pairs, target) in gradients.pairs.chunk_by(Pair::shares_row).zip(targets) {
         let own = start..start + pairs.len();
         start = own.end;
-        let everything = gradients.everything.as_ref().map(|everything| &everything[own.clone()]);
-        rows.push(Row { pairs, coefficients: &gradients.coefficients[own], everything, target });
+        let everything = gradients
+            .everything
+            .as_ref()
+            .map(|everything| &everything[own.clone()]);
+        rows.push(Row {
+            pairs,
+            coefficients: &gradients.coefficients[own],
+            everything,
+            target,
+        });
     }
     let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
-    let groups = grouped(rows, gradients.pairs.len().div_ceil(2 * threads), |row| row.pairs.len());
-    parallel::for_each(threads, groups, |rows| arch.dispatch(SumRows { features, rows }));
+    let groups = grouped(rows, gradients.pairs.len().div_ceil(2 * threads), |row| {
+        row.pairs.len()
+    });
+    parallel::for_each(threads, groups, |rows| {
+        arch.dispatch(SumRows { features, rows })
+    });
 }
 
 /// Groups the rows so that each group has at least `size`, as measured by `of`.
@@ -126,10 +154,20 @@ impl<T: Target> NullaryFnOnce for SumRows<'_, T> {
         let mut packed = Packed::new(rows.iter().flat_map(|row| row.pairs));
         for tile in tiles(features.width) {
             packed.fill(features, &tile);
-            for Row { pairs, coefficients, everything, target } in &mut rows {
+            for Row {
+                pairs,
+                coefficients,
+                everything,
+                target,
+            } in &mut rows
+            {
                 let kept = packed.weighed_sum(pairs, coefficients);
                 let everything = everything.map(|everything| packed.weighed_sum(pairs, everything));
-                target.take(&tile, &kept, everything.as_ref().map(|everything| &everything[..]));
+                target.take(
+                    &tile,
+                    &kept,
+                    everything.as_ref().map(|everything| &everything[..]),
+                );
             }
         }
     }
@@ -150,7 +188,11 @@ impl NullaryFnOnce for TakeIn<'_> {
     fn call(self) {
         for ((kept, everything), mut moments) in self.rows {
             for tile in tiles(self.width) {
-                moments.take(&tile, &kept[tile.clone()], everything.map(|everything| &everything[tile.clone()]));
+                moments.take(
+                    &tile,
+                    &kept[tile.clone()],
+                    everything.map(|everything| &everything[tile.clone()]),
+                );
             }
         }
     }

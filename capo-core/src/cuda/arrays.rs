@@ -21,7 +21,11 @@ impl<T> Slice<'_, T> {
     /// There are `len` values of `T` at `address`. For the life of the slice, only work on the stream that comes with
     /// it writes them.
     pub unsafe fn from_raw(address: u64, len: usize) -> Self {
-        Self { address, len, values: PhantomData }
+        Self {
+            address,
+            len,
+            values: PhantomData,
+        }
     }
 
     /// Number of values.
@@ -57,7 +61,11 @@ impl Stream {
     ///
     /// It is a stream of the device's primary context, and lives as long as the batch that it comes with.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
-        Self(if stream as usize == PER_THREAD { 0 } else { stream as usize })
+        Self(if stream as usize == PER_THREAD {
+            0
+        } else {
+            stream as usize
+        })
     }
 
     pub(super) fn raw(self) -> *mut c_void {
@@ -121,7 +129,13 @@ pub struct Arrays<'a> {
 impl Arrays<'_> {
     /// Lengths of hidden, topk_ids, topk_logits, action_logits and logsumexp.
     pub(crate) fn lengths(&self) -> [usize; 5] {
-        [self.hidden.len(), self.topk_ids.len(), self.topk_logits.len(), self.action_logits.len(), self.logsumexp.len()]
+        [
+            self.hidden.len(),
+            self.topk_ids.len(),
+            self.topk_logits.len(),
+            self.action_logits.len(),
+            self.logsumexp.len(),
+        ]
     }
 }
 

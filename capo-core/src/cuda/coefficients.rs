@@ -10,7 +10,14 @@ use crate::Error;
 impl Pairs {
     /// `[N, S]`: `weight slope A u` of each pair, with one weight per token.
     pub(super) fn coefficients(&self, weights: &[f64], slope: f64) -> Result<Buffer<f64>, Error> {
-        let Self { queue, rows, stride, signals, u, .. } = self;
+        let Self {
+            queue,
+            rows,
+            stride,
+            signals,
+            u,
+            ..
+        } = self;
         let (slots, weights) = (rows.len() as u32, queue.upload(weights)?);
         let out = queue.buffer(rows.len())?;
         // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
@@ -32,8 +39,20 @@ impl Pairs {
         weights: Option<&[f64]>,
         slope: f64,
     ) -> Result<Buffer<f64>, Error> {
-        let Self { queue, stride, signals, u, .. } = self;
-        let Segments { values, of_pair, starts, pairs, .. } = segments;
+        let Self {
+            queue,
+            stride,
+            signals,
+            u,
+            ..
+        } = self;
+        let Segments {
+            values,
+            of_pair,
+            starts,
+            pairs,
+            ..
+        } = segments;
         let weights = weights.map(|weights| queue.upload(weights)).transpose()?;
         let weights_or_null = weights.as_ref().map_or(0, Buffer::address);
         let out = queue.filled(self.rows.len(), 0)?;
@@ -42,7 +61,18 @@ impl Pairs {
             queue.launch(
                 "weigh_rows",
                 threads(*pairs as usize),
-                &[pairs, values, of_pair, starts, stride, &weights_or_null, signals, &slope, u, &out],
+                &[
+                    pairs,
+                    values,
+                    of_pair,
+                    starts,
+                    stride,
+                    &weights_or_null,
+                    signals,
+                    &slope,
+                    u,
+                    &out,
+                ],
             )?;
         }
         Ok(out)

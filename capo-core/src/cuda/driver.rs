@@ -64,14 +64,18 @@ impl Device {
                 "there is no CUDA device {ordinal}, this machine has {count}, from 0 (choose one of them)"
             )));
         }
-        let device = driver::device::get(ordinal).map_err(|error| failed("opening the device", &error))?;
+        let device =
+            driver::device::get(ordinal).map_err(|error| failed("opening the device", &error))?;
         // SAFETY: `device` is valid; the primary context is kept for the life of the process.
-        let context = unsafe { driver::primary_ctx::retain(device) }.map_err(|e| failed("making its context", &e))?;
+        let context = unsafe { driver::primary_ctx::retain(device) }
+            .map_err(|e| failed("making its context", &e))?;
         // SAFETY: `context` was just retained.
-        unsafe { driver::ctx::set_current(context) }.map_err(|error| failed("entering its context", &error))?;
+        unsafe { driver::ctx::set_current(context) }
+            .map_err(|error| failed("entering its context", &error))?;
         let attribute = |attribute| {
             // SAFETY: `device` is valid.
-            unsafe { driver::device::get_attribute(device, attribute) }.map_err(|error| failed("asking for it", &error))
+            unsafe { driver::device::get_attribute(device, attribute) }
+                .map_err(|error| failed("asking for it", &error))
         };
         use sys::CUdevice_attribute::{
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
@@ -79,7 +83,13 @@ impl Device {
         };
         let module = Self::module(image::of((attribute(MAJOR)?, attribute(MINOR)?)))?;
         let (kernels, spare) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Opened { ordinal, context, module, kernels, spare })))
+        Ok(Self(Arc::new(Opened {
+            ordinal,
+            context,
+            module,
+            kernels,
+            spare,
+        })))
     }
 
     /// The first of `images` that the driver accepts.
@@ -90,12 +100,16 @@ impl Device {
             match unsafe { driver::module::load_data(image.as_ptr().cast()) } {
                 Ok(module) => return Ok(module),
                 Err(error) => {
-                    refusal =
-                        Some(failed("loading the curvature kernels (update the driver, or install NVRTC)", &error))
+                    refusal = Some(failed(
+                        "loading the curvature kernels (update the driver, or install NVRTC)",
+                        &error,
+                    ))
                 }
             }
         }
-        Err(refusal.unwrap_or_else(|| Error::new("there is no image of the curvature kernels for this device")))
+        Err(refusal.unwrap_or_else(|| {
+            Error::new("there is no image of the curvature kernels for this device")
+        }))
     }
 
     /// The device's number.
@@ -106,7 +120,8 @@ impl Device {
     /// Makes the device's context current on this thread.
     fn enter(&self) -> Result<(), Error> {
         // SAFETY: the primary context is retained for the life of the process.
-        unsafe { driver::ctx::set_current(self.0.context) }.map_err(|error| failed("entering its context", &error))
+        unsafe { driver::ctx::set_current(self.0.context) }
+            .map_err(|error| failed("entering its context", &error))
     }
 
     fn allocate(&self, size: usize) -> Result<sys::CUdeviceptr, Error> {
@@ -116,7 +131,12 @@ impl Device {
             self.return_spare();
             // SAFETY: as above.
             unsafe { driver::malloc_sync(size) }.map_err(|error| {
-                failed(&format!("taking {size} bytes of memory (keep fewer logits, or use a smaller batch)"), &error)
+                failed(
+                    &format!(
+                        "taking {size} bytes of memory (keep fewer logits, or use a smaller batch)"
+                    ),
+                    &error,
+                )
             })
         })
     }
@@ -124,7 +144,11 @@ impl Device {
     /// Returns unused memory to the driver.
     fn return_spare(&self) {
         let spare = std::mem::take(&mut *lock(&self.0.spare));
-        for address in spare.into_values().flat_map(BTreeMap::into_values).flatten() {
+        for address in spare
+            .into_values()
+            .flat_map(BTreeMap::into_values)
+            .flatten()
+        {
             // SAFETY: the address came from `allocate`, and its buffer is gone. After a failure the memory stays allocated.
             let _ = unsafe { driver::free_sync(address) };
         }
@@ -142,7 +166,11 @@ impl Device {
     /// A queue of work on this device.
     pub(super) fn queue(&self, stream: Stream) -> Result<Queue, Error> {
         self.enter()?;
-        Ok(Queue { device: self.clone(), stream, held: Mutex::default() })
+        Ok(Queue {
+            device: self.clone(),
+            stream,
+            held: Mutex::default(),
+        })
     }
 
     fn kernel(&self, name: &'static str) -> Result<sys::CUfunction, Error> {
@@ -188,13 +216,21 @@ impl Queue {
         let size = class_of((len * size_of::<T>()).max(1));
         // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
         let known = lock(&device.0.spare).get_mut(&stream).and_then(|spare| {
-            spare.range_mut(size..=2 * size).find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
+            spare
+                .range_mut(size..=2 * size)
+                .find_map(|(&size, addresses)| Some((size, addresses.pop()?)))
         });
         let (size, address) = match known {
             Some(known) => known,
             None => (size, device.allocate(size)?),
         };
-        Ok(Buffer { device, address, len, place: (stream, size), values: PhantomData })
+        Ok(Buffer {
+            device,
+            address,
+            len,
+            place: (stream, size),
+            values: PhantomData,
+        })
     }
 
     /// A copy of `values`.
@@ -215,8 +251,10 @@ impl Queue {
         let buffer = self.buffer(len)?;
         if len > 0 {
             // SAFETY: the buffer holds as many bytes.
-            unsafe { driver::memset_d8_async(buffer.address, byte, len * size_of::<T>(), self.raw()) }
-                .map_err(|error| failed("clearing its memory", &error))?;
+            unsafe {
+                driver::memset_d8_async(buffer.address, byte, len * size_of::<T>(), self.raw())
+            }
+            .map_err(|error| failed("clearing its memory", &error))?;
         }
         Ok(buffer)
     }
@@ -227,7 +265,12 @@ impl Queue {
     }
 
     /// `len` values of `source` from `start` on, once all queued work is done.
-    pub fn read<T: Plain>(&self, source: Slice<T>, start: usize, len: usize) -> Result<Vec<T>, Error> {
+    pub fn read<T: Plain>(
+        &self,
+        source: Slice<T>,
+        start: usize,
+        len: usize,
+    ) -> Result<Vec<T>, Error> {
         let mut values = vec![T::default(); len.min(source.len().saturating_sub(start))];
         if !values.is_empty() {
             let address = source.address() + (start * size_of::<T>()) as u64;
@@ -242,7 +285,8 @@ impl Queue {
     /// Waits for all queued work.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: the stream is valid as long as the batch that brought it.
-        unsafe { driver::stream::synchronize(self.raw()) }.map_err(|error| failed("computing", &error))?;
+        unsafe { driver::stream::synchronize(self.raw()) }
+            .map_err(|error| failed("computing", &error))?;
         lock(&self.held).clear();
         Ok(())
     }
@@ -265,7 +309,9 @@ impl Queue {
         let function = self.device.kernel(kernel)?;
         let (grid, block) = ((blocks.0, blocks.1, 1), (threads, 1, 1));
         let mut places = Vec::new();
-        arguments.iter().for_each(|argument| argument.place(&mut places));
+        arguments
+            .iter()
+            .for_each(|argument| argument.place(&mut places));
         // SAFETY: the caller guarantees it; no kernel of this crate has dynamic shared memory.
         unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), &mut places) }
             .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
@@ -310,7 +356,12 @@ impl<T> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let (stream, size) = self.place;
-        lock(&self.device.0.spare).entry(stream).or_default().entry(size).or_default().push(self.address);
+        lock(&self.device.0.spare)
+            .entry(stream)
+            .or_default()
+            .entry(size)
+            .or_default()
+            .push(self.address);
     }
 }
 
@@ -355,9 +406,17 @@ impl<const N: usize> Argument for [&dyn Argument; N] {
 /// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an error.
 fn device_count() -> Result<i32, Error> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+    let name = if cfg!(windows) {
+        "nvcuda.dll"
+    } else {
+        "libcuda.so.1"
+    };
     // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
-    let present = || unsafe { libloading::Library::new(name) }.map(std::mem::forget).is_ok();
+    let present = || {
+        unsafe { libloading::Library::new(name) }
+            .map(std::mem::forget)
+            .is_ok()
+    };
     if !PRESENT.get_or_init(present) {
         return Err(Error::new(format!(
             "this machine has no CUDA driver, `{name}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
@@ -366,8 +425,13 @@ fn device_count() -> Result<i32, Error> {
     let count = driver::init().and_then(|()| driver::device::get_count());
     match count {
         Ok(count) if count > 0 => Ok(count as c_int),
-        Ok(_) => Err(Error::new("this machine has a CUDA driver and no device (run with `--device cpu`)")),
-        Err(error) => Err(failed("starting the driver (run with `--device cpu`)", &error)),
+        Ok(_) => Err(Error::new(
+            "this machine has a CUDA driver and no device (run with `--device cpu`)",
+        )),
+        Err(error) => Err(failed(
+            "starting the driver (run with `--device cpu`)",
+            &error,
+        )),
     }
 }
 
@@ -378,7 +442,11 @@ fn class_of(size: usize) -> usize {
 }
 
 fn failed(what: &str, error: &driver::DriverError) -> Error {
-    let name = error.error_name().ok().and_then(|name| name.to_str().ok()).unwrap_or("an unknown error");
+    let name = error
+        .error_name()
+        .ok()
+        .and_then(|name| name.to_str().ok())
+        .unwrap_or("an unknown error");
     Error::new(format!("the CUDA device failed with `{name}` in {what}"))
 }
 

@@ -41,13 +41,24 @@ pub(crate) fn effects(
     let queue = &pairs.queue;
     queue.enter()?;
     let (adam, slope) = (proposer.adam(), proposer.supports.slope);
-    let projector =
-        Projector { proposer, pairs, v: queue.filled(pairs.rows.len(), 0)?, norms: queue.filled(pairs.rows.len(), 0)? };
+    let projector = Projector {
+        proposer,
+        pairs,
+        v: queue.filled(pairs.rows.len(), 0)?,
+        norms: queue.filled(pairs.rows.len(), 0)?,
+    };
     let coefficients = if subsets.single {
         let coefficients = pairs.coefficients(weights, slope)?;
         if let Some(adam) = &adam {
             // Sorted by row as one subset, so that pairs of one row are processed together.
-            let segments = Segments::of(pairs, Choice { subset_of: None, subsets: 1, nonzero: None })?;
+            let segments = Segments::of(
+                pairs,
+                Choice {
+                    subset_of: None,
+                    subsets: 1,
+                    nonzero: None,
+                },
+            )?;
             projector.tokens(&segments, &coefficients, adam)?;
         } else {
             projector.follow(weights)?;
@@ -55,8 +66,14 @@ pub(crate) fn effects(
         coefficients
     } else {
         let subset_of = queue.upload(&subsets.of[..])?;
-        let segments =
-            Segments::of(pairs, Choice { subset_of: Some(&subset_of), subsets: subsets.count, nonzero: None })?;
+        let segments = Segments::of(
+            pairs,
+            Choice {
+                subset_of: Some(&subset_of),
+                subsets: subsets.count,
+                nonzero: None,
+            },
+        )?;
         let coefficients = match proposer.semantics.subset_weights {
             Weights::RowMean => pairs.row_means(&segments, None, slope)?,
             Weights::TokenMean | Weights::Loss => pairs.coefficients(weights, slope)?,
@@ -65,7 +82,11 @@ pub(crate) fn effects(
         coefficients
     };
     // A raw gradient does not decay weights; for single tokens under SGD the optimizer does not either.
-    let decay = if adam.is_some() { proposer.step.optimizer.logit_decay() } else { 0.0 };
+    let decay = if adam.is_some() {
+        proposer.step.optimizer.logit_decay()
+    } else {
+        0.0
+    };
     projector.react(&coefficients, decay)
 }
 
@@ -87,25 +108,50 @@ impl Projector<'_> {
 
     /// The segments' rows in the form that a proposal reads.
     fn rows(&self, segments: &Segments, adam: &Adam) -> Result<Buffer<Row>, Error> {
-        let Self { proposer: Proposer { source, .. }, pairs, .. } = self;
+        let Self {
+            proposer: Proposer { source, .. },
+            pairs,
+            ..
+        } = self;
         let adam = AdamArgument::proposal(adam, source.steps());
         match source {
-            Source::Own(Store::Cuda(own)) => {
-                own.rows_of(pairs.queue.buffer(segments.count as usize)?, pairs, segments, false, adam)
-            }
-            Source::Trainer(HostMoments { arrays: MomentArrays::Cuda { exp_avg, exp_avg_sq }, .. }) => {
-                rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam)
-            }
-            Source::Own(Store::Host(_)) | Source::Trainer(_) => {
-                Err(Error::new("the moments lie in host memory and the batch on a device (pass both from one place)"))
-            }
+            Source::Own(Store::Cuda(own)) => own.rows_of(
+                pairs.queue.buffer(segments.count as usize)?,
+                pairs,
+                segments,
+                false,
+                adam,
+            ),
+            Source::Trainer(HostMoments {
+                arrays:
+                    MomentArrays::Cuda {
+                        exp_avg,
+                        exp_avg_sq,
+                    },
+                ..
+            }) => rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam),
+            Source::Own(Store::Host(_)) | Source::Trainer(_) => Err(Error::new(
+                "the moments lie in host memory and the batch on a device (pass both from one place)",
+            )),
         }
     }
 
     /// Projections for single tokens whose direction is their gradient.
     fn follow(&self, weights: &[f64]) -> Result<(), Error> {
-        let Self { proposer: Proposer { supports, .. }, pairs, v, norms } = self;
-        let Pairs { queue, rows, stride, u, squared_norms, .. } = pairs;
+        let Self {
+            proposer: Proposer { supports, .. },
+            pairs,
+            v,
+            norms,
+        } = self;
+        let Pairs {
+            queue,
+            rows,
+            stride,
+            u,
+            squared_norms,
+            ..
+        } = pairs;
         let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
         let scales: Vec<f64> = weights.iter().zip(&supports.signals).map(scale).collect();
         let (slots, scales) = (rows.len() as u32, queue.upload(scales)?);
@@ -120,63 +166,165 @@ impl Projector<'_> {
     }
 
     /// Projections for single tokens under Adam.
-    fn tokens(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: &Adam) -> Result<(), Error> {
-        let Self { pairs: Pairs { queue, hidden, features, stride, squared_norms, .. }, v, norms, .. } = self;
-        let (Segments { values, of_pair, pairs, .. }, Hidden { address, width, .. }) = (segments, hidden);
+    fn tokens(
+        &self,
+        segments: &Segments,
+        coefficients: &Buffer<f64>,
+        adam: &Adam,
+    ) -> Result<(), Error> {
+        let Self {
+            pairs:
+                Pairs {
+                    queue,
+                    hidden,
+                    features,
+                    stride,
+                    squared_norms,
+                    ..
+                },
+            v,
+            norms,
+            ..
+        } = self;
+        let (
+            Segments {
+                values,
+                of_pair,
+                pairs,
+                ..
+            },
+            Hidden { address, width, .. },
+        ) = (segments, hidden);
         let (rows, tiles) = (self.rows(segments, adam)?, (*width as usize).div_ceil(TILE));
         let windows = pairs.div_ceil(WARP);
-        let fast = hidden.of_dtype(["project_tokens_f32", "project_tokens_f16", "project_tokens_bf16"]);
-        let wide = hidden.of_dtype(["project_tokens_wide_f32", "project_tokens_wide_f16", "project_tokens_wide_bf16"]);
+        let fast = hidden.of_dtype([
+            "project_tokens_f32",
+            "project_tokens_f16",
+            "project_tokens_bf16",
+        ]);
+        let wide = hidden.of_dtype([
+            "project_tokens_wide_f32",
+            "project_tokens_wide_f16",
+            "project_tokens_wide_bf16",
+        ]);
         // The wide kernel recomputes values that the fast kernel cannot represent.
-        let eps = if FAST_EPS.contains(&adam.eps) { adam.eps as f32 } else { f32::NAN };
+        let eps = if FAST_EPS.contains(&adam.eps) {
+            adam.eps as f32
+        } else {
+            f32::NAN
+        };
         let common: [&dyn Argument; 7] = [pairs, values, of_pair, &rows, address, features, width];
         for first in (0..tiles).step_by(TOKEN_WARPS) {
             let (first_tile, some) = (first as u32, (tiles - first).min(TOKEN_WARPS) as u32);
             let grid = ((windows, 1), some * WARP);
-            let tile: [&dyn Argument; 5] = [&self.vector(), stride, coefficients, squared_norms, &first_tile];
+            let tile: [&dyn Argument; 5] = [
+                &self.vector(),
+                stride,
+                coefficients,
+                squared_norms,
+                &first_tile,
+            ];
             // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features and their norms `[N]`, the rest `[N, S]`. The rows'
             // moments have the features' width.
             unsafe { queue.launch(fast, grid, &[&common, &tile, &eps, v, norms]) }?;
         }
         // SAFETY: as above.
-        unsafe { queue.launch(wide, warps(windows as usize), &[&common, stride, coefficients, &adam.eps, v, norms]) }
+        unsafe {
+            queue.launch(
+                wide,
+                warps(windows as usize),
+                &[&common, stride, coefficients, &adam.eps, v, norms],
+            )
+        }
     }
 
     /// Projections for subsets; without `adam` the direction is SGD's.
-    fn subsets(&self, segments: &Segments, coefficients: &Buffer<f64>, adam: Option<&Adam>) -> Result<(), Error> {
-        let Self { pairs: Pairs { queue, hidden, .. }, v, norms, .. } = self;
-        let Hidden { address, width, vector, .. } = hidden;
+    fn subsets(
+        &self,
+        segments: &Segments,
+        coefficients: &Buffer<f64>,
+        adam: Option<&Adam>,
+    ) -> Result<(), Error> {
+        let Self {
+            pairs: Pairs { queue, hidden, .. },
+            v,
+            norms,
+            ..
+        } = self;
+        let Hidden {
+            address,
+            width,
+            vector,
+            ..
+        } = hidden;
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
-        let (rows, eps) = (rows.as_ref().map_or(0, Buffer::address), adam.map_or(0.0, |adam| adam.eps));
-        let (classes, (features, coefficients)) =
-            (segments.by_length(queue)?, segments.ordered(self.pairs, coefficients)?);
-        let Segments { values, of_pair, starts, pairs: known, count } = segments;
+        let (rows, eps) = (
+            rows.as_ref().map_or(0, Buffer::address),
+            adam.map_or(0.0, |adam| adam.eps),
+        );
+        let (classes, (features, coefficients)) = (
+            segments.by_length(queue)?,
+            segments.ordered(self.pairs, coefficients)?,
+        );
+        let Segments {
+            values,
+            of_pair,
+            starts,
+            pairs: known,
+            count,
+        } = segments;
         let tiles = (*width as usize).div_ceil(TILE);
         let at_once = tiles.min(TILES_AT_ONCE);
         let parts = queue.buffer::<f64>(at_once * *known as usize)?;
         let of_parts = queue.buffer::<f64>(at_once * *count as usize)?;
         let kernels = [
             ["project_long_f32", "project_long_f16", "project_long_bf16"],
-            ["project_medium_f32", "project_medium_f16", "project_medium_bf16"],
-            ["project_short_f32", "project_short_f16", "project_short_bf16"],
+            [
+                "project_medium_f32",
+                "project_medium_f16",
+                "project_medium_bf16",
+            ],
+            [
+                "project_short_f32",
+                "project_short_f16",
+                "project_short_bf16",
+            ],
         ];
         for first in (0..tiles).step_by(TILES_AT_ONCE) {
             let (first_tile, some) = (first as u32, (tiles - first).min(TILES_AT_ONCE) as u32);
-            let batch: [&dyn Argument; 9] =
-                [known, count, starts, &rows, address, &features, &first_tile, width, vector];
+            let batch: [&dyn Argument; 9] = [
+                known,
+                count,
+                starts,
+                &rows,
+                address,
+                &features,
+                &first_tile,
+                width,
+                vector,
+            ];
             for (class, kernels) in classes.iter().zip(kernels) {
-                let ([list, listed], grid) = (class.arguments(), ((class.most, some), class.warps * WARP));
+                let ([list, listed], grid) =
+                    (class.arguments(), ((class.most, some), class.warps * WARP));
                 let own: [&dyn Argument; 4] = [&coefficients, &eps, &parts, &of_parts];
                 // SAFETY: as in `tokens`; the sorted pairs' features and coefficients are `[P]`, parts `[tiles, P]`, their norms
                 // `[tiles, R]`.
-                unsafe { queue.launch(hidden.of_dtype(kernels), grid, &[&list, &listed, &batch, &own]) }?;
+                unsafe {
+                    queue.launch(
+                        hidden.of_dtype(kernels),
+                        grid,
+                        &[&list, &listed, &batch, &own],
+                    )
+                }?;
             }
             // SAFETY: as above.
             unsafe {
                 queue.launch(
                     "add_projections",
                     threads(*known as usize),
-                    &[known, count, &some, values, of_pair, starts, &parts, &of_parts, v, norms],
+                    &[
+                        known, count, &some, values, of_pair, starts, &parts, &of_parts, v, norms,
+                    ],
                 )?;
             }
         }
@@ -185,8 +333,23 @@ impl Projector<'_> {
 
     /// The sums of each token over its rows.
     fn react(&self, coefficients: &Buffer<f64>, decay: f64) -> Result<Vec<Effect>, Error> {
-        let Self { proposer, pairs, v, norms } = self;
-        let Pairs { queue, tokens, stride, rows, logits, pi, u, tails, .. } = pairs;
+        let Self {
+            proposer,
+            pairs,
+            v,
+            norms,
+        } = self;
+        let Pairs {
+            queue,
+            tokens,
+            stride,
+            rows,
+            logits,
+            pi,
+            u,
+            tails,
+            ..
+        } = pairs;
         let (rate, effects) = (proposer.rate(), queue.buffer::<Effect>(*tokens as usize)?);
         let policies: [&dyn Argument; 7] = [tokens, stride, rows, logits, pi, u, tails];
         // SAFETY: tails and effects are `[N]`, the rest `[N, S]`.

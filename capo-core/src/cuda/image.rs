@@ -33,7 +33,9 @@ const PREBUILT: &str = include_str!("../../generated/curvature.ptx");
 pub(super) fn source() -> String {
     let unit = PARTS[PARTS.len() - 1].1;
     let line = |line: &str| {
-        let name = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        let name = line
+            .strip_prefix("#include \"")
+            .and_then(|rest| rest.strip_suffix('"'));
         let part = name.and_then(|name| PARTS.iter().find(|part| part.0 == name));
         part.map_or_else(|| format!("{line}\n"), |part| part.1.to_owned())
     };
@@ -49,7 +51,10 @@ pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
 /// Images in the order to try: the cached one in `file`, the one that NVRTC compiles from `source` for `arch`, and
 /// the one in this crate. A compiled image is cached in `file`.
 fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<Item = Vec<u8>> {
-    let kept = file.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| is_cubin(image));
+    let kept = file
+        .as_ref()
+        .and_then(|file| fs::read(file).ok())
+        .filter(|image| is_cubin(image));
     let compiled = move || {
         let compiled = compile(&source, &arch)?;
         if is_cubin(&compiled) {
@@ -59,15 +64,23 @@ fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<
         Some(compiled)
     };
     let prebuilt = [PREBUILT.as_bytes(), &[0]].concat();
-    kept.into_iter().chain(std::iter::once_with(compiled).flatten()).chain([prebuilt])
+    kept.into_iter()
+        .chain(std::iter::once_with(compiled).flatten())
+        .chain([prebuilt])
 }
 
 /// `XDG_CACHE_HOME/capo/curvature-HASH-ARCH.cubin`.
 fn cache_file(source: &str, arch: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
-    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
+    let folder = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(home)?;
     let hash = crc32fast::hash([source, &OPTIONS.concat()].concat().as_bytes());
-    Some(folder.join("capo").join(format!("curvature-{hash:08x}-{:x}-{arch}.cubin", source.len())))
+    Some(folder.join("capo").join(format!(
+        "curvature-{hash:08x}-{:x}-{arch}.cubin",
+        source.len()
+    )))
 }
 
 /// Cubins are ELF files; the fake compiler of the tests makes none.
@@ -92,14 +105,20 @@ fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
         &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"]
     };
     // SAFETY: the compiler's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
-    names.iter().find_map(|name| unsafe { libloading::Library::new(*name) }.map(std::mem::forget).ok())?;
+    names.iter().find_map(|name| {
+        unsafe { libloading::Library::new(*name) }
+            .map(std::mem::forget)
+            .ok()
+    })?;
     let (source, name) = (CString::new(source).ok()?, c"curvature.cu");
     let program = nvrtc::create_program(&source, Some(name)).ok()?;
     let arch = format!("--gpu-architecture={arch}");
     let options = [&[&*arch], &OPTIONS[..]].concat();
     // SAFETY: the program was just created, and is destroyed once.
     unsafe {
-        let compiled = nvrtc::compile_program(program, &options).ok().and_then(|()| cubin(program));
+        let compiled = nvrtc::compile_program(program, &options)
+            .ok()
+            .and_then(|()| cubin(program));
         if compiled.is_none() {
             report(program);
         }
@@ -116,10 +135,14 @@ fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
 unsafe fn cubin(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
     let mut size = 0;
     // SAFETY: `size` may be written.
-    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result().ok()?;
+    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }
+        .result()
+        .ok()?;
     let mut bytes = vec![0u8; size];
     // SAFETY: `bytes` has the size that the compiler asked for.
-    unsafe { sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()) }.result().ok()?;
+    unsafe { sys::nvrtcGetCUBIN(program, bytes.as_mut_ptr().cast()) }
+        .result()
+        .ok()?;
     (size > 0).then_some(bytes)
 }
 
@@ -130,7 +153,9 @@ unsafe fn cubin(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
 /// `program` was created and not destroyed.
 unsafe fn report(program: sys::nvrtcProgram) {
     // SAFETY: the caller guarantees it.
-    let Ok(log) = (unsafe { nvrtc::get_program_log(program) }) else { return };
+    let Ok(log) = (unsafe { nvrtc::get_program_log(program) }) else {
+        return;
+    };
     let bytes: Vec<u8> = log.iter().map(|&c| c as u8).chain([0]).collect();
     if let Ok(text) = CStr::from_bytes_until_nul(&bytes) {
         eprintln!(
@@ -150,16 +175,29 @@ mod tests {
     fn the_unit_needs_no_other_file() {
         let source = source();
         assert!(!source.contains("#include"), "every part is in `PARTS`");
-        assert!(PARTS.iter().all(|part| part.0 == "curvature.cu" || source.contains(part.1)));
+        assert!(
+            PARTS
+                .iter()
+                .all(|part| part.0 == "curvature.cu" || source.contains(part.1))
+        );
     }
 
     #[test]
     fn the_prebuilt_kernels_are_of_these_sources() {
-        let hash: String = Sha256::digest(source()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = Sha256::digest(source())
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let made_of = PREBUILT.lines().next().and_then(|line| {
-            line.strip_prefix("// Generated by scripts/check-kernels --record from sources of SHA-256 ")
+            line.strip_prefix(
+                "// Generated by scripts/check-kernels --record from sources of SHA-256 ",
+            )
         });
-        assert_eq!(made_of, Some(&hash[..]), "run `scripts/check-kernels --record`");
+        assert_eq!(
+            made_of,
+            Some(&hash[..]),
+            "run `scripts/check-kernels --record`"
+        );
     }
 
     /// The kernels' numbers are those of their sources: ptxas fuses what has no rounding mode, wherever it likes.
@@ -167,11 +205,17 @@ mod tests {
     fn no_operation_of_the_prebuilt_kernels_may_be_fused() {
         let plain = |line: &&str| {
             let operation = line.split_whitespace().next().unwrap_or_default();
-            ["add", "sub", "mul"].iter().any(|name| operation.starts_with(name))
+            ["add", "sub", "mul"]
+                .iter()
+                .any(|name| operation.starts_with(name))
                 && (operation.contains(".f32") || operation.contains(".f64"))
                 && !operation.contains(".rn")
         };
-        assert_eq!(PREBUILT.lines().find(plain), None, "run `scripts/check-kernels --record`");
+        assert_eq!(
+            PREBUILT.lines().find(plain),
+            None,
+            "run `scripts/check-kernels --record`"
+        );
     }
 
     /// NVRTC, if present, does not know this architecture.

@@ -67,9 +67,15 @@ struct Coefficients {
 impl Coefficients {
     fn of(pairs: &Pairs, intake: &Intake, kind: Weights, slope: f64) -> Result<Self, Error> {
         let subset_of = pairs.queue.upload(&intake.subset.of[..])?;
-        let choice = Choice { subset_of: Some(&subset_of), subsets: 1, nonzero: None };
+        let choice = Choice {
+            subset_of: Some(&subset_of),
+            subsets: 1,
+            nonzero: None,
+        };
         let values = match kind {
-            Weights::RowMean => pairs.row_means(&Segments::of(pairs, choice)?, Some(&intake.weights), slope)?,
+            Weights::RowMean => {
+                pairs.row_means(&Segments::of(pairs, choice)?, Some(&intake.weights), slope)?
+            }
             Weights::TokenMean | Weights::Loss => pairs.coefficients(&intake.weights, slope)?,
         };
         Ok(Self { subset_of, values })
@@ -78,9 +84,17 @@ impl Coefficients {
 
 impl Moments {
     /// Copies host moments to the device of `arrays`; `dims` are the batch's V and D, for empty moments.
-    pub fn of(host: &moments::Moments, arrays: &Arrays, dims: (usize, usize)) -> Result<Self, Error> {
+    pub fn of(
+        host: &moments::Moments,
+        arrays: &Arrays,
+        dims: (usize, usize),
+    ) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
-        let (vocab_size, width) = if host.steps == 0 { dims } else { (host.vocab_size, host.width) };
+        let (vocab_size, width) = if host.steps == 0 {
+            dims
+        } else {
+            (host.vocab_size, host.width)
+        };
         let mut of_row = vec![NONE; vocab_size];
         let (mut written, mut row) = (vec![0; vocab_size], vec![0; vocab_size]);
         for (at, slot) in host.slots.iter().enumerate() {
@@ -95,7 +109,11 @@ impl Moments {
             }
             queue.upload(values)
         };
-        let slabs: Vec<Buffer<f32>> = host.slots.chunks(SLAB_ROWS).map(slab).collect::<Result<_, _>>()?;
+        let slabs: Vec<Buffer<f32>> = host
+            .slots
+            .chunks(SLAB_ROWS)
+            .map(slab)
+            .collect::<Result<_, _>>()?;
         let addresses: Vec<u64> = slabs.iter().map(Buffer::address).collect();
         let moments = Self {
             device: queue.device().clone(),
@@ -116,14 +134,22 @@ impl Moments {
     /// A copy in host memory.
     pub fn to_host(&self) -> Result<moments::Moments, Error> {
         let queue = self.device.queue(cuda::Stream::default())?;
-        let (rows, written) = (queue.download(&self.row, self.rows)?, queue.download(&self.written, self.rows)?);
+        let (rows, written) = (
+            queue.download(&self.row, self.rows)?,
+            queue.download(&self.written, self.rows)?,
+        );
         let mut slots = Vec::with_capacity(self.rows);
         for (at, slab) in self.slabs.iter().enumerate() {
             let values = queue.download(slab, (self.rows - at * SLAB_ROWS) * 2 * self.width)?;
             for (values, place) in values.chunks(2 * self.width).zip(at * SLAB_ROWS..self.rows) {
                 let (exp_avg, exp_avg_sq) = values.split_at(self.width);
                 let (row, written) = (rows[place], written[place]);
-                slots.push(Slot { row, written, exp_avg: exp_avg.into(), exp_avg_sq: exp_avg_sq.into() });
+                slots.push(Slot {
+                    row,
+                    written,
+                    exp_avg: exp_avg.into(),
+                    exp_avg_sq: exp_avg_sq.into(),
+                });
             }
         }
         let (vocab_size, width) = if self.steps == 0 { (0, 0) } else { self.dims() };
@@ -148,23 +174,49 @@ impl Moments {
         let queue = &pairs.queue;
         queue.enter()?;
         let kept = Coefficients::of(pairs, taken.kept, taken.kind, slope)?;
-        let everything = taken.everything.map(|all| Coefficients::of(pairs, all, taken.kind, slope)).transpose()?;
+        let everything = taken
+            .everything
+            .map(|all| Coefficients::of(pairs, all, taken.kind, slope))
+            .transpose()?;
         let widest = everything.as_ref().unwrap_or(&kept);
         // A zero gradient only decays a row, and the decay is applied when the row is next read.
         let nonzero = (semantics.untouched_rows == UntouchedRows::Decay).then_some(&widest.values);
-        let segments = Segments::of(pairs, Choice { subset_of: Some(&widest.subset_of), subsets: 1, nonzero })?;
-        let (classes, (marks, new)) = (segments.by_length(queue)?, self.new_rows(pairs, &segments)?);
+        let segments = Segments::of(
+            pairs,
+            Choice {
+                subset_of: Some(&widest.subset_of),
+                subsets: 1,
+                nonzero,
+            },
+        )?;
+        let (classes, (marks, new)) =
+            (segments.by_length(queue)?, self.new_rows(pairs, &segments)?);
         let rows = queue.buffer(segments.count as usize)?;
         let (features, of_kept) = segments.ordered(pairs, &kept.values)?;
-        let of_everything = everything.as_ref().map(|all| segments.ordered(pairs, &all.values)).transpose()?;
-        let coefficients = [of_kept.address(), of_everything.as_ref().map_or(0, |(_, ordered)| ordered.address())];
+        let of_everything = everything
+            .as_ref()
+            .map(|all| segments.ordered(pairs, &all.values))
+            .transpose()?;
+        let coefficients = [
+            of_kept.address(),
+            of_everything
+                .as_ref()
+                .map_or(0, |(_, ordered)| ordered.address()),
+        ];
         self.make_room(queue, new)?;
         // Nothing has changed so far, and no memory is allocated from here on. A failed allocation therefore leaves the state unchanged.
         self.place(pairs, &segments, &marks)?;
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
         let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
-        self.add(pairs, &segments, &classes, &rows, (&features, coefficients), in_bf16)?;
+        self.add(
+            pairs,
+            &segments,
+            &classes,
+            &rows,
+            (&features, coefficients),
+            in_bf16,
+        )?;
         queue.synchronize()?;
         self.rows += new;
         self.steps += 1;
@@ -173,23 +225,47 @@ impl Moments {
 
     /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total number.
     fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
-        let (Pairs { queue, rows, .. }, Segments { values, starts, count, .. }) = (pairs, segments);
-        let (grid, marks) = (threads(*count as usize + 1), queue.buffer::<u32>(*count as usize + 1)?);
+        let (
+            Pairs { queue, rows, .. },
+            Segments {
+                values,
+                starts,
+                count,
+                ..
+            },
+        ) = (pairs, segments);
+        let (grid, marks) = (
+            threads(*count as usize + 1),
+            queue.buffer::<u32>(*count as usize + 1)?,
+        );
         // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are below V.
-        unsafe { queue.launch("mark_new_rows", grid, &[count, values, starts, rows, &self.of_row, &marks]) }?;
+        unsafe {
+            queue.launch(
+                "mark_new_rows",
+                grid,
+                &[count, values, starts, rows, &self.of_row, &marks],
+            )
+        }?;
         let new = scan(queue, &marks, *count as usize)? as usize;
         Ok((marks, new))
     }
 
     /// Allocates slabs for `new` more rows, all or none.
     fn make_room(&mut self, queue: &Queue, new: usize) -> Result<(), Error> {
-        let missing = (self.rows + new).div_ceil(SLAB_ROWS).saturating_sub(self.slabs.len());
+        let missing = (self.rows + new)
+            .div_ceil(SLAB_ROWS)
+            .saturating_sub(self.slabs.len());
         if missing == 0 {
             return Ok(());
         }
         let slab = |_| queue.buffer(SLAB_ROWS * 2 * self.width);
         let slabs = (0..missing).map(slab).collect::<Result<Vec<_>, _>>()?;
-        let addresses: Vec<u64> = self.slabs.iter().chain(&slabs).map(Buffer::address).collect();
+        let addresses: Vec<u64> = self
+            .slabs
+            .iter()
+            .chain(&slabs)
+            .map(Buffer::address)
+            .collect();
         self.addresses = queue.upload(addresses)?;
         self.slabs.extend(slabs);
         Ok(())
@@ -197,10 +273,24 @@ impl Moments {
 
     /// Gives slots to the segments' rows that have none; `prefix` is the result of `new_rows`.
     fn place(&self, pairs: &Pairs, segments: &Segments, prefix: &Buffer<u32>) -> Result<(), Error> {
-        let (Pairs { queue, rows, .. }, Segments { values, starts, count, .. }) = (pairs, segments);
+        let (
+            Pairs { queue, rows, .. },
+            Segments {
+                values,
+                starts,
+                count,
+                ..
+            },
+        ) = (pairs, segments);
         let (grid, known, slots) = (threads(*count as usize), self.rows as u32, self.slots());
         // SAFETY: as in `new_rows`; there are slots for all new rows, at most V.
-        unsafe { queue.launch("place_new_rows", grid, &[count, values, starts, rows, prefix, &known, &slots]) }
+        unsafe {
+            queue.launch(
+                "place_new_rows",
+                grid,
+                &[count, values, starts, rows, prefix, &known, &slots],
+            )
+        }
     }
 
     /// Adam's rule for the segments' rows, in `out`. With `write`, all rows have slots, slots from `self.rows` on
@@ -213,15 +303,27 @@ impl Moments {
         write: bool,
         adam: AdamArgument,
     ) -> Result<Buffer<Row>, Error> {
-        let Pairs { queue, rows, hidden: Hidden { width, .. }, .. } = pairs;
-        let Segments { values, starts, count, .. } = segments;
+        let Pairs {
+            queue,
+            rows,
+            hidden: Hidden { width, .. },
+            ..
+        } = pairs;
+        let Segments {
+            values,
+            starts,
+            count,
+            ..
+        } = segments;
         let (slots, known, write) = (self.slots(), self.rows as u32, i32::from(write));
         // SAFETY: as in `place`; the result is `[R]`.
         unsafe {
             queue.launch(
                 "own_rows",
                 threads(*count as usize),
-                &[count, values, starts, rows, &slots, &known, &write, width, &adam, &out],
+                &[
+                    count, values, starts, rows, &slots, &known, &write, width, &adam, &out,
+                ],
             )?;
         }
         Ok(out)
@@ -238,20 +340,45 @@ impl Moments {
         (features, [kept, everything]): (&Buffer<u32>, [u64; 2]),
         in_bf16: i32,
     ) -> Result<(), Error> {
-        let Hidden { address, width, vector, .. } = &pairs.hidden;
+        let Hidden {
+            address,
+            width,
+            vector,
+            ..
+        } = &pairs.hidden;
         let tiles = (*width as usize).div_ceil(TILE) as u32;
-        let batch: [&dyn Argument; 9] =
-            [&segments.starts, rows, address, features, width, vector, &kept, &everything, &in_bf16];
+        let batch: [&dyn Argument; 9] = [
+            &segments.starts,
+            rows,
+            address,
+            features,
+            width,
+            vector,
+            &kept,
+            &everything,
+            &in_bf16,
+        ];
         let kernels = [
             ["update_long_f32", "update_long_f16", "update_long_bf16"],
-            ["update_medium_f32", "update_medium_f16", "update_medium_bf16"],
+            [
+                "update_medium_f32",
+                "update_medium_f16",
+                "update_medium_bf16",
+            ],
             ["update_short_f32", "update_short_f16", "update_short_bf16"],
         ];
         for (class, kernels) in classes.iter().zip(kernels) {
-            let ([list, listed], grid) = (class.arguments(), ((class.most, tiles), class.warps * WARP));
+            let ([list, listed], grid) =
+                (class.arguments(), ((class.most, tiles), class.warps * WARP));
             // SAFETY: starts are `[R + 1]`, rows `[R]` with moments of the features' width; the sorted pairs' features and
             // coefficients are `[P]`, those of all tokens may be absent. No two segments share a row.
-            unsafe { pairs.queue.launch(pairs.hidden.of_dtype(kernels), grid, &[&list, &listed, &batch]) }?;
+            unsafe {
+                pairs.queue.launch(
+                    pairs.hidden.of_dtype(kernels),
+                    grid,
+                    &[&list, &listed, &batch],
+                )
+            }?;
         }
         Ok(())
     }

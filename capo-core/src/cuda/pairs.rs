@@ -58,7 +58,12 @@ impl Hidden {
         };
         // Rows of moments are floats and need a multiple of 4; eight columns of any type are at least 16 bytes.
         let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
-        Self { address: features.address(), width: width as u32, vector, dtype }
+        Self {
+            address: features.address(),
+            width: width as u32,
+            vector,
+            dtype,
+        }
     }
 
     /// The kernel for this type, among `kernels` for f32, f16 and bf16.

@@ -29,14 +29,33 @@ impl Argument for AdamArgument {}
 impl AdamArgument {
     /// Adam's rule for a proposal after `steps` steps.
     pub fn proposal(adam: &Adam, steps: u64) -> Self {
-        let &Adam { beta1, beta2, eps, unbias1, unbias2, untouched_rows } = adam;
+        let &Adam {
+            beta1,
+            beta2,
+            eps,
+            unbias1,
+            unbias2,
+            untouched_rows,
+        } = adam;
         let decay = i32::from(untouched_rows == UntouchedRows::Decay);
-        Self { beta1, beta2, eps, unbias1, unbias2, steps, decay }
+        Self {
+            beta1,
+            beta2,
+            eps,
+            unbias1,
+            unbias2,
+            steps,
+            decay,
+        }
     }
 
     /// Adam's rule for an update of the moments after `steps` steps.
     pub fn update(adam: &Adam, steps: u64) -> Self {
-        Self { unbias1: 1.0, unbias2: 1.0, ..Self::proposal(adam, steps) }
+        Self {
+            unbias1: 1.0,
+            unbias2: 1.0,
+            ..Self::proposal(adam, steps)
+        }
     }
 }
 
@@ -56,15 +75,27 @@ pub(super) fn dense(
     exp_avg_sq: &Slice<f32>,
     adam: AdamArgument,
 ) -> Result<Buffer<Row>, Error> {
-    let Segments { values, starts, count, .. } = segments;
-    let Pairs { queue, rows, hidden: Hidden { width, .. }, .. } = pairs;
+    let Segments {
+        values,
+        starts,
+        count,
+        ..
+    } = segments;
+    let Pairs {
+        queue,
+        rows,
+        hidden: Hidden { width, .. },
+        ..
+    } = pairs;
     let out = queue.buffer::<Row>(*count as usize)?;
     // SAFETY: the moments are `[V, D]`, as checked by `Step::check`, and rows are below V.
     unsafe {
         queue.launch(
             "dense_rows",
             threads(*count as usize),
-            &[count, values, starts, rows, exp_avg, exp_avg_sq, width, &adam, &out],
+            &[
+                count, values, starts, rows, exp_avg, exp_avg_sq, width, &adam, &out,
+            ],
         )?;
     }
     Ok(out)

@@ -42,8 +42,17 @@ pub(super) struct Choice<'a> {
 
 impl Segments {
     pub fn of(pairs: &Pairs, choice: Choice) -> Result<Self, Error> {
-        let Pairs { queue, rows, stride, .. } = pairs;
-        let Choice { subset_of, subsets, nonzero } = choice;
+        let Pairs {
+            queue,
+            rows,
+            stride,
+            ..
+        } = pairs;
+        let Choice {
+            subset_of,
+            subsets,
+            nonzero,
+        } = choice;
         let slots = rows.len();
         let (total, nonzero) = (slots as u32, nonzero.map_or(0, Buffer::address));
         let subset_or_null = subset_of.map_or(0, Buffer::address);
@@ -53,8 +62,18 @@ impl Segments {
             let (subsets, keys) = (subsets as u32, queue.buffer(slots)?);
             // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`. Values are a
             // permutation of the indices.
-            unsafe { queue.launch("subset_keys", threads(slots), &[&chosen, &subsets, &values, &keys]) }?;
-            let mut sorter = Sorter { queue, keys, values };
+            unsafe {
+                queue.launch(
+                    "subset_keys",
+                    threads(slots),
+                    &[&chosen, &subsets, &values, &keys],
+                )
+            }?;
+            let mut sorter = Sorter {
+                queue,
+                keys,
+                values,
+            };
             sorter.sort(subsets)?;
             values = sorter.values;
         }
@@ -62,28 +81,74 @@ impl Segments {
         let heads = queue.buffer::<u32>(slots + 2)?;
         let known = heads.address() + ((slots + 1) * size_of::<u32>()) as u64;
         // SAFETY: as above; heads are `[N S + 1]`, and one number follows them.
-        unsafe { queue.launch("mark_heads", threads(slots + 1), &[&chosen, &values, &heads, &known]) }?;
+        unsafe {
+            queue.launch(
+                "mark_heads",
+                threads(slots + 1),
+                &[&chosen, &values, &heads, &known],
+            )
+        }?;
         scan_in_place(queue, &heads, slots + 1)?;
         let [count, known] = queue.read(heads.slice(), slots, 2)?[..] else {
             unreachable!("two numbers were asked for")
         };
-        let (of_pair, starts) = (queue.buffer(known as usize)?, queue.buffer(count as usize + 1)?);
+        let (of_pair, starts) = (
+            queue.buffer(known as usize)?,
+            queue.buffer(count as usize + 1)?,
+        );
         // SAFETY: `heads` holds the sums before each of the P pairs and after the last, at most R.
-        unsafe { queue.launch("write_segments", threads(known as usize + 1), &[&known, &heads, &of_pair, &starts]) }?;
-        Ok(Self { values, of_pair, starts, pairs: known, count })
+        unsafe {
+            queue.launch(
+                "write_segments",
+                threads(known as usize + 1),
+                &[&known, &heads, &of_pair, &starts],
+            )
+        }?;
+        Ok(Self {
+            values,
+            of_pair,
+            starts,
+            pairs: known,
+            count,
+        })
     }
 
     /// Features and coefficients of the sorted pairs, `[P]` each.
-    pub fn ordered(&self, from: &Pairs, coefficients: &Buffer<f64>) -> Result<(Buffer<u32>, Buffer<f64>), Error> {
-        let (Pairs { queue, features, stride, .. }, Self { values, pairs, .. }) = (from, self);
-        let (grid, sorted) =
-            (threads(*pairs as usize), (queue.buffer(*pairs as usize)?, queue.buffer(*pairs as usize)?));
+    pub fn ordered(
+        &self,
+        from: &Pairs,
+        coefficients: &Buffer<f64>,
+    ) -> Result<(Buffer<u32>, Buffer<f64>), Error> {
+        let (
+            Pairs {
+                queue,
+                features,
+                stride,
+                ..
+            },
+            Self { values, pairs, .. },
+        ) = (from, self);
+        let (grid, sorted) = (
+            threads(*pairs as usize),
+            (
+                queue.buffer(*pairs as usize)?,
+                queue.buffer(*pairs as usize)?,
+            ),
+        );
         // SAFETY: values are `[P]`, indices into the coefficients, `[N, S]`; features are `[N]`, the results `[P]`.
         unsafe {
             queue.launch(
                 "order_pairs",
                 grid,
-                &[pairs, values, features, stride, coefficients, &sorted.0, &sorted.1],
+                &[
+                    pairs,
+                    values,
+                    features,
+                    stride,
+                    coefficients,
+                    &sorted.0,
+                    &sorted.1,
+                ],
             )?;
         }
         Ok(sorted)
@@ -94,18 +159,35 @@ impl Segments {
         let class = |(warps, least, most): (u32, u32, u32)| {
             let (count, at_most) = (self.count as usize, self.pairs / (least + 1));
             let marks = queue.buffer::<u32>(count + 1)?;
-            let class = Class { warps, list: queue.buffer(count)?, marks, most: at_most.min(self.count) };
+            let class = Class {
+                warps,
+                list: queue.buffer(count)?,
+                marks,
+                most: at_most.min(self.count),
+            };
             let grid = threads(count + 1);
             // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are marked.
             unsafe {
-                queue.launch("mark_lengths", grid, &[&self.count, &self.starts, &least, &most, &class.marks])?;
+                queue.launch(
+                    "mark_lengths",
+                    grid,
+                    &[&self.count, &self.starts, &least, &most, &class.marks],
+                )?;
                 scan_in_place(queue, &class.marks, count + 1)?;
-                queue.launch("list_marked", grid, &[&self.count, &class.marks, &class.list])?;
+                queue.launch(
+                    "list_marked",
+                    grid,
+                    &[&self.count, &class.marks, &class.list],
+                )?;
             }
             Ok(class)
         };
-        let [long, medium, short] =
-            [(LONG_WARPS, LONG, u32::MAX), (MEDIUM_WARPS, MEDIUM, LONG), (1, 0, MEDIUM)].map(class);
+        let [long, medium, short] = [
+            (LONG_WARPS, LONG, u32::MAX),
+            (MEDIUM_WARPS, MEDIUM, LONG),
+            (1, 0, MEDIUM),
+        ]
+        .map(class);
         Ok([long?, medium?, short?])
     }
 }
@@ -125,7 +207,10 @@ pub(super) struct Class {
 impl Class {
     /// Addresses of the list and of its length.
     pub fn arguments(&self) -> [u64; 2] {
-        [self.list.address(), self.marks.address() + ((self.marks.len() - 1) * size_of::<u32>()) as u64]
+        [
+            self.list.address(),
+            self.marks.address() + ((self.marks.len() - 1) * size_of::<u32>()) as u64,
+        ]
     }
 }
 
@@ -135,12 +220,27 @@ impl Pairs {
         if let Some(sorted) = self.sorted.get() {
             return Ok(sorted.clone());
         }
-        let Self { queue, rows, vocab_size, .. } = self;
+        let Self {
+            queue,
+            rows,
+            vocab_size,
+            ..
+        } = self;
         let slots = rows.len();
-        let mut sorter = Sorter { queue, keys: queue.buffer(slots)?, values: Arc::new(queue.buffer(slots)?) };
+        let mut sorter = Sorter {
+            queue,
+            keys: queue.buffer(slots)?,
+            values: Arc::new(queue.buffer(slots)?),
+        };
         let (total, Sorter { keys, values, .. }) = (slots as u32, &sorter);
         // SAFETY: the arguments are the kernel's; rows, keys and values are `[N, S]`.
-        unsafe { queue.launch("row_keys", threads(slots), &[&total, rows, vocab_size, keys, values]) }?;
+        unsafe {
+            queue.launch(
+                "row_keys",
+                threads(slots),
+                &[&total, rows, vocab_size, keys, values],
+            )
+        }?;
         sorter.sort(*vocab_size)?;
         Ok(self.sorted.get_or_init(|| sorter.values).clone())
     }
@@ -170,7 +270,15 @@ impl Sorter<'_> {
                 queue.launch(
                     "scatter_digits",
                     grid,
-                    &[&total, &from.keys, &from.values, &shift, &counts, &keys, &values],
+                    &[
+                        &total,
+                        &from.keys,
+                        &from.values,
+                        &shift,
+                        &counts,
+                        &keys,
+                        &values,
+                    ],
                 )?;
             }
             (self.keys, self.values) = (keys, Arc::new(values));
@@ -189,7 +297,11 @@ pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u3
 /// Replaces the first `count` numbers by the sums of the numbers before them.
 fn scan_in_place(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<(), Error> {
     let tiles = count.div_ceil(SCAN_TILE);
-    let (grid, count, sums) = (((tiles as u32, 1), THREADS), count as u32, queue.buffer::<u32>(tiles)?);
+    let (grid, count, sums) = (
+        ((tiles as u32, 1), THREADS),
+        count as u32,
+        queue.buffer::<u32>(tiles)?,
+    );
     // SAFETY: `data` holds at least `count` numbers, `sums` one for each tile.
     unsafe { queue.launch("scan_tiles", grid, &[data, &count, &sums]) }?;
     if tiles > 1 {

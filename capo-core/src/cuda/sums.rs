@@ -16,8 +16,14 @@ use crate::subset::Subsets;
 use crate::{Error, Ranks};
 
 /// Adam without memory: its first moment after a step is the gradient.
-const GRADIENT: Adam =
-    Adam { beta1: 0.0, beta2: 0.0, eps: 1.0, unbias1: 1.0, unbias2: 1.0, untouched_rows: UntouchedRows::Decay };
+const GRADIENT: Adam = Adam {
+    beta1: 0.0,
+    beta2: 0.0,
+    eps: 1.0,
+    unbias1: 1.0,
+    unbias2: 1.0,
+    untouched_rows: UntouchedRows::Decay,
+};
 
 /// The gradients of a rank's rows, added up on its device and rounded to `f32`.
 pub(crate) struct Local {
@@ -45,19 +51,52 @@ impl Local {
         let sum = |intake: &Intake| -> Result<Gradient, Error> {
             let mut scratch = Moments::of(&moments::Moments::default(), arrays, dims)?;
             // The rows' token numbers must cover all ranks and are known later.
-            let kind = if taken.kind == Weights::RowMean { Weights::TokenMean } else { taken.kind };
-            let semantics = Semantics { state_dtype: StateDtype::F32, ..*semantics };
-            scratch.update(pairs, &Taken { kept: intake, everything: None, kind }, &GRADIENT, &semantics, slope)?;
+            let kind = if taken.kind == Weights::RowMean {
+                Weights::TokenMean
+            } else {
+                taken.kind
+            };
+            let semantics = Semantics {
+                state_dtype: StateDtype::F32,
+                ..*semantics
+            };
+            scratch.update(
+                pairs,
+                &Taken {
+                    kept: intake,
+                    everything: None,
+                    kind,
+                },
+                &GRADIENT,
+                &semantics,
+                slope,
+            )?;
             let slots = scratch.to_host()?.slots;
-            let tokens = (taken.kind == Weights::RowMean).then(|| pairs.row_tokens(&intake.subset)).transpose()?;
-            Ok(Gradient { rows: slots.into_iter().map(|Slot { row, exp_avg, .. }| (row, exp_avg)).collect(), tokens })
+            let tokens = (taken.kind == Weights::RowMean)
+                .then(|| pairs.row_tokens(&intake.subset))
+                .transpose()?;
+            Ok(Gradient {
+                rows: slots
+                    .into_iter()
+                    .map(|Slot { row, exp_avg, .. }| (row, exp_avg))
+                    .collect(),
+                tokens,
+            })
         };
-        Ok(Self { kept: sum(taken.kept)?, everything: taken.everything.map(sum).transpose()? })
+        Ok(Self {
+            kept: sum(taken.kept)?,
+            everything: taken.everything.map(sum).transpose()?,
+        })
     }
 
     /// The rows with a gradient, in any order.
     pub fn rows(&self) -> impl Iterator<Item = u32> {
-        self.everything.as_ref().unwrap_or(&self.kept).rows.keys().copied()
+        self.everything
+            .as_ref()
+            .unwrap_or(&self.kept)
+            .rows
+            .keys()
+            .copied()
     }
 
     /// Writes the gradients to `sums`, which has their rows. The numbers of tokens are added over the ranks.
@@ -68,12 +107,25 @@ impl Local {
         let (of_kept, of_everything) = (total(of_kept)?, total(of_everything)?);
         for (row, target) in sums.rows_mut() {
             let put = |values: &mut [f64], gradient: &Gradient, divisor: f64| {
-                let Some(own) = gradient.rows.get(&row) else { return };
-                values.iter_mut().zip(own).for_each(|(value, &own)| *value = f64::from(own) / divisor);
+                let Some(own) = gradient.rows.get(&row) else {
+                    return;
+                };
+                values
+                    .iter_mut()
+                    .zip(own)
+                    .for_each(|(value, &own)| *value = f64::from(own) / divisor);
             };
-            put(target.kept, &self.kept, of_kept.as_ref().map_or(1.0, |tokens| tokens(row)));
+            put(
+                target.kept,
+                &self.kept,
+                of_kept.as_ref().map_or(1.0, |tokens| tokens(row)),
+            );
             if let (Some(values), Some(everything)) = (target.everything, &self.everything) {
-                put(values, everything, of_everything.as_ref().map_or(1.0, |tokens| tokens(row)));
+                put(
+                    values,
+                    everything,
+                    of_everything.as_ref().map_or(1.0, |tokens| tokens(row)),
+                );
             }
         }
         Ok(())
@@ -87,9 +139,14 @@ impl Pairs {
         let mut tokens = HashMap::new();
         let of_tokens = rows.chunks(self.stride as usize).enumerate();
         for (_, own) in of_tokens.filter(|(n, _)| subset.holds(*n)) {
-            own.iter().filter(|&&row| row != u32::MAX).for_each(|&row| *tokens.entry(row).or_insert(0) += 1);
+            own.iter()
+                .filter(|&&row| row != u32::MAX)
+                .for_each(|&row| *tokens.entry(row).or_insert(0) += 1);
         }
-        Ok(tokens.into_iter().flat_map(|(row, count)| [i64::from(row), count]).collect())
+        Ok(tokens
+            .into_iter()
+            .flat_map(|(row, count)| [i64::from(row), count])
+            .collect())
     }
 
     /// Pairs with one token for each row of `sums`, whose feature is the sum. If there are sums of all tokens, one
@@ -97,9 +154,15 @@ impl Pairs {
     fn of_sums(sums: &RowSums, arrays: &Arrays, vocab_size: usize) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
         let narrow = |value: f64| value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
-        let kept = sums.rows().flat_map(|(kept, _)| kept.iter().map(|&kept| narrow(kept)));
+        let kept = sums
+            .rows()
+            .flat_map(|(kept, _)| kept.iter().map(|&kept| narrow(kept)));
         let rejected = sums.rows().flat_map(|(kept, everything)| {
-            everything.unwrap_or(&[]).iter().zip(kept).map(|(everything, kept)| narrow(everything - kept))
+            everything
+                .unwrap_or(&[])
+                .iter()
+                .zip(kept)
+                .map(|(everything, kept)| narrow(everything - kept))
         });
         let features: Vec<f32> = kept.chain(rejected).collect();
         let tokens = features.len() / sums.width;
@@ -141,7 +204,11 @@ impl Moments {
         let (rows, tokens) = (sums.ids.len(), pairs.tokens as usize);
         let kept = Intake::ones(tokens, rows);
         let everything = (tokens > rows).then(|| Intake::ones(tokens, tokens));
-        let taken = Taken { kept: &kept, everything: everything.as_ref(), kind: Weights::TokenMean };
+        let taken = Taken {
+            kept: &kept,
+            everything: everything.as_ref(),
+            kind: Weights::TokenMean,
+        };
         self.update(&pairs, &taken, adam, semantics, 1.0)
     }
 }

@@ -37,9 +37,16 @@ pub(crate) fn collect(
     semantics: &Semantics,
 ) -> Result<Supports, Error> {
     let (supports, flags) = supports_of(step, arrays, tokens, softmax, semantics)?;
-    if let Some(bad) = flags.iter().position(|&flag| flag == BAD_ID).map(|n| supports.position(n)) {
+    if let Some(bad) = flags
+        .iter()
+        .position(|&flag| flag == BAD_ID)
+        .map(|n| supports.position(n))
+    {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
-        step.batch.check_ids(bad, &queue.read(arrays.topk_ids, bad * step.batch.k, softmax.columns)?)?;
+        step.batch.check_ids(
+            bad,
+            &queue.read(arrays.topk_ids, bad * step.batch.k, softmax.columns)?,
+        )?;
     }
     let finite = |n: usize| {
         let (norm, signal) = (supports.squared_norms[n], supports.signals[n]);
@@ -51,9 +58,15 @@ pub(crate) fn collect(
         return Ok(supports);
     }
     // Tokens with non-finite data are rare. If there are any, the other tokens are collected again, without gaps.
-    let kept = (0..supports.len()).filter(|&n| finite(n)).map(|n| supports.tokens[n]).collect();
+    let kept = (0..supports.len())
+        .filter(|&n| finite(n))
+        .map(|n| supports.tokens[n])
+        .collect();
     let not_finite = left_out.into_iter().map(|n| supports.position(n)).collect();
-    Ok(Supports { not_finite, ..supports_of(step, arrays, kept, softmax, semantics)?.0 })
+    Ok(Supports {
+        not_finite,
+        ..supports_of(step, arrays, kept, softmax, semantics)?.0
+    })
 }
 
 /// The supports of `tokens`, as if all were finite, with a flag for each token.
@@ -66,7 +79,12 @@ fn supports_of(
 ) -> Result<(Supports, Vec<u32>), Error> {
     let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
     let (batch, n) = (&step.batch, tokens.len());
-    let too_many = || Error::new(format!("a vocabulary of {} is too large for a device", batch.vocab_size));
+    let too_many = || {
+        Error::new(format!(
+            "a vocabulary of {} is too large for a device",
+            batch.vocab_size
+        ))
+    };
     let vocab_size = u32::try_from(batch.vocab_size).map_err(|_| too_many())?;
     let argument = SoftmaxArgument {
         temperature: softmax.temperature,
@@ -77,9 +95,17 @@ fn supports_of(
     };
     let slots = n * (softmax.columns + 1);
     let positions = || tokens.iter().map(|&token| token as usize);
-    let features: Vec<u32> = positions().map(|token| step.feature(token, semantics) as u32).collect();
-    let signals: Vec<f64> = positions().map(|token| step.signal(token, semantics)).collect();
-    let actions = queue.upload(positions().map(|token| batch.action_ids[token]).collect::<Vec<_>>())?;
+    let features: Vec<u32> = positions()
+        .map(|token| step.feature(token, semantics) as u32)
+        .collect();
+    let signals: Vec<f64> = positions()
+        .map(|token| step.signal(token, semantics))
+        .collect();
+    let actions = queue.upload(
+        positions()
+            .map(|token| batch.action_ids[token])
+            .collect::<Vec<_>>(),
+    )?;
     let pairs = Pairs {
         hidden: Hidden::of(&arrays.hidden, batch.width),
         stride: softmax.columns as u32 + 1,
@@ -99,27 +125,81 @@ fn supports_of(
         queue,
     };
     let queue = &pairs.queue;
-    let (last_id, spreads, flags) = (vocab_size - 1, queue.buffer::<f64>(n)?, queue.buffer::<u32>(n)?);
+    let (last_id, spreads, flags) = (
+        vocab_size - 1,
+        queue.buffer::<f64>(n)?,
+        queue.buffer::<u32>(n)?,
+    );
     let positions = queue.upload(&tokens[..])?;
-    let Pairs { hidden, tokens: count, squared_norms, rows, logits, pi, u, tails, features: of_tokens, .. } = &pairs;
-    let Hidden { address, width, vector, .. } = hidden;
-    let Arrays { topk_ids, topk_logits, action_logits, logsumexp, .. } = arrays;
-    let norms = hidden.of_dtype(["squared_norms_f32", "squared_norms_f16", "squared_norms_bf16"]);
+    let Pairs {
+        hidden,
+        tokens: count,
+        squared_norms,
+        rows,
+        logits,
+        pi,
+        u,
+        tails,
+        features: of_tokens,
+        ..
+    } = &pairs;
+    let Hidden {
+        address,
+        width,
+        vector,
+        ..
+    } = hidden;
+    let Arrays {
+        topk_ids,
+        topk_logits,
+        action_logits,
+        logsumexp,
+        ..
+    } = arrays;
+    let norms = hidden.of_dtype([
+        "squared_norms_f32",
+        "squared_norms_f16",
+        "squared_norms_bf16",
+    ]);
     // SAFETY: the arguments are the kernels'. Positions and features are below B T, and `LastLayer::check` compared the
     // arrays' lengths with the dimensions. The device compares ids with V before it uses them as indices.
     unsafe {
-        let batch: [&dyn Argument; 7] = [count, &positions, &actions, topk_ids, topk_logits, action_logits, logsumexp];
+        let batch: [&dyn Argument; 7] = [
+            count,
+            &positions,
+            &actions,
+            topk_ids,
+            topk_logits,
+            action_logits,
+            logsumexp,
+        ];
         queue.launch(
             "collect_supports",
             warps(n),
-            &[&batch, &last_id, &argument, rows, logits, pi, u, tails, &spreads, &flags],
+            &[
+                &batch, &last_id, &argument, rows, logits, pi, u, tails, &spreads, &flags,
+            ],
         )?;
-        queue.launch(norms, warps(n), &[count, address, of_tokens, width, vector, squared_norms])?;
+        queue.launch(
+            norms,
+            warps(n),
+            &[count, address, of_tokens, width, vector, squared_norms],
+        )?;
     }
     let flags = queue.download(&flags, n)?;
     let squared_norms = queue.download(squared_norms, n)?;
     let spreads = queue.download(&spreads, n)?;
     let pairs = support::Pairs::Cuda(Box::new(Pairs { spreads, ..pairs }));
     let empty = Supports::without_pairs(step, semantics, 0);
-    Ok((Supports { tokens, features, squared_norms, signals, pairs, ..empty }, flags))
+    Ok((
+        Supports {
+            tokens,
+            features,
+            squared_norms,
+            signals,
+            pairs,
+            ..empty
+        },
+        flags,
+    ))
 }

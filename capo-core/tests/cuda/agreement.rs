@@ -2,10 +2,10 @@
 
 use capo_core::cuda::{self, Features};
 use capo_core::{
-    Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, HostMoments,
-    LastLayer, MomentArrays, MomentUpdate, ObjectiveShift, OptimizerModel, OutsideAction, PolicyShift, Probabilities,
-    RejectedBatch, Semantics, StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights,
-    ZeroAdvantage,
+    Acceptance, Arrays, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature,
+    Granularity, HostMoments, LastLayer, MomentArrays, MomentUpdate, ObjectiveShift,
+    OptimizerModel, OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics,
+    StateDtype, Step, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
 use half::{bf16, f16};
 
@@ -41,16 +41,34 @@ struct Stored {
 impl Stored {
     fn of(hidden: &[f32], dtype: Dtype) -> Self {
         match dtype {
-            Dtype::F32 => Self { features: Features::F32(uploaded(hidden)), hidden: hidden.to_vec() },
+            Dtype::F32 => Self {
+                features: Features::F32(uploaded(hidden)),
+                hidden: hidden.to_vec(),
+            },
             Dtype::Bf16 => {
-                let bits: Vec<u16> = hidden.iter().map(|&x| bf16::from_f32(x).to_bits()).collect();
-                let hidden = bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect();
-                Self { features: Features::Bf16(uploaded(&bits)), hidden }
+                let bits: Vec<u16> = hidden
+                    .iter()
+                    .map(|&x| bf16::from_f32(x).to_bits())
+                    .collect();
+                let hidden = bits
+                    .iter()
+                    .map(|&bits| bf16::from_bits(bits).to_f32())
+                    .collect();
+                Self {
+                    features: Features::Bf16(uploaded(&bits)),
+                    hidden,
+                }
             }
             Dtype::F16 => {
                 let bits: Vec<u16> = hidden.iter().map(|&x| f16::from_f32(x).to_bits()).collect();
-                let hidden = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
-                Self { features: Features::F16(uploaded(&bits)), hidden }
+                let hidden = bits
+                    .iter()
+                    .map(|&bits| f16::from_bits(bits).to_f32())
+                    .collect();
+                Self {
+                    features: Features::F16(uploaded(&bits)),
+                    hidden,
+                }
             }
         }
     }
@@ -83,9 +101,21 @@ pub const CASE: Case = Case {
 
 /// A step for each scene, asked about and committed; then the state, which crosses over.
 pub fn side_by_side(scenes: &[Scene], case: &Case) {
-    let &Case { semantics, granularity, optimizer, dtype, trainers, learning_rate } = case;
-    let what = format!("{granularity:?} {optimizer:?} {dtype:?} trainer's moments {trainers} {semantics:?}");
-    let acceptance = Acceptance { fisher_threshold: Some(1e-3), ..OPEN };
+    let &Case {
+        semantics,
+        granularity,
+        optimizer,
+        dtype,
+        trainers,
+        learning_rate,
+    } = case;
+    let what = format!(
+        "{granularity:?} {optimizer:?} {dtype:?} trainer's moments {trainers} {semantics:?}"
+    );
+    let acceptance = Acceptance {
+        fisher_threshold: Some(1e-3),
+        ..OPEN
+    };
     let model = || CurvatureModel::new(acceptance, granularity, semantics).unwrap();
     let (mut host, mut device) = (model(), model());
     let Dims(.., width, vocab) = scenes[0].batch.dims;
@@ -97,23 +127,42 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
         let moments = |arrays| trainers.then_some(HostMoments { arrays, steps: 3 });
         let step = |arrays| step_with(scene, arrays, &optimizer, learning_rate);
         let on_host = Step {
-            moments: moments(MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq }),
+            moments: moments(MomentArrays::Host {
+                exp_avg: &exp_avg,
+                exp_avg_sq: &exp_avg_sq,
+            }),
             ..step(host_arrays(&scene.batch, &stored.hidden))
         };
         let on_device = Step {
-            moments: moments(MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) }),
+            moments: moments(MomentArrays::Cuda {
+                exp_avg: uploaded(&exp_avg),
+                exp_avg_sq: uploaded(&exp_avg_sq),
+            }),
             ..step(device_arrays(&scene.batch, stored.features))
         };
         let mask = &scene.batch.mask;
-        let (one, other) = (host.prepare(&on_host, mask).unwrap(), device.prepare(&on_device, mask).unwrap());
+        let (one, other) = (
+            host.prepare(&on_host, mask).unwrap(),
+            device.prepare(&on_device, mask).unwrap(),
+        );
         let (expected, got) = (host.assess(&one).unwrap(), device.assess(&other).unwrap());
         compare(&what, &got, &expected);
-        let (expected, got) = (host.batch_shift(&one, mask).unwrap(), device.batch_shift(&other, mask).unwrap());
-        let fields = |shift: &capo_core::BatchShift| [shift.m_f, shift.m_h, shift.kl, shift.surrogate];
+        let (expected, got) = (
+            host.batch_shift(&one, mask).unwrap(),
+            device.batch_shift(&other, mask).unwrap(),
+        );
+        let fields =
+            |shift: &capo_core::BatchShift| [shift.m_f, shift.m_h, shift.kl, shift.surrogate];
         for (got, expected) in fields(&got).into_iter().zip(fields(&expected)) {
-            assert!((got - expected).abs() <= SHIFTS * expected.abs().max(1e-12), "{what}: {got:e} {expected:e}");
+            assert!(
+                (got - expected).abs() <= SHIFTS * expected.abs().max(1e-12),
+                "{what}: {got:e} {expected:e}"
+            );
         }
-        let weights: Vec<f32> = mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)]).collect();
+        let weights: Vec<f32> = mask
+            .iter()
+            .map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)])
+            .collect();
         host.commit_weighted(&one, &weights).unwrap();
         device.commit_weighted(&other, &weights).unwrap();
     }
@@ -124,21 +173,49 @@ pub fn side_by_side(scenes: &[Scene], case: &Case) {
 }
 
 /// The scene's step, with its batch in `arrays`.
-pub fn step_with<'a>(scene: &'a Scene, arrays: Arrays<'a>, optimizer: &OptimizerModel, learning_rate: f64) -> Step<'a> {
+pub fn step_with<'a>(
+    scene: &'a Scene,
+    arrays: Arrays<'a>,
+    optimizer: &OptimizerModel,
+    learning_rate: f64,
+) -> Step<'a> {
     let plain = scene.step(optimizer, learning_rate);
-    Step { batch: LastLayer { arrays, ..plain.batch }, ..plain }
+    Step {
+        batch: LastLayer {
+            arrays,
+            ..plain.batch
+        },
+        ..plain
+    }
 }
 
 pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
     for ((name, got), (_, expected)) in shifts(got).into_iter().zip(shifts(expected)) {
         assert_close(&format!("{name} {what}"), got, &wide(expected), SHIFTS);
     }
-    assert_eq!((&got.keep, &got.reasons), (&expected.keep, &expected.reasons), "{what}");
-    assert_eq!((got.tokens, got.rejected), (expected.tokens, expected.rejected), "{what}");
-    let terms =
-        |x: &Assessment| [x.certificate.step_norm, x.certificate.hessian_bound, x.certificate.omega, x.certificate.gap];
+    assert_eq!(
+        (&got.keep, &got.reasons),
+        (&expected.keep, &expected.reasons),
+        "{what}"
+    );
+    assert_eq!(
+        (got.tokens, got.rejected),
+        (expected.tokens, expected.rejected),
+        "{what}"
+    );
+    let terms = |x: &Assessment| {
+        [
+            x.certificate.step_norm,
+            x.certificate.hessian_bound,
+            x.certificate.omega,
+            x.certificate.gap,
+        ]
+    };
     for (got, expected) in terms(got).into_iter().zip(terms(expected)) {
-        assert!((got - expected).abs() <= 1e-5 * expected.abs(), "{what}: {got:e} {expected:e}");
+        assert!(
+            (got - expected).abs() <= 1e-5 * expected.abs(),
+            "{what}: {got:e} {expected:e}"
+        );
     }
 }
 
@@ -171,8 +248,16 @@ fn all_semantics() -> Vec<Semantics> {
         untouched_rows: UntouchedRows, empty_state: EmptyState, rejected_batch: RejectedBatch, state_dtype: StateDtype,
         policy_shift: PolicyShift, objective_shift: ObjectiveShift, zero_advantage: ZeroAdvantage,
     );
-    let full = |probabilities| Semantics { probabilities, temperature: Temperature::Loss, ..Semantics::PAPER };
-    all.extend(Probabilities::VALUES.iter().map(|&probabilities| full(probabilities)));
+    let full = |probabilities| Semantics {
+        probabilities,
+        temperature: Temperature::Loss,
+        ..Semantics::PAPER
+    };
+    all.extend(
+        Probabilities::VALUES
+            .iter()
+            .map(|&probabilities| full(probabilities)),
+    );
     all
 }
 
@@ -188,17 +273,33 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
     let mut dtypes = DTYPES.into_iter().cycle();
     for semantics in all_semantics() {
         for granularity in GRANULARITIES {
-            for (optimizer, trainers) in
-                [(SGD, false), (ADAM, false), (ADAM_OF_BOTH, false), (ADAMW, false), (ADAMW, true)]
-            {
+            for (optimizer, trainers) in [
+                (SGD, false),
+                (ADAM, false),
+                (ADAM_OF_BOTH, false),
+                (ADAMW, false),
+                (ADAMW, true),
+            ] {
                 let group = granularity == Granularity::Group && semantics == Semantics::AUTHORS;
                 let decay = optimizer.weight_decay > 0.0 && semantics.feature == Feature::Next;
                 if group || decay {
                     continue;
                 }
-                let preset = [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT].contains(&semantics);
-                for dtype in dtypes.by_ref().take(if preset { 3 } else { 1 }).collect::<Vec<_>>() {
-                    let case = Case { semantics, granularity, optimizer, dtype, trainers, learning_rate: RATE };
+                let preset =
+                    [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT].contains(&semantics);
+                for dtype in dtypes
+                    .by_ref()
+                    .take(if preset { 3 } else { 1 })
+                    .collect::<Vec<_>>()
+                {
+                    let case = Case {
+                        semantics,
+                        granularity,
+                        optimizer,
+                        dtype,
+                        trainers,
+                        learning_rate: RATE,
+                    };
                     side_by_side(&scenes, &case);
                 }
             }
@@ -226,7 +327,15 @@ fn shapes_of_all_kinds_agree() {
             (Granularity::Batch, SGD),
         ] {
             println!("{dims:?}");
-            side_by_side(&scenes, &Case { granularity, optimizer, dtype, ..CASE });
+            side_by_side(
+                &scenes,
+                &Case {
+                    granularity,
+                    optimizer,
+                    dtype,
+                    ..CASE
+                },
+            );
         }
     }
 }
@@ -248,7 +357,10 @@ fn order_and_old_memory_change_no_bit() {
         for (seed, fill) in [(1, 0x00), (3, 0x7f), (4, 0x80)] {
             emulator.set_seed(seed);
             emulator.set_fill(fill);
-            assert!(run(granularity, semantics) == first, "{granularity:?}, seed {seed}, memory full of {fill:#x}");
+            assert!(
+                run(granularity, semantics) == first,
+                "{granularity:?}, seed {seed}, memory full of {fill:#x}"
+            );
         }
     }
 }
@@ -257,6 +369,14 @@ fn order_and_old_memory_change_no_bit() {
 fn a_device_that_is_not_there_is_refused() {
     let sentence = |ordinal| cuda::Device::open(ordinal).unwrap_err().to_string();
     uploaded(&[0.0f32]);
-    assert!(sentence(99).starts_with("there is no CUDA device 99, this machine has "), "{}", sentence(99));
-    assert!(sentence(-1).starts_with("there is no CUDA device -1, "), "{}", sentence(-1));
+    assert!(
+        sentence(99).starts_with("there is no CUDA device 99, this machine has "),
+        "{}",
+        sentence(99)
+    );
+    assert!(
+        sentence(-1).starts_with("there is no CUDA device -1, "),
+        "{}",
+        sentence(-1)
+    );
 }

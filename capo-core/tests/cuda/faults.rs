@@ -32,7 +32,10 @@ fn with_ever_more_memory<X>(mut ask: impl FnMut(u64) -> Result<X, Error>) -> (X,
 /// Two steps, the second with rows for a second slab.
 fn scenes() -> [Scene; 2] {
     let mut rng = Rng(600);
-    [Scene::loose(&mut rng, Dims(1, 30, 30, 3, 2000)), Scene::loose(&mut rng, Dims(1, 60, 30, 3, 2000))]
+    [
+        Scene::loose(&mut rng, Dims(1, 30, 30, 3, 2000)),
+        Scene::loose(&mut rng, Dims(1, 60, 30, 3, 2000)),
+    ]
 }
 
 fn model() -> CurvatureModel {
@@ -42,7 +45,9 @@ fn model() -> CurvatureModel {
 /// Commits a scene on this stream.
 fn commit(model: &mut CurvatureModel, scene: &Scene, stream: *mut c_void) {
     let mask = &scene.batch.mask;
-    model.commit(&model.prepare(&step_on(scene, stream), mask).unwrap(), mask).unwrap();
+    model
+        .commit(&model.prepare(&step_on(scene, stream), mask).unwrap(), mask)
+        .unwrap();
 }
 
 /// Wherever memory ends in a commit, the state is what it was before, and with enough memory the step goes on from there.
@@ -77,11 +82,19 @@ fn questions_without_memory_can_be_asked_again() {
     let ([first, second], mut model) = (scenes(), model());
     commit(&mut model, &first, std::ptr::null_mut());
     let mask = &second.batch.mask;
-    let expected = model.assess(&model.prepare(&step_on(&second, std::ptr::null_mut()), mask).unwrap()).unwrap();
+    let expected = model
+        .assess(
+            &model
+                .prepare(&step_on(&second, std::ptr::null_mut()), mask)
+                .unwrap(),
+        )
+        .unwrap();
     let (got, failures) = with_ever_more_memory(|left| {
         let step = step_on(&second, new_stream());
         emulator.set_allocations(Some(left));
-        let result = model.prepare(&step, mask).and_then(|prepared| model.assess(&prepared));
+        let result = model
+            .prepare(&step, mask)
+            .and_then(|prepared| model.assess(&prepared));
         emulator.set_allocations(None);
         result
     });
@@ -92,9 +105,18 @@ fn questions_without_memory_can_be_asked_again() {
 /// Runs a test in a process of its own with this setting; whether it passes, and what it says.
 fn run_with(test: &str, setting: &str, value: &OsStr) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([&format!("cuda::faults::{test}"), "--exact", "--include-ignored", "--nocapture", "--quiet"]);
+    command.args([
+        &format!("cuda::faults::{test}"),
+        "--exact",
+        "--include-ignored",
+        "--nocapture",
+        "--quiet",
+    ]);
     let output = command.env(setting, value).output().unwrap();
-    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 /// Needs some 300 kB at a time, and as much again on every stream if nothing is returned.
@@ -113,7 +135,10 @@ fn memory_of_idle_streams_goes_where_it_is_needed() {
         let (passes, said) = run_with("many_streams", "CUDA_EMULATOR_MEMORY", "1000000".as_ref());
         assert!(passes, "{said}");
         let (passes, said) = run_with("many_streams", "CUDA_EMULATOR_MEMORY", "100000".as_ref());
-        assert!(!passes && said.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said}");
+        assert!(
+            !passes && said.contains("CUDA_ERROR_OUT_OF_MEMORY"),
+            "{said}"
+        );
     }
 }
 
@@ -130,8 +155,7 @@ fn a_machine_without_devices_is_named() {
         return;
     }
     let said = run_with("opening", "CUDA_EMULATOR_DEVICES", "0".as_ref()).1;
-    let sentence =
-        "the CUDA device failed with `CUDA_ERROR_NO_DEVICE` in starting the driver (run with `--device cpu`)";
+    let sentence = "the CUDA device failed with `CUDA_ERROR_NO_DEVICE` in starting the driver (run with `--device cpu`)";
     assert!(said.contains(sentence), "{said}");
 }
 
@@ -146,7 +170,9 @@ fn memory_comes_back_and_serves_again() {
     let mut model = model();
     let mut round = || {
         let scene = &scenes[0];
-        let prepared = model.prepare(&step_on(scene, stream), &scene.batch.mask).unwrap();
+        let prepared = model
+            .prepare(&step_on(scene, stream), &scene.batch.mask)
+            .unwrap();
         model.assess(&prepared).unwrap();
         model.commit(&prepared, &scene.batch.mask).unwrap();
     };

@@ -3,7 +3,10 @@
 #![allow(unsafe_code, reason = "slices that start in the middle of an array")]
 
 use capo_core::cuda::{Features, Plain, Slice};
-use capo_core::{CurvatureModel, Granularity, HostMoments, MomentArrays, OptimizerModel, Semantics, StateDtype, Step};
+use capo_core::{
+    CurvatureModel, Granularity, HostMoments, MomentArrays, OptimizerModel, Semantics, StateDtype,
+    Step,
+};
 
 use super::agreement::{CASE, Case, DTYPES, Dtype, RATE, compare, side_by_side, step_with};
 use super::suite::device::{arrays, device_arrays, emulator, host_arrays, uploaded};
@@ -28,10 +31,26 @@ fn shared_row(rng: &mut Rng, tokens: usize, width: usize) -> Scene {
 fn runs_of_all_lengths_agree() {
     let mut rng = Rng(400);
     for tokens in [1, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 193] {
-        let scenes = [shared_row(&mut rng, tokens, 9), shared_row(&mut rng, tokens, 9)];
+        let scenes = [
+            shared_row(&mut rng, tokens, 9),
+            shared_row(&mut rng, tokens, 9),
+        ];
         side_by_side(&scenes, &CASE);
-        side_by_side(&scenes, &Case { granularity: Granularity::Token, ..CASE });
-        side_by_side(&scenes, &Case { semantics: Semantics::EXACT, granularity: Granularity::Batch, ..CASE });
+        side_by_side(
+            &scenes,
+            &Case {
+                granularity: Granularity::Token,
+                ..CASE
+            },
+        );
+        side_by_side(
+            &scenes,
+            &Case {
+                semantics: Semantics::EXACT,
+                granularity: Granularity::Batch,
+                ..CASE
+            },
+        );
     }
 }
 
@@ -41,11 +60,25 @@ fn widths_of_all_kinds_agree() {
     let mut rng = Rng(401);
     let mut dtypes = DTYPES.into_iter().cycle();
     for width in [7, 8, 9, 255, 256, 257, 264, 1024, 1031, 1288] {
-        let scenes = [shared_row(&mut rng, 70, width), shared_row(&mut rng, 3, width)];
+        let scenes = [
+            shared_row(&mut rng, 70, width),
+            shared_row(&mut rng, 3, width),
+        ];
         for (optimizer, trainers) in [(ADAM, false), (ADAM, true), (SGD, false)] {
-            let case = Case { optimizer, trainers, dtype: dtypes.next().unwrap(), ..CASE };
+            let case = Case {
+                optimizer,
+                trainers,
+                dtype: dtypes.next().unwrap(),
+                ..CASE
+            };
             side_by_side(&scenes, &case);
-            side_by_side(&scenes, &Case { granularity: Granularity::Token, ..case });
+            side_by_side(
+                &scenes,
+                &Case {
+                    granularity: Granularity::Token,
+                    ..case
+                },
+            );
         }
     }
 }
@@ -53,17 +86,37 @@ fn widths_of_all_kinds_agree() {
 /// Ids up to V - 1 where V has one bit more, and all ids kept.
 #[test]
 fn vocabularies_at_powers_of_two_agree() {
-    for (k, vocab) in [(1, 1), (2, 2), (15, 15), (16, 16), (17, 17), (3, 16), (3, 17), (2, 256), (2, 4096), (2, 4097)] {
+    for (k, vocab) in [
+        (1, 1),
+        (2, 2),
+        (15, 15),
+        (16, 16),
+        (17, 17),
+        (3, 16),
+        (3, 17),
+        (2, 256),
+        (2, 4096),
+        (2, 4097),
+    ] {
         let mut rng = Rng(402);
         let mut scenes = Scene::loose_pair(&mut rng, Dims(2, 20, k, 5, vocab));
         for (t, at) in (0..20).flat_map(|t| [(t, 0), (t, 1)]) {
             let batch = &mut scenes[at].batch;
-            let ids: Vec<u32> = (0..k as u32).map(|column| vocab as u32 - 1 - column).collect();
+            let ids: Vec<u32> = (0..k as u32)
+                .map(|column| vocab as u32 - 1 - column)
+                .collect();
             batch.topk_ids[t * k..][..k].copy_from_slice(&ids);
-            (batch.action_ids[t], batch.action_logits[t]) = (ids[t % k], batch.topk_logits[t * k + t % k]);
+            (batch.action_ids[t], batch.action_logits[t]) =
+                (ids[t % k], batch.topk_logits[t * k + t % k]);
         }
         side_by_side(&scenes, &CASE);
-        side_by_side(&scenes, &Case { granularity: Granularity::Token, ..CASE });
+        side_by_side(
+            &scenes,
+            &Case {
+                granularity: Granularity::Token,
+                ..CASE
+            },
+        );
     }
 }
 
@@ -77,11 +130,22 @@ fn ids_beyond_the_vocabulary_are_named() {
         wrong.batch.topk_ids[at] = id;
         let refusal = |arrays| {
             let step = step_with(&wrong, arrays, &ADAM, 0.1);
-            open_model().prepare(&step, &wrong.batch.mask).unwrap_err().to_string()
+            open_model()
+                .prepare(&step, &wrong.batch.mask)
+                .unwrap_err()
+                .to_string()
         };
         let said = refusal(arrays(&wrong.batch));
-        assert_eq!(said, refusal(host_arrays(&wrong.batch, &wrong.batch.hidden)));
-        assert!(said.contains(&format!("has id {id}, expected below the vocabulary size 30")), "{said}");
+        assert_eq!(
+            said,
+            refusal(host_arrays(&wrong.batch, &wrong.batch.hidden))
+        );
+        assert!(
+            said.contains(&format!(
+                "has id {id}, expected below the vocabulary size 30"
+            )),
+            "{said}"
+        );
     }
 }
 
@@ -116,13 +180,34 @@ fn neighbouring_subsets_that_share_a_row_agree() {
 #[test]
 fn batches_of_changing_sizes_agree() {
     let mut rng = Rng(403);
-    let mut scenes: Vec<Scene> = [(40, 5), (3, 2), (0, 5), (90, 7), (1, 1), (41, 5), (39, 4), (200, 2), (40, 5)]
-        .map(|(tokens, k)| Scene::loose(&mut rng, Dims(2, tokens, k, 20, 50)))
-        .into();
+    let mut scenes: Vec<Scene> = [
+        (40, 5),
+        (3, 2),
+        (0, 5),
+        (90, 7),
+        (1, 1),
+        (41, 5),
+        (39, 4),
+        (200, 2),
+        (40, 5),
+    ]
+    .map(|(tokens, k)| Scene::loose(&mut rng, Dims(2, tokens, k, 20, 50)))
+    .into();
     scenes[6].batch.mask.fill(0);
-    for granularity in [Granularity::Token, Granularity::Completion, Granularity::Batch] {
+    for granularity in [
+        Granularity::Token,
+        Granularity::Completion,
+        Granularity::Batch,
+    ] {
         for semantics in [Semantics::PAPER, Semantics::EXACT] {
-            side_by_side(&scenes, &Case { granularity, semantics, ..CASE });
+            side_by_side(
+                &scenes,
+                &Case {
+                    granularity,
+                    semantics,
+                    ..CASE
+                },
+            );
         }
     }
 }
@@ -133,17 +218,31 @@ fn rows_across_slabs_agree() {
     let mut rng = Rng(404);
     // 1024 rows in one slab, then one more; or both at once.
     for rows in [1023, 1024, 1025, 2049] {
-        let mut scenes =
-            [Scene::loose(&mut rng, Dims(1, rows, 1, 3, 2100)), Scene::loose(&mut rng, Dims(1, 30, 1, 3, 2100))];
+        let mut scenes = [
+            Scene::loose(&mut rng, Dims(1, rows, 1, 3, 2100)),
+            Scene::loose(&mut rng, Dims(1, 30, 1, 3, 2100)),
+        ];
         for scene in &mut scenes {
             let batch = &mut scene.batch;
             batch.mask.fill(1);
             batch.advantages.fill(1.0);
             // The sampled row is not among the top ones, or a token with one row would be certain and move nothing.
-            batch.topk_ids.iter_mut().enumerate().for_each(|(t, id)| *id = (t * 2099 % 2100) as u32);
-            batch.action_ids.iter_mut().enumerate().for_each(|(t, id)| *id = ((t * 2099 + 1) % 2100) as u32);
+            batch
+                .topk_ids
+                .iter_mut()
+                .enumerate()
+                .for_each(|(t, id)| *id = (t * 2099 % 2100) as u32);
+            batch
+                .action_ids
+                .iter_mut()
+                .enumerate()
+                .for_each(|(t, id)| *id = ((t * 2099 + 1) % 2100) as u32);
         }
-        let case = Case { semantics: Semantics::EXACT, granularity: Granularity::Batch, ..CASE };
+        let case = Case {
+            semantics: Semantics::EXACT,
+            granularity: Granularity::Batch,
+            ..CASE
+        };
         side_by_side(&scenes, &case);
         a_loaded_model_goes_on(&scenes, &case);
     }
@@ -154,7 +253,12 @@ fn a_loaded_model_goes_on([first, second]: &[Scene; 2], case: &Case) {
     let model = || CurvatureModel::new(OPEN, case.granularity, case.semantics).unwrap();
     let commit = |model: &mut CurvatureModel, scene: &Scene| {
         let step = step_with(scene, arrays(&scene.batch), &case.optimizer, 0.1);
-        model.commit(&model.prepare(&step, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+        model
+            .commit(
+                &model.prepare(&step, &scene.batch.mask).unwrap(),
+                &scene.batch.mask,
+            )
+            .unwrap();
     };
     let (mut saved, mut loaded) = (model(), model());
     commit(&mut saved, first);
@@ -173,7 +277,15 @@ fn directions_of_tiny_gradients_agree() {
     }
     let optimizer = OptimizerModel { eps: 1e-19, ..ADAM };
     for trainers in [false, true] {
-        side_by_side(&scenes, &Case { optimizer, granularity: Granularity::Token, trainers, ..CASE });
+        side_by_side(
+            &scenes,
+            &Case {
+                optimizer,
+                granularity: Granularity::Token,
+                trainers,
+                ..CASE
+            },
+        );
     }
 }
 
@@ -185,8 +297,23 @@ fn subnormal_features_agree() {
         *h *= 1e-4;
     }
     for granularity in [Granularity::Token, Granularity::Batch] {
-        side_by_side(&scenes, &Case { dtype: Dtype::F16, granularity, ..CASE });
-        side_by_side(&scenes, &Case { dtype: Dtype::F16, optimizer: SGD, granularity, ..CASE });
+        side_by_side(
+            &scenes,
+            &Case {
+                dtype: Dtype::F16,
+                granularity,
+                ..CASE
+            },
+        );
+        side_by_side(
+            &scenes,
+            &Case {
+                dtype: Dtype::F16,
+                optimizer: SGD,
+                granularity,
+                ..CASE
+            },
+        );
     }
 }
 
@@ -196,14 +323,41 @@ fn directions_of_huge_gradients_agree() {
     let scenes = [412, 413].map(|seed| Scene::loose(&mut Rng(seed), Dims(2, 10, 3, 24, 9)));
     for (scale, columns) in [(1e20, 24), (1e39, 1)] {
         let mut huge = scenes.clone();
-        for (at, h) in huge.iter_mut().flat_map(|scene| scene.batch.hidden.iter_mut().enumerate()) {
-            *h = if at % 24 < columns { (f64::from(*h) * scale) as f32 } else { 0.0 };
+        for (at, h) in huge
+            .iter_mut()
+            .flat_map(|scene| scene.batch.hidden.iter_mut().enumerate())
+        {
+            *h = if at % 24 < columns {
+                (f64::from(*h) * scale) as f32
+            } else {
+                0.0
+            };
         }
         for trainers in [false, true] {
             let learning_rate = RATE / scale;
-            let semantics = Semantics { state_dtype: StateDtype::Bf16, ..Semantics::PAPER };
-            side_by_side(&huge, &Case { granularity: Granularity::Token, semantics, trainers, learning_rate, ..CASE });
-            side_by_side(&huge, &Case { granularity: Granularity::Token, trainers, learning_rate, ..CASE });
+            let semantics = Semantics {
+                state_dtype: StateDtype::Bf16,
+                ..Semantics::PAPER
+            };
+            side_by_side(
+                &huge,
+                &Case {
+                    granularity: Granularity::Token,
+                    semantics,
+                    trainers,
+                    learning_rate,
+                    ..CASE
+                },
+            );
+            side_by_side(
+                &huge,
+                &Case {
+                    granularity: Granularity::Token,
+                    trainers,
+                    learning_rate,
+                    ..CASE
+                },
+            );
         }
     }
 }
@@ -219,12 +373,26 @@ fn norms_beyond_f32_agree() {
     let exp_avg_sq = vec![1e-10; vocab * width];
     let ask = |batch, moments| {
         let (model, plain) = (open_model(), step_with(&scene, batch, &ADAM, 1e-3));
-        let step = Step { moments: Some(HostMoments { arrays: moments, steps: 3 }), ..plain };
-        model.assess(&model.prepare(&step, &scene.batch.mask).unwrap()).unwrap()
+        let step = Step {
+            moments: Some(HostMoments {
+                arrays: moments,
+                steps: 3,
+            }),
+            ..plain
+        };
+        model
+            .assess(&model.prepare(&step, &scene.batch.mask).unwrap())
+            .unwrap()
     };
-    let moments = MomentArrays::Host { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq };
+    let moments = MomentArrays::Host {
+        exp_avg: &exp_avg,
+        exp_avg_sq: &exp_avg_sq,
+    };
     let expected = ask(host_arrays(&scene.batch, &scene.batch.hidden), moments);
-    let moments = MomentArrays::Cuda { exp_avg: uploaded(&exp_avg), exp_avg_sq: uploaded(&exp_avg_sq) };
+    let moments = MomentArrays::Cuda {
+        exp_avg: uploaded(&exp_avg),
+        exp_avg_sq: uploaded(&exp_avg_sq),
+    };
     let got = ask(arrays(&scene.batch), moments);
     compare("norm", &got, &expected);
     assert!(got.certificate.step_norm > 1e20 && got.m_f.iter().any(|&m_f| m_f > 0.0));
@@ -232,7 +400,9 @@ fn norms_beyond_f32_agree() {
 
 /// A copy of the values on the device, one place further on.
 fn shifted<T: Plain + Into<f64>>(values: &[T]) -> Slice<'static, T> {
-    let longer: Vec<T> = std::iter::once(T::default()).chain(values.iter().copied()).collect();
+    let longer: Vec<T> = std::iter::once(T::default())
+        .chain(values.iter().copied())
+        .collect();
     let slice = uploaded(&longer);
     // SAFETY: as many values follow the first one.
     unsafe { Slice::from_raw(slice.address() + size_of::<T>() as u64, values.len()) }
@@ -245,7 +415,12 @@ fn arrays_at_odd_addresses_agree() {
     let mut rng = Rng(407);
     let Dims(.., width, vocab) = Dims(2, 40, 4, 264, 30);
     let scene = Scene::loose(&mut rng, Dims(2, 40, 4, width, vocab));
-    let bits: Vec<u16> = scene.batch.hidden.iter().map(|x| (x.to_bits() >> 16) as u16).collect();
+    let bits: Vec<u16> = scene
+        .batch
+        .hidden
+        .iter()
+        .map(|x| (x.to_bits() >> 16) as u16)
+        .collect();
     let exp_avg: Vec<f32> = (0..vocab * width).map(|_| rng.symmetric(0.1)).collect();
     let exp_avg_sq: Vec<f32> = exp_avg.iter().map(|m| m * m + 1e-6).collect();
     let results = |features, granularity| {
@@ -258,9 +433,14 @@ fn arrays_at_odd_addresses_agree() {
             Some((shifted(&exp_avg), uploaded(&exp_avg_sq))),
             Some((uploaded(&exp_avg), shifted(&exp_avg_sq))),
         ] {
-            let arrays = moments.map(|(exp_avg, exp_avg_sq)| MomentArrays::Cuda { exp_avg, exp_avg_sq });
+            let arrays = moments.map(|(exp_avg, exp_avg_sq)| MomentArrays::Cuda {
+                exp_avg,
+                exp_avg_sq,
+            });
             let moments = arrays.map(|arrays| HostMoments { arrays, steps: 3 });
-            let prepared = model.prepare(&Step { moments, ..plain }, &scene.batch.mask).unwrap();
+            let prepared = model
+                .prepare(&Step { moments, ..plain }, &scene.batch.mask)
+                .unwrap();
             let assessment = model.assess(&prepared).unwrap();
             seen.push([assessment.m_f, assessment.m_h].concat());
             model.commit(&prepared, &scene.batch.mask).unwrap();

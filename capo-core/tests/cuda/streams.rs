@@ -25,10 +25,17 @@ pub fn new_stream() -> *mut c_void {
 
 /// The scene's step, its batch on the device and its work on `stream`.
 pub fn step_on<'a>(scene: &'a Scene, stream: *mut c_void) -> Step<'a> {
-    let Arrays::Cuda(arrays) = device::arrays(&scene.batch) else { unreachable!("the arrays lie on the device") };
+    let Arrays::Cuda(arrays) = device::arrays(&scene.batch) else {
+        unreachable!("the arrays lie on the device")
+    };
     // SAFETY: `new_stream` made it, or it is the default one.
     let stream = unsafe { Stream::from_raw(stream) };
-    step_with(scene, Arrays::Cuda(cuda::Arrays { stream, ..arrays }), &ADAM, 0.1)
+    step_with(
+        scene,
+        Arrays::Cuda(cuda::Arrays { stream, ..arrays }),
+        &ADAM,
+        0.1,
+    )
 }
 
 fn scenes(seed: u64) -> [Scene; 3] {
@@ -49,7 +56,10 @@ pub fn run(
         let mask = &scene.batch.mask;
         let prepared = model.prepare(&step_on(scene, stream), mask).unwrap();
         let assessment = model.assess(&prepared).unwrap();
-        seen.extend(bits(&assessment, &model.batch_shift(&prepared, mask).unwrap()));
+        seen.extend(bits(
+            &assessment,
+            &model.batch_shift(&prepared, mask).unwrap(),
+        ));
         model.commit(&prepared, mask).unwrap();
     }
     emulator().inspect(|emulator| emulator.set_stream(std::ptr::null()));
@@ -66,7 +76,10 @@ fn all_work_of_a_batch_is_on_its_stream() {
             step_on(scene, own);
         }
         emulator().inspect(|emulator| emulator.set_stream(own));
-        assert!(run(&scenes, own, granularity, Semantics::EXACT) == expected, "{granularity:?}");
+        assert!(
+            run(&scenes, own, granularity, Semantics::EXACT) == expected,
+            "{granularity:?}"
+        );
     }
 }
 
@@ -80,10 +93,17 @@ fn models_on_two_threads_do_not_meet() {
         std::thread::scope(|scope| {
             let start = |at: usize| {
                 let own = &both[at];
-                scope.spawn(move || (0..3).map(|_| run(own, streams[at] as *mut c_void)).collect::<Vec<_>>())
+                scope.spawn(move || {
+                    (0..3)
+                        .map(|_| run(own, streams[at] as *mut c_void))
+                        .collect::<Vec<_>>()
+                })
             };
             for (at, thread) in [start(0), start(1)].into_iter().enumerate() {
-                assert!(thread.join().unwrap().iter().all(|seen| *seen == alone[at]), "thread {at}");
+                assert!(
+                    thread.join().unwrap().iter().all(|seen| *seen == alone[at]),
+                    "thread {at}"
+                );
             }
         });
     }
@@ -99,9 +119,20 @@ struct Coming {
 impl Coming {
     /// Memory for a batch of these dimensions.
     fn of(batch: &Batch) -> Self {
-        let Batch { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
+        let Batch {
+            hidden,
+            topk_ids,
+            topk_logits,
+            action_logits,
+            logsumexp,
+            ..
+        } = batch;
         let matrices = [topk_logits, action_logits, logsumexp].map(|values| room(values));
-        Self { hidden: room(hidden), topk_ids: room(topk_ids), matrices }
+        Self {
+            hidden: room(hidden),
+            topk_ids: room(topk_ids),
+            matrices,
+        }
     }
 
     /// Queues the copies that write `batch`.
@@ -109,7 +140,10 @@ impl Coming {
         queue(self.hidden, &batch.hidden, stream);
         queue(self.topk_ids, &batch.topk_ids, stream);
         let values = [&batch.topk_logits, &batch.action_logits, &batch.logsumexp];
-        self.matrices.iter().zip(values).for_each(|(to, values)| queue(*to, values, stream));
+        self.matrices
+            .iter()
+            .zip(values)
+            .for_each(|(to, values)| queue(*to, values, stream));
     }
 
     fn arrays(&self, stream: *mut c_void) -> Arrays<'static> {
@@ -117,7 +151,15 @@ impl Coming {
         let (hidden, topk_ids) = (Features::F32(self.hidden), self.topk_ids);
         // SAFETY: `new_stream` made it, or it is a default one.
         let stream = unsafe { Stream::from_raw(stream) };
-        Arrays::Cuda(cuda::Arrays { device: 0, stream, hidden, topk_ids, topk_logits, action_logits, logsumexp })
+        Arrays::Cuda(cuda::Arrays {
+            device: 0,
+            stream,
+            hidden,
+            topk_ids,
+            topk_logits,
+            action_logits,
+            logsumexp,
+        })
     }
 }
 
@@ -148,7 +190,10 @@ fn run_coming(
         write(of(at).0, &scene.batch, at);
         let mask = &scene.batch.mask;
         let prepared = model.prepare(&steps[at], mask).unwrap();
-        seen.extend(bits(&model.assess(&prepared).unwrap(), &model.batch_shift(&prepared, mask).unwrap()));
+        seen.extend(bits(
+            &model.assess(&prepared).unwrap(),
+            &model.batch_shift(&prepared, mask).unwrap(),
+        ));
         model.commit(&prepared, mask).unwrap();
         // Its end would wait for its stream.
         kept.push(prepared);
@@ -162,7 +207,10 @@ fn run_coming(
 fn calls_on_several_streams_follow_each_other() {
     let (scenes, streams) = (scenes(503), [new_stream(), new_stream()]);
     let expected = run(&scenes, streams[0], Granularity::Token, Semantics::EXACT);
-    let each: Vec<_> = scenes.iter().map(|scene| Coming::of(&scene.batch)).collect();
+    let each: Vec<_> = scenes
+        .iter()
+        .map(|scene| Coming::of(&scene.batch))
+        .collect();
     let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
     for _ in 0..5 {
         let ordered = run_coming(&scenes, &each[..1], &streams, |coming, batch, at| {
@@ -170,12 +218,19 @@ fn calls_on_several_streams_follow_each_other() {
             // SAFETY: Event and streams live.
             unsafe {
                 event::record(event, other.cast()).unwrap();
-                wait_event(stream.cast(), event, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT).unwrap();
+                wait_event(
+                    stream.cast(),
+                    event,
+                    CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+                )
+                .unwrap();
             }
             coming.write(batch, stream);
         });
         assert!(ordered == expected);
-        let free = run_coming(&scenes, &each, &streams, |coming, batch, at| coming.write(batch, streams[at % 2]));
+        let free = run_coming(&scenes, &each, &streams, |coming, batch, at| {
+            coming.write(batch, streams[at % 2])
+        });
         assert!(free == expected);
     }
 }
@@ -186,15 +241,23 @@ fn a_batch_on_the_default_stream_of_another_thread_is_waited_for() {
     const PER_THREAD: usize = 2;
     let (scenes, own) = (scenes(504), new_stream());
     let expected = run(&scenes, own, Granularity::Token, Semantics::EXACT);
-    let each: Vec<_> = scenes.iter().map(|scene| Coming::of(&scene.batch)).collect();
+    let each: Vec<_> = scenes
+        .iter()
+        .map(|scene| Coming::of(&scene.batch))
+        .collect();
     for _ in 0..5 {
-        let got = run_coming(&scenes, &each, &[PER_THREAD as *mut c_void], |coming, batch, _| {
-            let write = || {
-                new_stream();
-                coming.write(batch, PER_THREAD as *mut c_void);
-            };
-            std::thread::scope(|scope| scope.spawn(write).join().unwrap());
-        });
+        let got = run_coming(
+            &scenes,
+            &each,
+            &[PER_THREAD as *mut c_void],
+            |coming, batch, _| {
+                let write = || {
+                    new_stream();
+                    coming.write(batch, PER_THREAD as *mut c_void);
+                };
+                std::thread::scope(|scope| scope.spawn(write).join().unwrap());
+            },
+        );
         assert!(got == expected);
     }
 }

@@ -21,7 +21,8 @@ pub fn emulator() -> Option<&'static Emulator> {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
         (!real).then(|| {
             let emulator = cuda_emulator::load(&kernels).unwrap();
-            emulator.set_late(std::env::var_os("CUDA_EMULATOR_LATE").is_none_or(|value| value == "1"));
+            emulator
+                .set_late(std::env::var_os("CUDA_EMULATOR_LATE").is_none_or(|value| value == "1"));
             emulator
         })
     });
@@ -31,13 +32,29 @@ pub fn emulator() -> Option<&'static Emulator> {
 /// The arrays of a batch.
 pub fn arrays(batch: &Batch) -> Arrays<'_> {
     let hidden = &batch.hidden;
-    if ON_DEVICE { device_arrays(batch, Features::F32(uploaded(hidden))) } else { host_arrays(batch, hidden) }
+    if ON_DEVICE {
+        device_arrays(batch, Features::F32(uploaded(hidden)))
+    } else {
+        host_arrays(batch, hidden)
+    }
 }
 
 /// The arrays of a batch with these features, in host memory.
 pub fn host_arrays<'a>(batch: &'a Batch, hidden: &'a [f32]) -> Arrays<'a> {
-    let Batch { topk_ids, topk_logits, action_logits, logsumexp, .. } = batch;
-    Arrays::Host(HostArrays { hidden, topk_ids, topk_logits, action_logits, logsumexp })
+    let Batch {
+        topk_ids,
+        topk_logits,
+        action_logits,
+        logsumexp,
+        ..
+    } = batch;
+    Arrays::Host(HostArrays {
+        hidden,
+        topk_ids,
+        topk_logits,
+        action_logits,
+        logsumexp,
+    })
 }
 
 /// The arrays of a batch with these features, on the device.
@@ -56,9 +73,15 @@ pub fn device_arrays<'a>(batch: &Batch, hidden: Features<'a>) -> Arrays<'a> {
 /// The trainer's moments.
 pub fn moments<'a>(exp_avg: &'a [f32], exp_avg_sq: &'a [f32]) -> MomentArrays<'a> {
     if !ON_DEVICE {
-        return MomentArrays::Host { exp_avg, exp_avg_sq };
+        return MomentArrays::Host {
+            exp_avg,
+            exp_avg_sq,
+        };
     }
-    MomentArrays::Cuda { exp_avg: uploaded(exp_avg), exp_avg_sq: uploaded(exp_avg_sq) }
+    MomentArrays::Cuda {
+        exp_avg: uploaded(exp_avg),
+        exp_avg_sq: uploaded(exp_avg_sq),
+    }
 }
 
 /// A copy on the device, kept for the life of the process and made once.
@@ -68,9 +91,11 @@ pub fn uploaded<T: cuda::Plain + Into<f64>>(values: &[T]) -> cuda::Slice<'static
     emulator();
     let mut known = KNOWN.lock().unwrap();
     let bits = values.iter().map(|&value| value.into().to_bits()).collect();
-    let buffer = known
-        .entry((TypeId::of::<T>(), bits))
-        .or_insert_with(|| Box::leak(Box::new(cuda::Device::open(0).unwrap().upload(values).unwrap())));
+    let buffer = known.entry((TypeId::of::<T>(), bits)).or_insert_with(|| {
+        Box::leak(Box::new(
+            cuda::Device::open(0).unwrap().upload(values).unwrap(),
+        ))
+    });
     buffer.downcast_ref::<cuda::Buffer<T>>().unwrap().slice()
 }
 
@@ -78,7 +103,9 @@ pub fn uploaded<T: cuda::Plain + Into<f64>>(values: &[T]) -> cuda::Slice<'static
 pub fn shorten_hidden(batch: &mut LastLayer<'_>) {
     match &mut batch.arrays {
         Arrays::Host(arrays) => arrays.hidden = &arrays.hidden[1..],
-        Arrays::Cuda(arrays) => arrays.hidden = Features::F32(uploaded(&vec![0.0; arrays.hidden.len() - 1])),
+        Arrays::Cuda(arrays) => {
+            arrays.hidden = Features::F32(uploaded(&vec![0.0; arrays.hidden.len() - 1]))
+        }
     }
 }
 

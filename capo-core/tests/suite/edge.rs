@@ -1,12 +1,14 @@
 //! The corners: degenerate supports and batches, non-finite and extreme data, refused inputs.
 
 use capo_core::{
-    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy, Rejections, Semantics,
+    Acceptance, Assessment, CurvatureModel, Granularity, LastLayer, OptimizerModel, Policy,
+    Rejections, Semantics,
 };
 
 use super::device;
 use super::fixture::{
-    self, ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model, open_model,
+    self, ADAM, ADAMW, Batch, Dims, GRANULARITIES, POLICY, PRESETS, Rng, SGD, assert_close, model,
+    open_model,
 };
 use super::scene::{REDUCTIONS, Scene};
 
@@ -15,12 +17,18 @@ const OPTIMIZERS: [OptimizerModel; 3] = [SGD, ADAM, ADAMW];
 
 /// Every preset with every granularity and optimizer.
 fn all() -> impl Iterator<Item = (Semantics, Granularity, OptimizerModel)> {
-    let granularities = PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y)));
+    let granularities = PRESETS
+        .into_iter()
+        .flat_map(|x| GRANULARITIES.map(|y| (x, y)));
     granularities.flat_map(|(x, y)| OPTIMIZERS.map(|z| (x, y, z)))
 }
 
 /// A model with some history; a group is the whole batch.
-fn seasoned(semantics: Semantics, granularity: Granularity, optimizer: &OptimizerModel) -> CurvatureModel {
+fn seasoned(
+    semantics: Semantics,
+    granularity: Granularity,
+    optimizer: &OptimizerModel,
+) -> CurvatureModel {
     let (mut model, mut rng) = (model(semantics, granularity), Rng(3));
     for _ in 0..3 {
         Scene::full(&mut rng, DIMS, 0.7).commit(&mut model, optimizer);
@@ -29,7 +37,10 @@ fn seasoned(semantics: Semantics, granularity: Granularity, optimizer: &Optimize
 }
 
 fn shifts(assessment: &Assessment) -> impl Iterator<Item = f32> {
-    fixture::shifts(assessment).into_iter().flat_map(|(_, x)| x).copied()
+    fixture::shifts(assessment)
+        .into_iter()
+        .flat_map(|(_, x)| x)
+        .copied()
 }
 
 #[test]
@@ -53,7 +64,15 @@ fn zero_advantage_moves_by_momentum_alone() {
 #[test]
 fn a_certain_token_moves_nothing() {
     let mut scene = Scene::full(&mut Rng(130), Dims(3, 4, 1, 18, 7), 0.7);
-    let Batch { topk_ids, topk_logits, action_ids, action_logits, logsumexp, mask, .. } = &mut scene.batch;
+    let Batch {
+        topk_ids,
+        topk_logits,
+        action_ids,
+        action_logits,
+        logsumexp,
+        mask,
+        ..
+    } = &mut scene.batch;
     action_ids.clone_from(topk_ids);
     action_logits.clone_from(topk_logits);
     for (sum, logit) in logsumexp.iter_mut().zip(topk_logits) {
@@ -62,7 +81,11 @@ fn a_certain_token_moves_nothing() {
     }
     let everything = mask.clone();
     for (semantics, granularity, optimizer) in all() {
-        let got = scene.assess(&seasoned(semantics, granularity, &optimizer), &optimizer, 0.1);
+        let got = scene.assess(
+            &seasoned(semantics, granularity, &optimizer),
+            &optimizer,
+            0.1,
+        );
         assert!(shifts(&got).all(|x| x == 0.0), "{got:?}");
         assert_eq!(got.keep, everything);
     }
@@ -82,10 +105,17 @@ fn an_all_but_certain_token_keeps_its_digits() {
         mask: vec![1],
         ..Batch::empty(Dims(1, 1, 2, 1, 2))
     };
-    let scene = Scene { batch, policy: POLICY, ..Scene::full(&mut Rng(1), Dims(1, 1, 2, 1, 2), 1.0) };
+    let scene = Scene {
+        batch,
+        policy: POLICY,
+        ..Scene::full(&mut Rng(1), Dims(1, 1, 2, 1, 2), 1.0)
+    };
     let rest = (-30.0f64).exp() / (1.0 + (-30.0f64).exp());
     let m_h = scene.assess(&open_model(), &SGD, 1.0).m_h[0];
-    assert!((f64::from(m_h) / (2.0 * rest * rest) - 1.0).abs() < 1e-6, "{m_h}");
+    assert!(
+        (f64::from(m_h) / (2.0 * rest * rest) - 1.0).abs() < 1e-6,
+        "{m_h}"
+    );
 }
 
 #[test]
@@ -97,11 +127,20 @@ fn nothing_to_assess() {
     padded.batch.logsumexp.fill(f32::NAN);
     padded.derivatives.fill(f32::NAN);
     padded.batch.topk_ids.fill(u32::MAX);
-    let empty =
-        |dims: Dims| Scene { batch: Batch::empty(dims), derivatives: vec![], counted: Some(vec![]), ..padded.clone() };
-    let scenes = [empty(Dims(0, 4, 3, 18, 7)), empty(Dims(3, 0, 3, 18, 7)), padded.clone()];
-    for (scene, reduction) in
-        scenes.into_iter().flat_map(|scene| REDUCTIONS.map(|reduction| (scene.clone(), reduction)))
+    let empty = |dims: Dims| Scene {
+        batch: Batch::empty(dims),
+        derivatives: vec![],
+        counted: Some(vec![]),
+        ..padded.clone()
+    };
+    let scenes = [
+        empty(Dims(0, 4, 3, 18, 7)),
+        empty(Dims(3, 0, 3, 18, 7)),
+        padded.clone(),
+    ];
+    for (scene, reduction) in scenes
+        .into_iter()
+        .flat_map(|scene| REDUCTIONS.map(|reduction| (scene.clone(), reduction)))
     {
         let scene = Scene { reduction, ..scene };
         for (semantics, granularity, optimizer) in all() {
@@ -110,7 +149,9 @@ fn nothing_to_assess() {
             let got = scene.assess(&model, &optimizer, 0.1);
             assert!(shifts(&got).all(|x| x == 0.0) && got.keep.iter().all(|&x| x == 0));
             assert_eq!((got.tokens, got.rejected), (0, Rejections::default()));
-            let prepared = model.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+            let prepared = model
+                .prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask)
+                .unwrap();
             let shift = model.batch_shift(&prepared, &scene.batch.mask).unwrap();
             assert_eq!((shift.m_f, shift.m_h, shift.tokens), (0.0, 0.0, 0));
             scene.commit(&mut model, &optimizer);
@@ -124,14 +165,23 @@ fn sgd_has_no_state_and_no_decay() {
     let model = seasoned(Semantics::PAPER, Granularity::Token, &SGD);
     assert_eq!((model.steps(), model.rows()), (0, 0));
     let scene = Scene::full(&mut Rng(5), DIMS, 0.7);
-    let decayed = OptimizerModel { weight_decay: 0.3, ..SGD };
-    assert_eq!(scene.assess(&model, &decayed, 0.1), scene.assess(&model, &SGD, 0.1));
+    let decayed = OptimizerModel {
+        weight_decay: 0.3,
+        ..SGD
+    };
+    assert_eq!(
+        scene.assess(&model, &decayed, 0.1),
+        scene.assess(&model, &SGD, 0.1)
+    );
 }
 
 #[test]
 fn learning_rate_zero_accepts_everything_finite() {
-    let tight =
-        Acceptance { fisher_threshold: Some(1e-300), hessian_range: Some([-1e-300, 1e-300]), ..Acceptance::default() };
+    let tight = Acceptance {
+        fisher_threshold: Some(1e-300),
+        hessian_range: Some([-1e-300, 1e-300]),
+        ..Acceptance::default()
+    };
     let model = CurvatureModel::new(tight, Granularity::Token, Semantics::PAPER).unwrap();
     let mut scene = Scene::full(&mut Rng(6), DIMS, 1.0);
     scene.batch.hidden[0] = f32::NAN;
@@ -139,7 +189,14 @@ fn learning_rate_zero_accepts_everything_finite() {
         let assessment = scene.assess(&model, &optimizer, 0.0);
         assert_eq!(assessment.keep[0], 0);
         assert!(assessment.keep[1..].iter().all(|&x| x == 1));
-        assert_eq!(assessment.rejected, Rejections { not_finite: 1, total: 1, ..Rejections::default() });
+        assert_eq!(
+            assessment.rejected,
+            Rejections {
+                not_finite: 1,
+                total: 1,
+                ..Rejections::default()
+            }
+        );
     }
 }
 
@@ -165,7 +222,11 @@ const READ_BY_THE_PAPER: usize = 7;
 #[test]
 fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
     for (semantics, granularity, optimizer) in all() {
-        let read = if semantics == Semantics::PAPER { READ_BY_THE_PAPER } else { POISONS.len() };
+        let read = if semantics == Semantics::PAPER {
+            READ_BY_THE_PAPER
+        } else {
+            POISONS.len()
+        };
         for (index, poison) in POISONS[..read].iter().enumerate() {
             let mut spoilt = Scene::full(&mut Rng(132), DIMS, 0.7);
             poison(&mut spoilt, 5);
@@ -173,11 +234,29 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
             let mut without = spoilt.clone();
             without.batch.mask[5] = 0;
             let mut models = [(); 2].map(|()| seasoned(semantics, granularity, &optimizer));
-            let [got, expected] = [&spoilt, &without].map(|scene| scene.assess(&models[0], &optimizer, 0.1));
-            assert!([&got.m_f, &got.m_h, &got.kl, &got.surrogate].iter().all(|x| x[5].is_nan()), "poison {index}");
-            assert_eq!((got.tokens, got.rejected.not_finite, got.rejected.total), (12, 1, 1), "poison {index}");
-            assert_eq!((&got.keep, got.certificate), (&expected.keep, expected.certificate));
-            let others = |x: &Assessment| shifts(x).enumerate().filter(|(at, _)| at % 12 != 5).collect::<Vec<_>>();
+            let [got, expected] =
+                [&spoilt, &without].map(|scene| scene.assess(&models[0], &optimizer, 0.1));
+            assert!(
+                [&got.m_f, &got.m_h, &got.kl, &got.surrogate]
+                    .iter()
+                    .all(|x| x[5].is_nan()),
+                "poison {index}"
+            );
+            assert_eq!(
+                (got.tokens, got.rejected.not_finite, got.rejected.total),
+                (12, 1, 1),
+                "poison {index}"
+            );
+            assert_eq!(
+                (&got.keep, got.certificate),
+                (&expected.keep, expected.certificate)
+            );
+            let others = |x: &Assessment| {
+                shifts(x)
+                    .enumerate()
+                    .filter(|(at, _)| at % 12 != 5)
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(others(&got), others(&expected), "poison {index}");
             spoilt.commit(&mut models[0], &optimizer);
             without.commit(&mut models[1], &optimizer);
@@ -188,7 +267,14 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
 
 #[test]
 fn extreme_scales_stay_finite() {
-    let scales = [(1e-30, 1e-30), (1e-30, 1e30), (1e30, 1e-30), (1e30, 1e30), (3e38, 3e38), (1e-45, 1.0)];
+    let scales = [
+        (1e-30, 1e-30),
+        (1e-30, 1e30),
+        (1e30, 1e-30),
+        (1e30, 1e30),
+        (3e38, 3e38),
+        (1e-45, 1.0),
+    ];
     for (semantics, granularity, optimizer) in all() {
         for (hidden, signal) in scales {
             let (mut model, mut rng) = (model(semantics, granularity), Rng(133));
@@ -198,12 +284,18 @@ fn extreme_scales_stay_finite() {
                 scene.derivatives.fill(signal);
                 scene.batch.advantages.fill(signal);
                 let got = scene.assess(&model, &optimizer, 1e-3);
-                assert!(shifts(&got).all(|x| x.is_finite()), "{hidden} {signal}: {got:?}");
+                assert!(
+                    shifts(&got).all(|x| x.is_finite()),
+                    "{hidden} {signal}: {got:?}"
+                );
                 assert_eq!(got.keep, scene.batch.mask);
                 scene.commit(&mut model, &optimizer);
             }
             let after = Scene::full(&mut rng, DIMS, 0.7).assess(&model, &optimizer, 1e-3);
-            assert!(shifts(&after).all(|x| x.is_finite()), "{hidden} {signal}: {after:?}");
+            assert!(
+                shifts(&after).all(|x| x.is_finite()),
+                "{hidden} {signal}: {after:?}"
+            );
         }
     }
 }
@@ -211,11 +303,18 @@ fn extreme_scales_stay_finite() {
 /// Above 1e7 the logsumexp is rounded to more than the logits differ by: the policy is anything then, but not undefined.
 #[test]
 fn logits_of_any_scale_make_a_policy() {
-    for (granularity, scale) in GRANULARITIES.into_iter().flat_map(|x| [1e-30, 1e4, 1e9, 1e30, 1e37].map(|y| (x, y))) {
+    for (granularity, scale) in GRANULARITIES
+        .into_iter()
+        .flat_map(|x| [1e-30, 1e4, 1e9, 1e30, 1e37].map(|y| (x, y)))
+    {
         for seed in 135..140 {
             let mut scene = Scene::full(&mut Rng(seed), DIMS, 0.7);
             let Scene { batch, .. } = &mut scene;
-            batch.topk_logits.iter_mut().chain(&mut batch.action_logits).for_each(|x| *x *= scale);
+            batch
+                .topk_logits
+                .iter_mut()
+                .chain(&mut batch.action_logits)
+                .for_each(|x| *x *= scale);
             for at in 0..12 {
                 let largest = batch.topk_logits[at * 3];
                 batch.logsumexp[at] = (f64::from(largest) / f64::from(0.7f32)) as f32;
@@ -235,14 +334,27 @@ fn widths_of_all_kinds_agree_with_narrow_ones() {
         let mut wide = narrow.clone();
         // Columns of zeros add nothing.
         wide.batch.dims.3 = width + 70;
-        wide.batch.hidden = narrow.batch.hidden.chunks(width).flat_map(|h| [h, &[0.0; 70]].concat()).collect();
-        for (granularity, optimizer) in GRANULARITIES.into_iter().flat_map(|x| OPTIMIZERS.map(|y| (x, y))) {
+        wide.batch.hidden = narrow
+            .batch
+            .hidden
+            .chunks(width)
+            .flat_map(|h| [h, &[0.0; 70]].concat())
+            .collect();
+        for (granularity, optimizer) in GRANULARITIES
+            .into_iter()
+            .flat_map(|x| OPTIMIZERS.map(|y| (x, y)))
+        {
             let [got, expected] = [&wide, &narrow].map(|scene| {
                 let mut model = model(Semantics::EXACT, granularity);
                 scene.commit(&mut model, &optimizer);
                 shifts(&scene.assess(&model, &optimizer, 0.01)).collect::<Vec<f32>>()
             });
-            assert_close(&format!("width {width}"), &got, &fixture::wide(&expected), 2e-6);
+            assert_close(
+                &format!("width {width}"),
+                &got,
+                &fixture::wide(&expected),
+                2e-6,
+            );
         }
     }
 }
@@ -265,14 +377,26 @@ const MISTAKES: [for<'a> fn(&mut LastLayer<'a>); 10] = [
 fn mistakes_in_the_batch_are_named() {
     let mut scene = Scene::full(&mut Rng(12), DIMS, 1.0);
     let Scene { batch, .. } = &mut scene;
-    batch.topk_ids.iter_mut().chain(&mut batch.action_ids).for_each(|id| *id %= 6);
+    batch
+        .topk_ids
+        .iter_mut()
+        .chain(&mut batch.action_ids)
+        .for_each(|id| *id %= 6);
     batch.action_ids[9] = 6;
     let said = MISTAKES.map(|change| {
         let mut step = scene.step(&ADAM, 0.1);
         change(&mut step.batch);
-        open_model().prepare(&step, &scene.batch.mask).unwrap_err().to_string()
+        open_model()
+            .prepare(&step, &scene.batch.mask)
+            .unwrap_err()
+            .to_string()
     });
-    assert_eq!(include_str!("mistakes_in_the_batch.txt").lines().collect::<Vec<_>>(), said);
+    assert_eq!(
+        include_str!("mistakes_in_the_batch.txt")
+            .lines()
+            .collect::<Vec<_>>(),
+        said
+    );
 }
 
 #[test]
@@ -280,23 +404,83 @@ fn mistakes_in_the_settings_are_named() {
     let scene = Scene::full(&mut Rng(13), DIMS, 1.0);
     let mask = &scene.batch.mask;
     let complaint = |policy: Policy, optimizer: OptimizerModel, lr: f64, mask: &[u8]| {
-        let scene = Scene { policy, ..scene.clone() };
-        open_model().prepare(&scene.step(&optimizer, lr), mask).unwrap_err().to_string()
+        let scene = Scene {
+            policy,
+            ..scene.clone()
+        };
+        open_model()
+            .prepare(&scene.step(&optimizer, lr), mask)
+            .unwrap_err()
+            .to_string()
     };
-    let refused =
-        |acceptance| CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER).unwrap_err().to_string();
+    let refused = |acceptance| {
+        CurvatureModel::new(acceptance, Granularity::Token, Semantics::PAPER)
+            .unwrap_err()
+            .to_string()
+    };
     let said = [
-        complaint(Policy { temperature: 0.0, ..POLICY }, ADAM, 0.1, mask),
-        complaint(Policy { top_k: Some(0), ..POLICY }, ADAM, 0.1, mask),
+        complaint(
+            Policy {
+                temperature: 0.0,
+                ..POLICY
+            },
+            ADAM,
+            0.1,
+            mask,
+        ),
+        complaint(
+            Policy {
+                top_k: Some(0),
+                ..POLICY
+            },
+            ADAM,
+            0.1,
+            mask,
+        ),
         complaint(POLICY, OptimizerModel { beta2: 1.0, ..ADAM }, 0.1, mask),
         complaint(POLICY, OptimizerModel { eps: 0.0, ..ADAM }, 0.1, mask),
-        complaint(POLICY, OptimizerModel { weight_decay: -0.1, ..ADAM }, 0.1, mask),
-        complaint(POLICY, OptimizerModel { weight_decay: f64::NAN, ..ADAM }, 0.1, mask),
-        complaint(POLICY, OptimizerModel { weight_decay: f64::INFINITY, ..ADAM }, 0.1, mask),
+        complaint(
+            POLICY,
+            OptimizerModel {
+                weight_decay: -0.1,
+                ..ADAM
+            },
+            0.1,
+            mask,
+        ),
+        complaint(
+            POLICY,
+            OptimizerModel {
+                weight_decay: f64::NAN,
+                ..ADAM
+            },
+            0.1,
+            mask,
+        ),
+        complaint(
+            POLICY,
+            OptimizerModel {
+                weight_decay: f64::INFINITY,
+                ..ADAM
+            },
+            0.1,
+            mask,
+        ),
         complaint(POLICY, ADAM, f64::NAN, mask),
         complaint(POLICY, ADAM, 0.1, &mask[1..]),
-        refused(Acceptance { fisher_threshold: Some(f64::NAN), ..Acceptance::default() }),
-        refused(Acceptance { hessian_range: Some([0.1, -0.1]), ..Acceptance::default() }),
+        refused(Acceptance {
+            fisher_threshold: Some(f64::NAN),
+            ..Acceptance::default()
+        }),
+        refused(Acceptance {
+            hessian_range: Some([0.1, -0.1]),
+            ..Acceptance::default()
+        }),
     ];
-    assert_eq!(include_str!("mistakes_in_the_settings.txt").lines().collect::<Vec<_>>(), said);
+    assert_eq!(
+        include_str!("mistakes_in_the_settings.txt")
+            .lines()
+            .collect::<Vec<_>>(),
+        said
+    );
 }

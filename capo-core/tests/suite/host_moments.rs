@@ -12,16 +12,29 @@ const RATE: f64 = 0.05;
 const STEPS: u64 = 4;
 
 /// The scene's step with moments of the trainer after `steps` steps.
-fn step_with<'a>(scene: &'a Scene, (exp_avg, exp_avg_sq): (&'a [f32], &'a [f32]), steps: u64) -> Step<'a> {
-    let moments = HostMoments { arrays: device::moments(exp_avg, exp_avg_sq), steps };
-    Step { moments: Some(moments), ..scene.step(&ADAM, RATE) }
+fn step_with<'a>(
+    scene: &'a Scene,
+    (exp_avg, exp_avg_sq): (&'a [f32], &'a [f32]),
+    steps: u64,
+) -> Step<'a> {
+    let moments = HostMoments {
+        arrays: device::moments(exp_avg, exp_avg_sq),
+        steps,
+    };
+    Step {
+        moments: Some(moments),
+        ..scene.step(&ADAM, RATE)
+    }
 }
 
 /// A model and dense moments after the same steps.
 fn history(semantics: Semantics, granularity: Granularity) -> (CurvatureModel, Whole) {
     let mut rng = Rng(90);
     let mut model = model(semantics, granularity);
-    let mut whole = Whole { semantics, optimizer: Optimizer::new(ADAM, DIMS) };
+    let mut whole = Whole {
+        semantics,
+        optimizer: Optimizer::new(ADAM, DIMS),
+    };
     for _ in 0..STEPS {
         let scene = Scene::full(&mut rng, DIMS, 1.0);
         scene.commit(&mut model, &ADAM);
@@ -33,12 +46,23 @@ fn history(semantics: Semantics, granularity: Granularity) -> (CurvatureModel, W
 #[test]
 fn moments_of_the_loss_do_what_own_ones_do() {
     let scene = Scene::random(&mut Rng(91), DIMS, 1.0);
-    for (semantics, granularity) in PRESETS.into_iter().flat_map(|x| GRANULARITIES.map(|y| (x, y))) {
+    for (semantics, granularity) in PRESETS
+        .into_iter()
+        .flat_map(|x| GRANULARITIES.map(|y| (x, y)))
+    {
         let (own, whole) = history(semantics, granularity);
         let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
-        let (plain, step) = (scene.step(&ADAM, RATE), step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS));
+        let (plain, step) = (
+            scene.step(&ADAM, RATE),
+            step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS),
+        );
         let expected = scene.assess(&own, &ADAM, RATE);
-        let shift = own.batch_shift(&own.prepare(&plain, &scene.batch.mask).unwrap(), &scene.batch.mask).unwrap();
+        let shift = own
+            .batch_shift(
+                &own.prepare(&plain, &scene.batch.mask).unwrap(),
+                &scene.batch.mask,
+            )
+            .unwrap();
         // Neither a model without history nor one with another asks its own moments.
         let mut other = model(semantics, granularity);
         Scene::full(&mut Rng(92), DIMS, 1.0).commit(&mut other, &ADAM);
@@ -49,7 +73,12 @@ fn moments_of_the_loss_do_what_own_ones_do() {
                 assert_close(name, got, &wide(expected), 1e-6);
             }
             let batch = host.batch_shift(&prepared, &scene.batch.mask).unwrap();
-            assert_close("batch", &[batch.m_f as f32, batch.m_h as f32], &[shift.m_f, shift.m_h], 1e-6);
+            assert_close(
+                "batch",
+                &[batch.m_f as f32, batch.m_h as f32],
+                &[shift.m_f, shift.m_h],
+                1e-6,
+            );
         }
     }
 }
@@ -62,8 +91,12 @@ fn a_commit_with_the_trainers_moments_changes_nothing() {
     let (before, rows) = (own.save().unwrap(), own.rows());
     let step = step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS);
     for keep in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
-        own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep).unwrap();
-        assert_eq!((own.save().unwrap(), own.steps(), own.rows()), (before.clone(), STEPS, rows));
+        own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep)
+            .unwrap();
+        assert_eq!(
+            (own.save().unwrap(), own.steps(), own.rows()),
+            (before.clone(), STEPS, rows)
+        );
     }
 }
 
@@ -73,10 +106,18 @@ fn moments_of_another_size_are_refused() {
     let right = vec![0.0; 9 * 18];
     let refused = |exp_avg: &[f32], exp_avg_sq: &[f32]| {
         let step = step_with(&scene, (exp_avg, exp_avg_sq), 1);
-        model(Semantics::PAPER, Granularity::Token).prepare(&step, &scene.batch.mask).unwrap_err().to_string()
+        model(Semantics::PAPER, Granularity::Token)
+            .prepare(&step, &scene.batch.mask)
+            .unwrap_err()
+            .to_string()
     };
     let said = [refused(&right[1..], &right), refused(&right, &[])];
-    assert_eq!(include_str!("mistakes_in_the_moments.txt").lines().collect::<Vec<_>>(), said);
+    assert_eq!(
+        include_str!("mistakes_in_the_moments.txt")
+            .lines()
+            .collect::<Vec<_>>(),
+        said
+    );
 }
 
 #[test]
@@ -88,9 +129,12 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
         let (mut exp_avg, mut exp_avg_sq) = as_host_moments(&whole.optimizer);
         (if first { &mut exp_avg } else { &mut exp_avg_sq })[row as usize * 18 + 4] = poison;
         let step = step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS);
-        let got = own.assess(&own.prepare(&step, &scene.batch.mask).unwrap()).unwrap();
-        let touches =
-            |at: usize| scene.batch.topk_ids[at * 3..][..3].contains(&row) || scene.batch.action_ids[at] == row;
+        let got = own
+            .assess(&own.prepare(&step, &scene.batch.mask).unwrap())
+            .unwrap();
+        let touches = |at: usize| {
+            scene.batch.topk_ids[at * 3..][..3].contains(&row) || scene.batch.action_ids[at] == row
+        };
         for at in 0..12 {
             assert_eq!(
                 (got.keep[at] == 0, got.m_f[at].is_nan()),
@@ -98,6 +142,9 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
                 "token {at}, {poison} in the first moment: {first}"
             );
         }
-        assert_eq!(got.rejected.not_finite, (0..12).filter(|&at| touches(at)).count());
+        assert_eq!(
+            got.rejected.not_finite,
+            (0..12).filter(|&at| touches(at)).count()
+        );
     }
 }

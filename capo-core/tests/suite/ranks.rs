@@ -2,7 +2,9 @@
 
 use std::sync::{Barrier, Mutex};
 
-use capo_core::{CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, Semantics, Weights};
+use capo_core::{
+    CurvatureModel, Error, Granularity, OptimizerModel, Ranks, RejectedBatch, Semantics, Weights,
+};
 
 use super::device::ON_DEVICE;
 use super::fixture::{self, ADAM, ADAM_OF_BOTH, Dims, Rng};
@@ -48,7 +50,10 @@ impl Ranks for Seat<'_> {
 
     fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error> {
         let all = self.exchange(values.iter().map(|&value| value as u64).collect());
-        Ok(all.into_iter().map(|own| own.into_iter().map(|value| value as i64).collect()).collect())
+        Ok(all
+            .into_iter()
+            .map(|own| own.into_iter().map(|value| value as i64).collect())
+            .collect())
     }
 }
 
@@ -72,7 +77,10 @@ fn commit(
     optimizer: &OptimizerModel,
 ) -> Vec<Result<(), Error>> {
     let (size, tokens) = (models.len(), scene.batch.dims.1);
-    let table = Table { told: Mutex::new(vec![vec![]; size]), barrier: Barrier::new(size) };
+    let table = Table {
+        told: Mutex::new(vec![vec![]; size]),
+        barrier: Barrier::new(size),
+    };
     let starts = std::iter::once(0).chain(ends.iter().copied());
     std::thread::scope(|scope| {
         let ranks: Vec<_> = starts.zip(ends).zip(models).enumerate().collect();
@@ -87,7 +95,10 @@ fn commit(
                 })
             })
             .collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap())
+            .collect()
     })
 }
 
@@ -95,14 +106,19 @@ fn commit(
 /// ulps, because the messages between ranks are rounded there too.
 fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
     let [got, expected] = [got, expected].map(|model| rows(&model.save().unwrap()));
-    let ids = |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
+    let ids =
+        |rows: &[(u32, Vec<f64>, Vec<f64>)]| rows.iter().map(|(id, ..)| *id).collect::<Vec<_>>();
     assert_eq!(ids(&got), ids(&expected), "{name}: rows");
     for ((id, m, v), (_, expected_m, expected_v)) in got.iter().zip(&expected) {
         for (got, expected) in [(m, expected_m), (v, expected_v)] {
             let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
             for (got, expected) in got.iter().zip(expected) {
-                let tolerance = if ON_DEVICE { 16.0 } else { 4.0 } * f64::from(f32::EPSILON) * largest;
-                assert!((got - expected).abs() <= tolerance, "{name}: row {id} has {got}, expected {expected}");
+                let tolerance =
+                    if ON_DEVICE { 16.0 } else { 4.0 } * f64::from(f32::EPSILON) * largest;
+                assert!(
+                    (got - expected).abs() <= tolerance,
+                    "{name}: row {id} has {got}, expected {expected}"
+                );
             }
         }
     }
@@ -122,17 +138,28 @@ fn side_by_side(
     for step in 0..3 {
         let mut scene = Scene::random(&mut rng, DIMS, 0.7);
         loss(&mut scene);
-        let mut weights: Vec<f32> =
-            scene.batch.mask.iter().map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)]).collect();
+        let mut weights: Vec<f32> = scene
+            .batch
+            .mask
+            .iter()
+            .map(|&mask| f32::from(mask) * [0.0, 0.3, 1.0][rng.below(3)])
+            .collect();
         if step == 1 {
             // The first rank has nothing left.
             weights[..ends[0] * DIMS.1].fill(0.0);
         }
-        let prepared = whole.prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask).unwrap();
+        let prepared = whole
+            .prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask)
+            .unwrap();
         whole.commit_weighted(&prepared, &weights).unwrap();
-        commit(&mut ranks, &scene, ends, &weights, &optimizer).into_iter().for_each(|outcome| outcome.unwrap());
+        commit(&mut ranks, &scene, ends, &weights, &optimizer)
+            .into_iter()
+            .for_each(|outcome| outcome.unwrap());
         let states: Vec<Vec<u8>> = ranks.iter().map(|rank| rank.save().unwrap()).collect();
-        assert!(states.iter().all(|state| *state == states[0]), "{name}: ranks differ at step {step}");
+        assert!(
+            states.iter().all(|state| *state == states[0]),
+            "{name}: ranks differ at step {step}"
+        );
         assert_near(&format!("{name}, step {step}"), &ranks[0], &whole);
     }
 }
@@ -140,10 +167,16 @@ fn side_by_side(
 #[test]
 fn ranks_take_in_what_the_whole_batch_is() {
     for moment_input in [Weights::TokenMean, Weights::RowMean, Weights::Loss] {
-        for (preset, semantics) in
-            [("paper", Semantics::PAPER), ("authors", Semantics::AUTHORS), ("exact", Semantics::EXACT)]
-        {
-            let semantics = Semantics { moment_input, moment_update: Semantics::PAPER.moment_update, ..semantics };
+        for (preset, semantics) in [
+            ("paper", Semantics::PAPER),
+            ("authors", Semantics::AUTHORS),
+            ("exact", Semantics::EXACT),
+        ] {
+            let semantics = Semantics {
+                moment_input,
+                moment_update: Semantics::PAPER.moment_update,
+                ..semantics
+            };
             for reduction in REDUCTIONS {
                 for optimizer in [ADAM, ADAM_OF_BOTH] {
                     for ends in [&[3, 6][..], &[1, 5, 6], &[6]] {
@@ -167,9 +200,14 @@ fn a_batch_that_is_rejected_whole_counts_on_all_ranks_or_on_none() {
     let mut rng = Rng(6);
     let scene = Scene::full(&mut rng, DIMS, 0.7);
     for (rejected_batch, steps) in [(RejectedBatch::NoStep, 0), (RejectedBatch::Counts, 1)] {
-        let semantics = Semantics { rejected_batch, ..Semantics::PAPER };
+        let semantics = Semantics {
+            rejected_batch,
+            ..Semantics::PAPER
+        };
         let mut ranks = [model(semantics), model(semantics)];
-        commit(&mut ranks, &scene, &[3, 6], &[0.0; 18], &ADAM).into_iter().for_each(|outcome| outcome.unwrap());
+        commit(&mut ranks, &scene, &[3, 6], &[0.0; 18], &ADAM)
+            .into_iter()
+            .for_each(|outcome| outcome.unwrap());
         assert_eq!(ranks.each_ref().map(CurvatureModel::steps), [steps; 2]);
     }
 }
@@ -185,8 +223,14 @@ fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
         .into_iter()
         .map(|outcome| outcome.unwrap_err().to_string())
         .collect();
-    assert_eq!(told[0], "rank 1 could not take the step in (its own error says why)");
-    assert_eq!(told[1], "`weights` has -1 at 8, expected finite numbers of at least 0");
+    assert_eq!(
+        told[0],
+        "rank 1 could not take the step in (its own error says why)"
+    );
+    assert_eq!(
+        told[1],
+        "`weights` has -1 at 8, expected finite numbers of at least 0"
+    );
     assert_eq!(ranks.each_ref().map(CurvatureModel::steps), [0; 2]);
 
     // Another state on one of them.

@@ -5,8 +5,12 @@ use capo_core::{Assessment, CurvatureModel, Loss, OptimizerModel, Policy, Reduct
 use super::fixture::{Batch, Dims, Rng, reorder};
 
 /// All reductions of the trainer's loss.
-pub const REDUCTIONS: [Reduction; 4] =
-    [Reduction::CompletionMean, Reduction::FixedLength, Reduction::TokenMean, Reduction::CompletionSum];
+pub const REDUCTIONS: [Reduction; 4] = [
+    Reduction::CompletionMean,
+    Reduction::FixedLength,
+    Reduction::TokenMean,
+    Reduction::CompletionSum,
+];
 
 /// A batch whose logits are `W h`, with a loss.
 #[derive(Clone, Debug)]
@@ -29,12 +33,23 @@ impl Scene {
     pub fn random(rng: &mut Rng, dims: Dims, temperature: f32) -> Self {
         let mut batch = Batch::random(rng, dims);
         batch.group_size = if dims.0.is_multiple_of(2) { 2 } else { dims.0 };
-        let derivative = |rng: &mut Rng| if rng.below(5) == 0 { 0.0 } else { rng.symmetric(1.5) };
+        let derivative = |rng: &mut Rng| {
+            if rng.below(5) == 0 {
+                0.0
+            } else {
+                rng.symmetric(1.5)
+            }
+        };
         let derivatives = batch.mask.iter().map(|_| derivative(rng)).collect();
         let mut scene = Self {
             batch,
-            policy: Policy { temperature: 1.3, top_k: None },
-            weights: (0..dims.4 * dims.3).map(|_| f64::from(rng.symmetric(1.5))).collect(),
+            policy: Policy {
+                temperature: 1.3,
+                top_k: None,
+            },
+            weights: (0..dims.4 * dims.3)
+                .map(|_| f64::from(rng.symmetric(1.5)))
+                .collect(),
             logits: vec![],
             temperature,
             reduction: Reduction::CompletionMean,
@@ -50,7 +65,10 @@ impl Scene {
     pub fn full(rng: &mut Rng, dims: Dims, temperature: f32) -> Self {
         let mut scene = Self::random(rng, dims, temperature);
         scene.batch.mask.fill(1);
-        scene.batch.advantages.fill_with(|| 1.0 + rng.symmetric(0.5));
+        scene
+            .batch
+            .advantages
+            .fill_with(|| 1.0 + rng.symmetric(0.5));
         scene.derivatives.fill_with(|| -1.0 + rng.symmetric(0.7));
         scene
     }
@@ -65,10 +83,18 @@ impl Scene {
         batch.hidden = (0..positions * width).map(|_| rng.symmetric(0.3)).collect();
         for _ in 0..positions {
             let start = rng.below(vocab);
-            batch.topk_ids.extend((0..k).map(|column| ((start + column * 7) % vocab) as u32));
-            let logits: Vec<f32> = (0..k).map(|column| 3.0 - 0.3 * column as f32 + rng.symmetric(0.1)).collect();
-            batch.logsumexp.push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
-            batch.action_ids.push(((start + [0, 7, 5][rng.below(3)]) % vocab) as u32);
+            batch
+                .topk_ids
+                .extend((0..k).map(|column| ((start + column * 7) % vocab) as u32));
+            let logits: Vec<f32> = (0..k)
+                .map(|column| 3.0 - 0.3 * column as f32 + rng.symmetric(0.1))
+                .collect();
+            batch
+                .logsumexp
+                .push((logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>() * 1.1).ln() as f32);
+            batch
+                .action_ids
+                .push(((start + [0, 7, 5][rng.below(3)]) % vocab) as u32);
             batch.action_logits.push(logits[0]);
             batch.topk_logits.extend(logits);
             batch.advantages.push(rng.symmetric(1.0));
@@ -94,7 +120,10 @@ impl Scene {
         let tokens = self.batch.dims.1;
         Self {
             batch: self.batch.reordered(order),
-            counted: self.counted.as_ref().map(|counted| reorder(counted, tokens, order)),
+            counted: self
+                .counted
+                .as_ref()
+                .map(|counted| reorder(counted, tokens, order)),
             derivatives: reorder(&self.derivatives, tokens, order),
             ..self.clone()
         }
@@ -106,14 +135,24 @@ impl Scene {
         (self.logits, self.batch.topk_ids, self.batch.topk_logits) = (vec![], vec![], vec![]);
         (self.batch.action_logits, self.batch.logsumexp) = (vec![], vec![]);
         for (h, &action) in self.batch.hidden.chunks(width).zip(&self.batch.action_ids) {
-            let dot = |row: &[f64]| row.iter().zip(h).map(|(w, &h)| w * f64::from(h)).sum::<f64>() as f32;
+            let dot = |row: &[f64]| {
+                row.iter()
+                    .zip(h)
+                    .map(|(w, &h)| w * f64::from(h))
+                    .sum::<f64>() as f32
+            };
             let logits: Vec<f32> = self.weights.chunks(width).map(dot).collect();
             let mut order: Vec<u32> = (0..vocab as u32).collect();
             order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
-            self.batch.topk_logits.extend(order[..k].iter().map(|&id| logits[id as usize]));
+            self.batch
+                .topk_logits
+                .extend(order[..k].iter().map(|&id| logits[id as usize]));
             self.batch.topk_ids.extend(&order[..k]);
             self.batch.action_logits.push(logits[action as usize]);
-            let mass = logits.iter().map(|&x| (f64::from(x) / f64::from(self.temperature)).exp()).sum::<f64>();
+            let mass = logits
+                .iter()
+                .map(|&x| (f64::from(x) / f64::from(self.temperature)).exp())
+                .sum::<f64>();
             self.batch.logsumexp.push(mass.ln() as f32);
             self.logits.extend(logits);
         }
@@ -138,8 +177,19 @@ impl Scene {
         }
     }
 
-    pub fn assess(&self, model: &CurvatureModel, optimizer: &OptimizerModel, learning_rate: f64) -> Assessment {
-        model.assess(&model.prepare(&self.step(optimizer, learning_rate), &self.batch.mask).unwrap()).unwrap()
+    pub fn assess(
+        &self,
+        model: &CurvatureModel,
+        optimizer: &OptimizerModel,
+        learning_rate: f64,
+    ) -> Assessment {
+        model
+            .assess(
+                &model
+                    .prepare(&self.step(optimizer, learning_rate), &self.batch.mask)
+                    .unwrap(),
+            )
+            .unwrap()
     }
 
     /// Commits all tokens of the mask.

@@ -44,14 +44,20 @@ fn truncated_or_corrupt_state_is_refused_and_changes_nothing() {
     let before = model.save().unwrap();
     let good = after_steps(3).save().unwrap();
     for length in 0..good.len() {
-        assert!(model.load(&good[..length]).is_err(), "cut to {length} bytes");
+        assert!(
+            model.load(&good[..length]).is_err(),
+            "cut to {length} bytes"
+        );
     }
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         assert!(model.load(&bad).is_err(), "bit flipped in byte {at}");
     }
-    assert!(model.load(&[&good[..], &[0]].concat()).is_err(), "a byte too many");
+    assert!(
+        model.load(&[&good[..], &[0]].concat()).is_err(),
+        "a byte too many"
+    );
     assert_eq!(model.save().unwrap(), before);
     model.load(&good).unwrap();
 }
@@ -62,19 +68,29 @@ fn refusals_say_why() {
     let good = after_steps(2).save().unwrap();
     let mut say = |bytes: &[u8]| model.load(bytes).unwrap_err().to_string();
     let advice = "(it is damaged or not one: resume from another checkpoint)";
-    assert_eq!(say(b"hello"), format!("curvature state does not begin with `capocurv` {advice}"));
-    assert_eq!(say(&good[..20]), format!("curvature state has 20 bytes, expected at least 58 {advice}"));
+    assert_eq!(
+        say(b"hello"),
+        format!("curvature state does not begin with `capocurv` {advice}")
+    );
+    assert_eq!(
+        say(&good[..20]),
+        format!("curvature state has 20 bytes, expected at least 58 {advice}")
+    );
     assert!(say(&good[..90]).starts_with("curvature state has checksum "));
     let newer = [&good[..8], &[9], &good[9..]].concat();
-    assert_eq!(say(&newer), "curvature state has format version 9, expected 3 (resume with the version that wrote it)");
+    assert_eq!(
+        say(&newer),
+        "curvature state has format version 9, expected 3 (resume with the version that wrote it)"
+    );
 }
 
 #[test]
 fn state_of_another_vocabulary_or_width_is_refused() {
     let good = after_steps(1).save().unwrap();
-    for (dims, who) in
-        [(Dims(2, 3, 2, 5, 31), "vocabulary 31 and width 5"), (Dims(2, 3, 2, 6, 30), "vocabulary 30 and width 6")]
-    {
+    for (dims, who) in [
+        (Dims(2, 3, 2, 5, 31), "vocabulary 31 and width 5"),
+        (Dims(2, 3, 2, 6, 30), "vocabulary 30 and width 6"),
+    ] {
         let other = Scene::full(&mut Rng(3), dims, 1.0);
         let sentence = |subject: &str| {
             format!(
@@ -85,7 +101,10 @@ fn state_of_another_vocabulary_or_width_is_refused() {
         let mut model = open_model();
         other.commit(&mut model, &ADAM);
         let before = model.save().unwrap();
-        assert_eq!(model.load(&good).unwrap_err().to_string(), sentence("this model has"));
+        assert_eq!(
+            model.load(&good).unwrap_err().to_string(),
+            sentence("this model has")
+        );
         assert_eq!(model.save().unwrap(), before);
         // one without loads it and refuses the batch.
         let mut model = open_model();

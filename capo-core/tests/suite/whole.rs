@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use capo_core::{
-    CurvatureAverage, EmptyState, Feature, Granularity, ObjectiveShift, OptimizerKind, OptimizerModel, OutsideAction,
-    PolicyShift, Probabilities, Reduction, RejectedBatch, SecondMoment, Semantics, StateDtype, Temperature,
-    TokenGradient, UntouchedRows, Weights,
+    CurvatureAverage, EmptyState, Feature, Granularity, ObjectiveShift, OptimizerKind,
+    OptimizerModel, OutsideAction, PolicyShift, Probabilities, Reduction, RejectedBatch,
+    SecondMoment, Semantics, StateDtype, Temperature, TokenGradient, UntouchedRows, Weights,
 };
 
 use super::fixture::{Batch, Dims};
@@ -60,7 +60,12 @@ pub struct Optimizer {
 impl Optimizer {
     pub fn new(model: OptimizerModel, dims: Dims) -> Self {
         let size = dims.3 * dims.4;
-        Self { model, m: vec![0.0; size], v: vec![0.0; size], steps: 0 }
+        Self {
+            model,
+            m: vec![0.0; size],
+            v: vec![0.0; size],
+            steps: 0,
+        }
     }
 
     fn remembers(&self) -> bool {
@@ -68,14 +73,21 @@ impl Optimizer {
     }
 
     fn direction(&self, gradient: &[f64]) -> Vec<f64> {
-        let OptimizerModel { kind, beta1, beta2, eps, .. } = self.model;
+        let OptimizerModel {
+            kind,
+            beta1,
+            beta2,
+            eps,
+            ..
+        } = self.model;
         if kind == OptimizerKind::Sgd {
             return gradient.to_vec();
         }
         let t = self.steps + 1;
         let entry = |i: usize| {
             let m = (beta1 * self.m[i] + (1.0 - beta1) * gradient[i]) / (1.0 - beta1.powi(t));
-            let v = (beta2 * self.v[i] + (1.0 - beta2) * gradient[i] * gradient[i]) / (1.0 - beta2.powi(t));
+            let v = (beta2 * self.v[i] + (1.0 - beta2) * gradient[i] * gradient[i])
+                / (1.0 - beta2.powi(t));
             m / (v.sqrt() + eps)
         };
         (0..gradient.len()).map(entry).collect()
@@ -85,7 +97,12 @@ impl Optimizer {
     /// Entries that are `frozen` rest.
     fn step(&mut self, gradient: &[f64], everything: &[f64], frozen: impl Fn(usize) -> bool) {
         let OptimizerModel { beta1, beta2, .. } = self.model;
-        for (i, (g, all)) in gradient.iter().zip(everything).enumerate().filter(|(i, _)| !frozen(*i)) {
+        for (i, (g, all)) in gradient
+            .iter()
+            .zip(everything)
+            .enumerate()
+            .filter(|(i, _)| !frozen(*i))
+        {
             let rejected = if self.remembers() { all - g } else { 0.0 };
             self.m[i] = beta1 * self.m[i] + (1.0 - beta1) * g;
             self.v[i] = beta2 * self.v[i] + (1.0 - beta2) * (g * g + rejected * rejected);
@@ -105,13 +122,23 @@ pub fn subsets(scene: &Scene, granularity: Granularity, keep: &[u8]) -> Vec<Subs
 }
 
 /// Weights of the tokens in a loss of this reduction if they are the whole batch.
-fn loss_weights(scene: &Scene, subset: &Subset, reduction: Reduction, counted: Option<&[u8]>) -> Vec<f64> {
+fn loss_weights(
+    scene: &Scene,
+    subset: &Subset,
+    reduction: Reduction,
+    counted: Option<&[u8]>,
+) -> Vec<f64> {
     let positions = scene.batch.dims.1;
     let size = |completion: usize| match counted {
-        Some(counted) if !subset.single => {
-            counted[completion * positions..][..positions].iter().filter(|&&x| x != 0).count()
-        }
-        _ => subset.tokens.iter().filter(|&&at| at / positions == completion).count(),
+        Some(counted) if !subset.single => counted[completion * positions..][..positions]
+            .iter()
+            .filter(|&&x| x != 0)
+            .count(),
+        _ => subset
+            .tokens
+            .iter()
+            .filter(|&&at| at / positions == completion)
+            .count(),
     };
     let count = subset.completions.len();
     let weight = |at: usize| match reduction {
@@ -125,12 +152,22 @@ fn loss_weights(scene: &Scene, subset: &Subset, reduction: Reduction, counted: O
 
 impl Whole {
     pub fn token(&self, scene: &Scene, at: usize) -> Token {
-        let Semantics { feature, probabilities, temperature, outside_action, token_gradient, .. } = self.semantics;
+        let Semantics {
+            feature,
+            probabilities,
+            temperature,
+            outside_action,
+            token_gradient,
+            ..
+        } = self.semantics;
         let Dims(_, _, k, width, vocab) = scene.batch.dims;
         let (t, slope) = match temperature {
             Temperature::Sampling => (f64::from(scene.policy.temperature), 1.0),
             Temperature::One => (1.0, 1.0),
-            Temperature::Loss => (f64::from(scene.temperature), 1.0 / f64::from(scene.temperature)),
+            Temperature::Loss => (
+                f64::from(scene.temperature),
+                1.0 / f64::from(scene.temperature),
+            ),
         };
         let action = scene.batch.action_ids[at] as usize;
         let columns = match (probabilities, scene.policy.top_k) {
@@ -138,42 +175,83 @@ impl Whole {
             _ => k,
         };
         let mut support = vec![false; vocab];
-        scene.batch.topk_ids[at * k..][..columns].iter().for_each(|&id| support[id as usize] = true);
+        scene.batch.topk_ids[at * k..][..columns]
+            .iter()
+            .for_each(|&id| support[id as usize] = true);
         support[action] |= outside_action == OutsideAction::Add;
         let logits = &scene.logits[at * vocab..][..vocab];
         let held = |r: usize| probabilities == Probabilities::Full || support[r];
-        let mass = |r: usize| if held(r) { (f64::from(logits[r]) / t).exp() } else { 0.0 };
+        let mass = |r: usize| {
+            if held(r) {
+                (f64::from(logits[r]) / t).exp()
+            } else {
+                0.0
+            }
+        };
         let total: f64 = (0..vocab).map(mass).sum();
         let mut pi: Vec<f64> = (0..vocab).map(|r| mass(r) / total).collect();
         if probabilities == Probabilities::Full && support.contains(&false) {
-            round_as(&mut pi, &support, total / f64::from(scene.batch.logsumexp[at]).exp());
+            round_as(
+                &mut pi,
+                &support,
+                total / f64::from(scene.batch.logsumexp[at]).exp(),
+            );
         }
         let own = |r: usize| f64::from(u8::from(r == action));
-        let u = (0..vocab).map(|r| if support[r] { own(r) - pi[r] } else { 0.0 }).collect();
+        let u = (0..vocab)
+            .map(|r| if support[r] { own(r) - pi[r] } else { 0.0 })
+            .collect();
         let signal = match token_gradient {
             TokenGradient::Advantage => f64::from(scene.batch.advantages[at]),
             TokenGradient::Loss => -f64::from(scene.derivatives[at]),
         };
         let next = feature == Feature::Next && !(at + 1).is_multiple_of(scene.batch.dims.1);
-        let h = scene.batch.hidden[(at + usize::from(next)) * width..][..width].iter().map(|&x| f64::from(x)).collect();
-        Token { support, pi, u, h, signal, action, slope }
+        let h = scene.batch.hidden[(at + usize::from(next)) * width..][..width]
+            .iter()
+            .map(|&x| f64::from(x))
+            .collect();
+        Token {
+            support,
+            pi,
+            u,
+            h,
+            signal,
+            action,
+            slope,
+        }
     }
 
     /// Weights of the tokens in the average of curvatures.
     pub fn averages(&self, scene: &Scene, subset: &Subset) -> Vec<f64> {
         match self.semantics.curvature_average {
-            CurvatureAverage::TokenMean => vec![1.0 / subset.tokens.len() as f64; subset.tokens.len()],
-            CurvatureAverage::CompletionMean => loss_weights(scene, subset, Reduction::CompletionMean, None),
-            CurvatureAverage::Loss => loss_weights(scene, subset, scene.reduction, scene.counted.as_deref()),
+            CurvatureAverage::TokenMean => {
+                vec![1.0 / subset.tokens.len() as f64; subset.tokens.len()]
+            }
+            CurvatureAverage::CompletionMean => {
+                loss_weights(scene, subset, Reduction::CompletionMean, None)
+            }
+            CurvatureAverage::Loss => {
+                loss_weights(scene, subset, scene.reduction, scene.counted.as_deref())
+            }
         }
     }
 
     fn tokens(&self, scene: &Scene, subset: &Subset) -> Vec<Token> {
-        subset.tokens.iter().map(|&at| self.token(scene, at)).collect()
+        subset
+            .tokens
+            .iter()
+            .map(|&at| self.token(scene, at))
+            .collect()
     }
 
     /// Gradient of the objective, `[V, D]`; each token's is multiplied by its factor.
-    fn gradient(&self, scene: &Scene, subset: &Subset, kind: Weights, factor: impl Fn(usize) -> f64) -> Vec<f64> {
+    fn gradient(
+        &self,
+        scene: &Scene,
+        subset: &Subset,
+        kind: Weights,
+        factor: impl Fn(usize) -> f64,
+    ) -> Vec<f64> {
         let tokens = self.tokens(scene, subset);
         let touching = |r: usize| tokens.iter().filter(|token| token.support[r]).count() as f64;
         let Dims(_, _, _, width, vocab) = scene.batch.dims;
@@ -183,10 +261,20 @@ impl Whole {
             Weights::TokenMean | Weights::RowMean => vec![1.0 / tokens.len() as f64; tokens.len()],
         };
         for ((token, &at), weight) in tokens.iter().zip(&subset.tokens).zip(weights) {
-            for (r, row) in gradient.chunks_mut(width).enumerate().filter(|(r, _)| token.support[*r]) {
-                let weight = if kind == Weights::RowMean { 1.0 / touching(r) } else { weight };
+            for (r, row) in gradient
+                .chunks_mut(width)
+                .enumerate()
+                .filter(|(r, _)| token.support[*r])
+            {
+                let weight = if kind == Weights::RowMean {
+                    1.0 / touching(r)
+                } else {
+                    weight
+                };
                 let coefficient = weight * factor(at) * token.signal * token.slope * token.u[r];
-                row.iter_mut().zip(&token.h).for_each(|(g, h)| *g += coefficient * h);
+                row.iter_mut()
+                    .zip(&token.h)
+                    .for_each(|(g, h)| *g += coefficient * h);
             }
         }
         gradient
@@ -199,14 +287,34 @@ impl Whole {
         let gradient = self.gradient(scene, subset, self.semantics.subset_weights, |_| 1.0);
         let empty = self.optimizer.v.iter().all(|&v| v == 0.0);
         let raw = empty && self.semantics.empty_state == EmptyState::RawGradient;
-        let adam = if raw { gradient.clone() } else { self.optimizer.direction(&gradient) };
+        let adam = if raw {
+            gradient.clone()
+        } else {
+            self.optimizer.direction(&gradient)
+        };
         let adamw = self.optimizer.model.kind == OptimizerKind::Adam && !raw;
-        let decay = if adamw { self.optimizer.model.weight_decay } else { 0.0 };
-        let direction: Vec<f64> = adam.iter().zip(&scene.weights).map(|(d, w)| d - decay * w).collect();
+        let decay = if adamw {
+            self.optimizer.model.weight_decay
+        } else {
+            0.0
+        };
+        let direction: Vec<f64> = adam
+            .iter()
+            .zip(&scene.weights)
+            .map(|(d, w)| d - decay * w)
+            .collect();
         let (averages, tokens) = (self.averages(scene, subset), self.tokens(scene, subset));
-        let mut total = Shifts { norm: lr * norm(&adam, &tokens), ..Shifts::default() };
+        let mut total = Shifts {
+            norm: lr * norm(&adam, &tokens),
+            ..Shifts::default()
+        };
         if self.semantics.objective_shift == ObjectiveShift::Quadratic {
-            total.m_h = lr * gradient.iter().zip(&direction).map(|(g, d)| g * d).sum::<f64>();
+            total.m_h = lr
+                * gradient
+                    .iter()
+                    .zip(&direction)
+                    .map(|(g, d)| g * d)
+                    .sum::<f64>();
         }
         for (token, weight) in tokens.iter().zip(averages) {
             self.add(&mut total, token, weight, &direction, lr);
@@ -217,12 +325,19 @@ impl Whole {
     /// Adds one token's part of the averages.
     fn add(&self, total: &mut Shifts, token: &Token, weight: f64, direction: &[f64], lr: f64) {
         let x = token.moves(direction, lr);
-        let over_policy = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(|r| token.pi[r] * f(r)).sum::<f64>();
+        let over_policy =
+            |f: &dyn Fn(usize) -> f64| (0..x.len()).map(|r| token.pi[r] * f(r)).sum::<f64>();
         let s: f64 = token.u.iter().zip(&x).map(|(u, x)| u * x).sum();
         let mean = over_policy(&|r| x[r]);
         let q = over_policy(&|r| (x[r] - mean).powi(2));
         let moved = token.moved(&x);
-        let kl = over_policy(&|r| if token.pi[r] == 0.0 { 0.0 } else { (token.pi[r] / moved[r]).ln() });
+        let kl = over_policy(&|r| {
+            if token.pi[r] == 0.0 {
+                0.0
+            } else {
+                (token.pi[r] / moved[r]).ln()
+            }
+        });
         let surrogate = token.signal * (moved[token.action] / token.pi[token.action] - 1.0);
         total.m_f += weight
             * match self.semantics.policy_shift {
@@ -251,25 +366,52 @@ impl Whole {
     }
 
     pub fn batch_shift(&self, scene: &Scene, lr: f64, keep: &[u8]) -> Shifts {
-        subsets(scene, Granularity::Batch, keep).first().map_or_else(Shifts::default, |all| self.shifts(scene, lr, all))
+        subsets(scene, Granularity::Batch, keep)
+            .first()
+            .map_or_else(Shifts::default, |all| self.shifts(scene, lr, all))
     }
 
     pub fn commit(&mut self, scene: &Scene, keep: &[u8]) {
-        self.commit_weighted(scene, &keep.iter().map(|&keep| f32::from(keep)).collect::<Vec<_>>());
+        self.commit_weighted(
+            scene,
+            &keep.iter().map(|&keep| f32::from(keep)).collect::<Vec<_>>(),
+        );
     }
 
     pub fn commit_weighted(&mut self, scene: &Scene, factors: &[f32]) {
-        let Semantics { rejected_batch, moment_input, untouched_rows, .. } = self.semantics;
+        let Semantics {
+            rejected_batch,
+            moment_input,
+            untouched_rows,
+            ..
+        } = self.semantics;
         if rejected_batch == RejectedBatch::NoStep && factors.iter().all(|&factor| factor == 0.0) {
             return;
         }
-        let keep: Vec<u8> = factors.iter().map(|&factor| u8::from(factor > 0.0)).collect();
-        let [kept, all] = [&keep, &scene.batch.mask].map(|keep| subsets(scene, Granularity::Batch, keep).remove(0));
+        let keep: Vec<u8> = factors
+            .iter()
+            .map(|&factor| u8::from(factor > 0.0))
+            .collect();
+        let [kept, all] = [&keep, &scene.batch.mask]
+            .map(|keep| subsets(scene, Granularity::Batch, keep).remove(0));
         let gradient = self.gradient(scene, &kept, moment_input, |at| f64::from(factors[at]));
         let everything = self.gradient(scene, &all, moment_input, |_| 1.0);
-        let tokens = self.tokens(scene, if self.optimizer.remembers() { &all } else { &kept });
-        let touched = |i: usize| tokens.iter().any(|token| token.support[i / scene.batch.dims.3]);
-        self.optimizer.step(&gradient, &everything, |i| untouched_rows == UntouchedRows::Freeze && !touched(i));
+        let tokens = self.tokens(
+            scene,
+            if self.optimizer.remembers() {
+                &all
+            } else {
+                &kept
+            },
+        );
+        let touched = |i: usize| {
+            tokens
+                .iter()
+                .any(|token| token.support[i / scene.batch.dims.3])
+        };
+        self.optimizer.step(&gradient, &everything, |i| {
+            untouched_rows == UntouchedRows::Freeze && !touched(i)
+        });
         if self.semantics.state_dtype == StateDtype::Bf16 {
             let Optimizer { m, v, .. } = &mut self.optimizer;
             m.iter_mut().chain(v).for_each(|x| *x = to_bf16(*x));
@@ -282,7 +424,14 @@ impl Token {
     fn moves(&self, direction: &[f64], lr: f64) -> Vec<f64> {
         let dot = |row: &[f64]| row.iter().zip(&self.h).map(|(d, h)| d * h).sum::<f64>();
         let rows = direction.chunks(self.h.len()).zip(&self.support);
-        rows.map(|(row, &inside)| if inside { lr * self.slope * dot(row) } else { 0.0 }).collect()
+        rows.map(|(row, &inside)| {
+            if inside {
+                lr * self.slope * dot(row)
+            } else {
+                0.0
+            }
+        })
+        .collect()
     }
 
     /// The policy after its logits moved by `x`.
@@ -301,21 +450,34 @@ impl Token {
 fn round_as(pi: &mut [f64], support: &[bool], share: f64) {
     let inside: f64 = pi.iter().zip(support).filter(|x| *x.1).map(|x| x.0).sum();
     let outside = (1.0 - share * inside) / (1.0 - inside);
-    pi.iter_mut().zip(support).for_each(|(pi, &inside)| *pi *= if inside { share } else { outside });
+    pi.iter_mut()
+        .zip(support)
+        .for_each(|(pi, &inside)| *pi *= if inside { share } else { outside });
 }
 
 /// Frobenius norm over the rows that any of the tokens touches.
 fn norm(direction: &[f64], tokens: &[Token]) -> f64 {
-    let Some(first) = tokens.first() else { return 0.0 };
+    let Some(first) = tokens.first() else {
+        return 0.0;
+    };
     let touched = |r: usize| tokens.iter().any(|token| token.support[r]);
-    let rows = direction.chunks(first.h.len()).enumerate().filter(|(r, _)| touched(*r));
-    rows.map(|(_, row)| row.iter().map(|d| d * d).sum::<f64>()).sum::<f64>().sqrt()
+    let rows = direction
+        .chunks(first.h.len())
+        .enumerate()
+        .filter(|(r, _)| touched(*r));
+    rows.map(|(_, row)| row.iter().map(|d| d * d).sum::<f64>())
+        .sum::<f64>()
+        .sqrt()
 }
 
 /// The nearest number of 8 significant bits, ties to the even one.
 fn to_bf16(x: f64) -> f64 {
     let unit = (x.abs().log2().floor() - 7.0).exp2();
-    if x == 0.0 { 0.0 } else { (x / unit).round_ties_even() * unit }
+    if x == 0.0 {
+        0.0
+    } else {
+        (x / unit).round_ties_even() * unit
+    }
 }
 
 /// The moments that a trainer holds after the same steps: of the loss, whose gradient is minus the objective's.
@@ -327,5 +489,9 @@ pub fn as_host_moments(optimizer: &Optimizer) -> (Vec<f32>, Vec<f32>) {
 /// True if some sampled token is not among its largest logits.
 pub fn has_outside_actions(batch: &Batch) -> bool {
     let k = batch.dims.2;
-    batch.action_ids.iter().enumerate().any(|(at, id)| !batch.topk_ids[at * k..][..k].contains(id))
+    batch
+        .action_ids
+        .iter()
+        .enumerate()
+        .any(|(at, id)| !batch.topk_ids[at * k..][..k].contains(id))
 }

@@ -9,7 +9,12 @@ use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink};
 /// Computes advantages from rewards. Stage 2 of 6.
 pub trait Advantage: Send {
     /// Fills `advantages`, `[B, T]`, reward units. The array arrives zeroed, and padding must stay zero.
-    fn estimate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError>;
+    fn estimate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError>;
 
     /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
@@ -47,7 +52,11 @@ impl<T: Advantage> WireAdvantage for Guarded<T> {
         advantages: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
         self.call("estimate", |component| {
-            component.estimate(&mut Ctx::new(host), &batch.into(), advantages.into_mut_slice())
+            component.estimate(
+                &mut Ctx::new(host),
+                &batch.into(),
+                advantages.into_mut_slice(),
+            )
         })
     }
 

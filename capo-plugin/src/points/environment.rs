@@ -6,10 +6,12 @@ use crate::call::keeping_arithmetic;
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Names, Sink, contract, listen};
 use crate::wire::{
-    EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes, WireError, WireMessage,
-    WireObservation, WireToolCall, WireTurn,
+    EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes,
+    WireError, WireMessage, WireObservation, WireToolCall, WireTurn,
 };
-use crate::{Ctx, Episode, Episodes, Extension, Inputs, Message, Observation, PluginError, ToolCall, Turn};
+use crate::{
+    Ctx, Episode, Episodes, Extension, Inputs, Message, Observation, PluginError, ToolCall, Turn,
+};
 
 /// What the array of `record_tokens` counts here.
 const COUNTED: &str = "episodes (at this point one per episode)";
@@ -27,11 +29,19 @@ pub trait Environment: Send {
     }
 
     /// Begins episodes, and returns the text that follows the prompt of each, in its last message if it is a conversation.
-    fn begin(&mut self, ctx: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError>;
+    fn begin(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        episodes: &Episodes<'_>,
+    ) -> Result<Vec<String>, PluginError>;
 
     /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model returns
     /// those that are ready. As long as an episode waits, the host asks again, every few milliseconds, also with no turn.
-    fn respond(&mut self, ctx: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError>;
+    fn respond(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        turns: &[Turn<'_>],
+    ) -> Result<Vec<Observation>, PluginError>;
 
     /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
     /// before all else; no run starts after an error.
@@ -58,10 +68,16 @@ point! {
 
 impl<T: Environment> WireEnvironment for Guarded<T> {
     fn tools(&mut self) -> RResult<RVec<RString>, WireError> {
-        self.call("tools", |component| Ok(component.tools()?.into_iter().map(RString::from).collect()))
+        self.call("tools", |component| {
+            Ok(component.tools()?.into_iter().map(RString::from).collect())
+        })
     }
 
-    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError> {
+    fn begin(
+        &mut self,
+        host: &mut HostRef<'_>,
+        episodes: &WireEpisodes<'_>,
+    ) -> RResult<RVec<RString>, WireError> {
         self.call("begin", |component| {
             let openings = component.begin(&mut Ctx::new(host), &episodes.into())?;
             Ok(openings.into_iter().map(RString::from).collect())
@@ -76,7 +92,10 @@ impl<T: Environment> WireEnvironment for Guarded<T> {
         self.call("respond", |component| {
             let turns: Vec<Turn<'_>> = turns.iter().map(Turn::from).collect();
             let observations = component.respond(&mut Ctx::new(host), &turns)?;
-            Ok(observations.into_iter().map(WireObservation::from).collect())
+            Ok(observations
+                .into_iter()
+                .map(WireObservation::from)
+                .collect())
         })
     }
 
@@ -91,7 +110,11 @@ impl EnvironmentHandle {
     /// The component's own message.
     pub fn tools(&mut self) -> Result<Vec<String>, PluginError> {
         let tools = keeping_arithmetic(|| self.wire.tools().into_result());
-        Ok(tools.map_err(|error| self.named(error.into()))?.into_iter().map(String::from).collect())
+        Ok(tools
+            .map_err(|error| self.named(error.into()))?
+            .into_iter()
+            .map(String::from)
+            .collect())
     }
 
     /// Calls `begin`.
@@ -99,7 +122,11 @@ impl EnvironmentHandle {
     /// # Errors
     ///
     /// The component's own message, or the violated rule: an opening for each episode.
-    pub fn begin(&mut self, sink: &mut dyn Sink, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
+    pub fn begin(
+        &mut self,
+        sink: &mut dyn Sink,
+        episodes: &Episodes<'_>,
+    ) -> Result<Vec<String>, PluginError> {
         let own: Vec<WireEpisode<'_>> = episodes.episodes.iter().map(WireEpisode::from).collect();
         let seen = WireEpisodes {
             purpose: episodes.purpose,
@@ -115,7 +142,11 @@ impl EnvironmentHandle {
         });
         outcome.map_err(|error| self.named(error))?;
         if openings.len() != own.len() {
-            let sentence = format!("{} openings of {} episodes (give one for each)", openings.len(), own.len());
+            let sentence = format!(
+                "{} openings of {} episodes (give one for each)",
+                openings.len(),
+                own.len()
+            );
             return Err(self.named(contract(sentence)));
         }
         Ok(openings.into_iter().map(String::from).collect())
@@ -126,25 +157,50 @@ impl EnvironmentHandle {
     /// # Errors
     ///
     /// The component's own message, or the violated rule: rewards and metrics are finite, and the metrics' names are within the limits of records.
-    pub fn respond(&mut self, sink: &mut dyn Sink, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
-        let calls: Vec<Vec<WireToolCall<'_>>> =
-            turns.iter().map(|turn| turn.calls.iter().map(WireToolCall::from).collect()).collect();
-        let seen: Vec<WireTurn<'_>> = turns.iter().zip(&calls).map(|(turn, calls)| turn.to_wire(calls)).collect();
+    pub fn respond(
+        &mut self,
+        sink: &mut dyn Sink,
+        turns: &[Turn<'_>],
+    ) -> Result<Vec<Observation>, PluginError> {
+        let calls: Vec<Vec<WireToolCall<'_>>> = turns
+            .iter()
+            .map(|turn| turn.calls.iter().map(WireToolCall::from).collect())
+            .collect();
+        let seen: Vec<WireTurn<'_>> = turns
+            .iter()
+            .zip(&calls)
+            .map(|(turn, calls)| turn.to_wire(calls))
+            .collect();
         let (wire, mut observations) = (&mut self.wire, RVec::new());
-        let outcome = listen((&self.id, "respond"), (turns.len(), COUNTED), sink, |host| {
-            observations = wire.respond(host, RSlice::from_slice(&seen)).into_result()?;
-            Ok(())
-        });
+        let outcome = listen(
+            (&self.id, "respond"),
+            (turns.len(), COUNTED),
+            sink,
+            |host| {
+                observations = wire
+                    .respond(host, RSlice::from_slice(&seen))
+                    .into_result()?;
+                Ok(())
+            },
+        );
         outcome.map_err(|error| self.named(error))?;
-        let observations: Vec<Observation> = observations.into_iter().map(Observation::from).collect();
+        let observations: Vec<Observation> =
+            observations.into_iter().map(Observation::from).collect();
         let mut names = Names::default();
-        for Observation { episode, reward, metrics, .. } in &observations {
+        for Observation {
+            episode,
+            reward,
+            metrics,
+            ..
+        } in &observations
+        {
             let taken = metrics.iter().try_for_each(|(name, _)| names.take(name));
             taken.map_err(|sentence| self.named(contract(sentence)))?;
             let numbers = metrics.iter().map(|(name, value)| (name.as_str(), *value));
             for (name, value) in numbers.chain([("reward", f64::from(*reward))]) {
                 if !value.is_finite() {
-                    let sentence = format!("`{name}` of episode {episode} is {value} (it must be finite)");
+                    let sentence =
+                        format!("`{name}` of episode {episode} is {value} (it must be finite)");
                     return Err(self.named(contract(sentence)));
                 }
             }
@@ -155,18 +211,50 @@ impl EnvironmentHandle {
 
 impl<'a> From<&Episode<'a>> for WireEpisode<'a> {
     fn from(episode: &Episode<'a>) -> Self {
-        let Episode { number, prompt, answer, columns, group, place, seed } = *episode;
+        let Episode {
+            number,
+            prompt,
+            answer,
+            columns,
+            group,
+            place,
+            seed,
+        } = *episode;
         let [prompt, answer, columns] = [prompt, answer, columns].map(RStr::from_str);
-        Self { number, prompt, answer, columns, group, place, seed }
+        Self {
+            number,
+            prompt,
+            answer,
+            columns,
+            group,
+            place,
+            seed,
+        }
     }
 }
 
 impl<'a> From<&WireEpisodes<'a>> for Episodes<'a> {
     fn from(wire: &WireEpisodes<'a>) -> Self {
         let episode = |wire: &WireEpisode<'a>| {
-            let WireEpisode { number, prompt, answer, columns, group, place, seed } = *wire;
+            let WireEpisode {
+                number,
+                prompt,
+                answer,
+                columns,
+                group,
+                place,
+                seed,
+            } = *wire;
             let [prompt, answer, columns] = [prompt, answer, columns].map(|text| text.as_str());
-            Episode { number, prompt, answer, columns, group, place, seed }
+            Episode {
+                number,
+                prompt,
+                answer,
+                columns,
+                group,
+                place,
+                seed,
+            }
         };
         Self {
             purpose: wire.purpose,
@@ -180,7 +268,10 @@ impl<'a> From<&WireEpisodes<'a>> for Episodes<'a> {
 
 impl<'a> From<&'a ToolCall> for WireToolCall<'a> {
     fn from(ToolCall { name, arguments }: &'a ToolCall) -> Self {
-        Self { name: RStr::from_str(name), arguments: RStr::from_str(arguments) }
+        Self {
+            name: RStr::from_str(name),
+            arguments: RStr::from_str(arguments),
+        }
     }
 }
 
@@ -199,7 +290,10 @@ impl Turn<'_> {
 
 impl<'a> From<&WireTurn<'a>> for Turn<'a> {
     fn from(wire: &WireTurn<'a>) -> Self {
-        let call = |call: &WireToolCall<'_>| ToolCall { name: call.name.into(), arguments: call.arguments.into() };
+        let call = |call: &WireToolCall<'_>| ToolCall {
+            name: call.name.into(),
+            arguments: call.arguments.into(),
+        };
         Self {
             episode: wire.episode,
             number: wire.number as usize,
@@ -211,29 +305,69 @@ impl<'a> From<&WireTurn<'a>> for Turn<'a> {
 }
 
 impl From<Observation> for WireObservation {
-    fn from(Observation { episode, messages, ended, reward, metrics }: Observation) -> Self {
-        let message = |Message { role, name, content }| WireMessage {
+    fn from(
+        Observation {
+            episode,
+            messages,
+            ended,
+            reward,
+            metrics,
+        }: Observation,
+    ) -> Self {
+        let message = |Message {
+                           role,
+                           name,
+                           content,
+                       }| WireMessage {
             role: RString::from(role),
             name: RString::from(name),
             content: RString::from(content),
         };
         let metric = |(name, value)| Tuple2(RString::from(name), value);
-        let (messages, metrics) =
-            (messages.into_iter().map(message).collect(), metrics.into_iter().map(metric).collect());
-        Self { episode, messages, ended, reward, metrics }
+        let (messages, metrics) = (
+            messages.into_iter().map(message).collect(),
+            metrics.into_iter().map(metric).collect(),
+        );
+        Self {
+            episode,
+            messages,
+            ended,
+            reward,
+            metrics,
+        }
     }
 }
 
 impl From<WireObservation> for Observation {
-    fn from(WireObservation { episode, messages, ended, reward, metrics }: WireObservation) -> Self {
-        let message = |WireMessage { role, name, content }| Message {
+    fn from(
+        WireObservation {
+            episode,
+            messages,
+            ended,
+            reward,
+            metrics,
+        }: WireObservation,
+    ) -> Self {
+        let message = |WireMessage {
+                           role,
+                           name,
+                           content,
+                       }| Message {
             role: role.into(),
             name: name.into(),
             content: content.into(),
         };
         let metric = |Tuple2(name, value): Tuple2<RString, f64>| (String::from(name), value);
-        let (messages, metrics) =
-            (messages.into_iter().map(message).collect(), metrics.into_iter().map(metric).collect());
-        Self { episode, messages, ended, reward, metrics }
+        let (messages, metrics) = (
+            messages.into_iter().map(message).collect(),
+            metrics.into_iter().map(metric).collect(),
+        );
+        Self {
+            episode,
+            messages,
+            ended,
+            reward,
+            metrics,
+        }
     }
 }

@@ -10,7 +10,12 @@ use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, keeping_ar
 pub trait Mask: Send {
     /// Clears `token_mask[b * T + t]` for each token to drop. `token_mask` arrives as the completion mask without the tokens that
     /// earlier masks dropped. A mask may only clear: setting a cleared entry is an error.
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError>;
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError>;
 
     /// Called once after the optimizer step with the final `token_mask` of all masks. `taken` is false when the step was
     /// skipped. A mask that models the optimizer updates its model here.
@@ -67,7 +72,9 @@ impl<T: Mask> WireMask for Guarded<T> {
         token_mask: RSliceMut<'_, u8>,
     ) -> RResult<(), WireError> {
         let batch = Batch::with_answers(batch, host);
-        self.call("mask", |component| component.mask(&mut Ctx::new(host), &batch, token_mask.into_mut_slice()))
+        self.call("mask", |component| {
+            component.mask(&mut Ctx::new(host), &batch, token_mask.into_mut_slice())
+        })
     }
 
     guarded_decision!(token_mask: u8);
@@ -81,22 +88,35 @@ impl MaskHandle {
     /// # Errors
     ///
     /// The component's own message, or the violated rule: a cleared entry that it set.
-    pub fn mask(&mut self, sink: &mut dyn Sink, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    pub fn mask(
+        &mut self,
+        sink: &mut dyn Sink,
+        batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         assert_eq!(token_mask.len(), batch.dims.len(), "`token_mask` is [B, T]");
         let before = token_mask.to_vec();
         self.call("mask", sink, batch, |wire, host, seen| {
             wire.mask(host, seen, RSliceMut::from_mut_slice(token_mask))
         })?;
         // No early exit, so that the compiler vectorizes the loop.
-        if !before.iter().zip(&*token_mask).fold(false, |set, (before, after)| set | (after > before)) {
+        if !before
+            .iter()
+            .zip(&*token_mask)
+            .fold(false, |set, (before, after)| set | (after > before))
+        {
             return Ok(());
         }
         self.check(batch.dims, |i| match (before[i], token_mask[i]) {
             (before, after) if after <= before => None,
-            (0, after) => {
-                Some((format!("set `token_mask` to {after}"), ", where it was cleared (a mask may only clear)"))
-            }
-            (_, after) => Some((format!("wrote {after} into `token_mask`"), " (entries are 0 or 1)")),
+            (0, after) => Some((
+                format!("set `token_mask` to {after}"),
+                ", where it was cleared (a mask may only clear)",
+            )),
+            (_, after) => Some((
+                format!("wrote {after} into `token_mask`"),
+                " (entries are 0 or 1)",
+            )),
         })
     }
 

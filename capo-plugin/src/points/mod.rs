@@ -19,8 +19,8 @@ pub use reward::{Reward, RewardHandle};
 pub use step_control::{StepControl, StepControlHandle};
 pub use weight::{Weight, WeightHandle};
 pub(crate) use {
-    advantage::advantage, environment::environment, mask::mask, objective::objective, reward::reward,
-    step_control::step_control, weight::weight,
+    advantage::advantage, environment::environment, mask::mask, objective::objective,
+    reward::reward, step_control::step_control, weight::weight,
 };
 
 /// An extension point of the training loop.

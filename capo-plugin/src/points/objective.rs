@@ -28,7 +28,12 @@ pub struct TokenLosses<'a> {
 /// measures the expected derivative.
 pub trait Objective: Send {
     /// Fills `out` with the loss and its derivative per token.
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError>;
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError>;
 
     /// Rule that reduces per-token losses to one number, after masking.
     fn reduction(&self) -> Reduction {
@@ -75,8 +80,13 @@ impl<T: Objective> WireObjective for Guarded<T> {
         losses: RSliceMut<'_, f32>,
         dloss_dlogp: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
-        let out = TokenLosses { losses: losses.into_mut_slice(), dloss_dlogp: dloss_dlogp.into_mut_slice() };
-        self.call("evaluate", |component| component.evaluate(&mut Ctx::new(host), &batch.into(), out))
+        let out = TokenLosses {
+            losses: losses.into_mut_slice(),
+            dloss_dlogp: dloss_dlogp.into_mut_slice(),
+        };
+        self.call("evaluate", |component| {
+            component.evaluate(&mut Ctx::new(host), &batch.into(), out)
+        })
     }
 
     guarded_methods!();
@@ -107,7 +117,10 @@ impl ObjectiveHandle {
         losses.fill(0.0);
         dloss_dlogp.fill(0.0);
         self.call("evaluate", sink, batch, |wire, host, seen| {
-            let (losses, slope) = (RSliceMut::from_mut_slice(losses), RSliceMut::from_mut_slice(dloss_dlogp));
+            let (losses, slope) = (
+                RSliceMut::from_mut_slice(losses),
+                RSliceMut::from_mut_slice(dloss_dlogp),
+            );
             wire.evaluate(host, seen, losses, slope)
         })?;
         self.check_per_token("the loss", losses, batch)?;

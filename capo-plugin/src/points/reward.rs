@@ -4,7 +4,9 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract, listen};
-use crate::wire::{HostRef, RewardBox, WireCompletion, WireError, WireReward, WireReward_TO, WireRollout};
+use crate::wire::{
+    HostRef, RewardBox, WireCompletion, WireError, WireReward, WireReward_TO, WireRollout,
+};
 use crate::{Ctx, Extension, Inputs, PluginError, Rollout};
 
 /// Computes rewards from completions. The end of stage 1 of 6.
@@ -14,7 +16,12 @@ use crate::{Ctx, Extension, Inputs, PluginError, Rollout};
 pub trait Reward: Send {
     /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. The array arrives zeroed. A
     /// reward sees no tokens, so [`Ctx::record_tokens`] takes one number per completion, `[B]`.
-    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError>;
+    fn score(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError>;
 
     /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
     /// before all else; no run starts after an error.
@@ -46,7 +53,13 @@ impl<T: Reward> WireReward for Guarded<T> {
         rollout: &WireRollout<'_>,
         rewards: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
-        self.call("score", |component| component.score(&mut Ctx::new(host), &rollout.into(), rewards.into_mut_slice()))
+        self.call("score", |component| {
+            component.score(
+                &mut Ctx::new(host),
+                &rollout.into(),
+                rewards.into_mut_slice(),
+            )
+        })
     }
 
     guarded_methods!();
@@ -67,16 +80,31 @@ impl RewardHandle {
         let count = rollout.completions.len();
         assert_eq!(rewards.len(), count, "`rewards` is [B]");
         rewards.fill(0.0);
-        let completions = rollout.completions.iter().map(WireCompletion::from).collect::<Vec<_>>();
+        let completions = rollout
+            .completions
+            .iter()
+            .map(WireCompletion::from)
+            .collect::<Vec<_>>();
         let wire = &mut self.wire;
         let length = (count, "completions (at this point one per completion)");
         let outcome = listen((&self.id, "score"), length, sink, |host| {
-            wire.score(host, &rollout.to_wire(&completions), RSliceMut::from_mut_slice(rewards)).into_result()
+            wire.score(
+                host,
+                &rollout.to_wire(&completions),
+                RSliceMut::from_mut_slice(rewards),
+            )
+            .into_result()
         });
         outcome.map_err(|error| self.named(error))?;
-        let broken = rewards.iter().enumerate().find(|(_, reward)| !reward.is_finite());
-        let Some((completion, reward)) = broken else { return Ok(()) };
-        let sentence = format!("the reward is {reward} at completion {completion} (it must be finite)");
+        let broken = rewards
+            .iter()
+            .enumerate()
+            .find(|(_, reward)| !reward.is_finite());
+        let Some((completion, reward)) = broken else {
+            return Ok(());
+        };
+        let sentence =
+            format!("the reward is {reward} at completion {completion} (it must be finite)");
         Err(self.named(contract(sentence)))
     }
 }

@@ -66,9 +66,15 @@ macro_rules! handled_decision {
             $decided: &[$entry],
             taken: bool,
         ) -> Result<(), PluginError> {
-            assert_eq!($decided.len(), batch.dims.len(), concat!("`", stringify!($decided), "` is [B, T]"));
+            assert_eq!(
+                $decided.len(),
+                batch.dims.len(),
+                concat!("`", stringify!($decided), "` is [B, T]")
+            );
             let $decided = RSlice::from_slice($decided);
-            self.call("step_end", sink, batch, |wire, host, seen| wire.step_end(host, seen, $decided, taken))
+            self.call("step_end", sink, batch, |wire, host, seen| {
+                wire.step_end(host, seen, $decided, taken)
+            })
         }
     };
 }
@@ -115,13 +121,19 @@ macro_rules! point {
             T: $point + serde::de::DeserializeOwned + 'static,
         {
             let component = crate::guard::create(json, T::validate, |$component: &T| $answers)?;
-            Ok($wire::from_value(component, abi_stable::sabi_trait::TD_Opaque))
+            Ok($wire::from_value(
+                component,
+                abi_stable::sabi_trait::TD_Opaque,
+            ))
         }
 
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
             #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
-            pub const fn $point<T>(names: crate::register::Names, docs: crate::keys::KeyDocs) -> Self
+            pub const fn $point<T>(
+                names: crate::register::Names,
+                docs: crate::keys::KeyDocs,
+            ) -> Self
             where
                 T: $point + serde::de::DeserializeOwned + 'static,
             {

@@ -8,10 +8,12 @@ use crate::call::{Arithmetic, keeping_arithmetic};
 use crate::guard::{Answers, Guarded};
 use crate::sink::{Sink, contract};
 use crate::wire::{
-    HostRef, MeasurementsRef, StepControlBox, WireBatch, WireError, WireGroup, WireMeasurements, WireMeasurements_TO,
-    WireStepControl, WireStepControl_TO,
+    HostRef, MeasurementsRef, StepControlBox, WireBatch, WireError, WireGroup, WireMeasurements,
+    WireMeasurements_TO, WireStepControl, WireStepControl_TO,
 };
-use crate::{Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError, Update};
+use crate::{
+    Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError, Update,
+};
 
 /// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the gradient and the new weights.
 ///
@@ -19,7 +21,12 @@ use crate::{Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGro
 pub trait StepControl: Send {
     /// Scales `update`, with [`Update::scale`] for the whole model or [`Update::scale_group`] for one group. Each
     /// scale is between 0 and 1, with default 1. The new weights are the old weights plus the scaled update.
-    fn control(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, update: &mut Update<'_>) -> Result<(), PluginError>;
+    fn control(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        update: &mut Update<'_>,
+    ) -> Result<(), PluginError>;
 
     /// True if the host is to call [`control`](Self::control) once more in this step, with measurements of what the scales left of it. The
     /// new scales shorten that further. Asked after the first call of each step; record a number in one of the two alone.
@@ -84,7 +91,12 @@ impl<T: StepControl> WireStepControl for Guarded<T> {
     ) -> RResult<(), WireError> {
         self.call("control", |component| {
             let groups: Vec<ParameterGroup<'_>> = groups.iter().map(ParameterGroup::from).collect();
-            let mut update = Update::new(measurements, &groups, weights.as_slice(), scales.into_mut_slice());
+            let mut update = Update::new(
+                measurements,
+                &groups,
+                weights.as_slice(),
+                scales.into_mut_slice(),
+            );
             component.control(&mut Ctx::new(host), &batch.into(), &mut update)?;
             Ok(component.asks_again())
         })
@@ -92,7 +104,11 @@ impl<T: StepControl> WireStepControl for Guarded<T> {
     }
 
     fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        if id == ASKS_AGAIN { ROption::RSome(Extension::of(&self.answers.asks_again)) } else { ROption::RNone }
+        if id == ASKS_AGAIN {
+            ROption::RSome(Extension::of(&self.answers.asks_again))
+        } else {
+            ROption::RNone
+        }
     }
 
     guarded_methods!(without extension);
@@ -110,7 +126,10 @@ impl Meter<'_> {
         &mut self,
         measure: impl FnOnce(&mut dyn Measurements) -> Result<R, PluginError>,
     ) -> RResult<R, WireError> {
-        self.arithmetic.during(|| measure(self.measurements)).map_err(WireError::from).into()
+        self.arithmetic
+            .during(|| measure(self.measurements))
+            .map_err(WireError::from)
+            .into()
     }
 }
 
@@ -154,7 +173,9 @@ impl StepControlHandle {
     pub fn asks_again(&mut self) -> Result<bool, PluginError> {
         match self.extension::<bool>(ASKS_AGAIN) {
             Ok(answer) => Ok(answer.is_some_and(|asks| *asks)),
-            Err(differences) => Err(self.named(contract(format!("`{ASKS_AGAIN}` has another layout: {differences}")))),
+            Err(differences) => Err(self.named(contract(format!(
+                "`{ASKS_AGAIN}` has another layout: {differences}"
+            )))),
         }
     }
 
@@ -173,18 +194,44 @@ impl StepControlHandle {
         scales: &mut [f64],
     ) -> Result<(), PluginError> {
         assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
-        assert_eq!(scales.len(), groups.len(), "there is a scale for each group");
+        assert_eq!(
+            scales.len(),
+            groups.len(),
+            "there is a scale for each group"
+        );
         scales.fill(1.0);
         let wire_groups: Vec<WireGroup<'_>> = groups.iter().map(WireGroup::from).collect();
-        let mut meter = Meter { measurements, arithmetic: Arithmetic::now(), inputs: self.inputs() };
+        let mut meter = Meter {
+            measurements,
+            arithmetic: Arithmetic::now(),
+            inputs: self.inputs(),
+        };
         self.call("control", sink, batch, |wire, host, seen| {
             let mut measurements = WireMeasurements_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
-            let (weights, groups) = (RSlice::from_slice(weights), RSlice::from_slice(&wire_groups));
-            wire.control(host, &mut measurements, seen, weights, groups, RSliceMut::from_mut_slice(scales))
+            let (weights, groups) = (
+                RSlice::from_slice(weights),
+                RSlice::from_slice(&wire_groups),
+            );
+            wire.control(
+                host,
+                &mut measurements,
+                seen,
+                weights,
+                groups,
+                RSliceMut::from_mut_slice(scales),
+            )
         })?;
-        let outside = groups.iter().zip(scales).find(|(_, scale)| !(0.0..=1.0).contains(*scale));
-        let Some((group, scale)) = outside else { return Ok(()) };
-        let sentence = format!("the scale of `{}` is {scale} (it must be between 0 and 1)", group.name);
+        let outside = groups
+            .iter()
+            .zip(scales)
+            .find(|(_, scale)| !(0.0..=1.0).contains(*scale));
+        let Some((group, scale)) = outside else {
+            return Ok(());
+        };
+        let sentence = format!(
+            "the scale of `{}` is {scale} (it must be between 0 and 1)",
+            group.name
+        );
         Err(self.named(contract(sentence)))
     }
 }

@@ -78,7 +78,12 @@ impl<T: Weight> WireWeight for Guarded<T> {
     ) -> RResult<(), WireError> {
         let batch = Batch::with_answers(batch, host);
         self.call("weigh", |component| {
-            component.weigh(&mut Ctx::new(host), &batch, token_mask.as_slice(), weights.into_mut_slice())
+            component.weigh(
+                &mut Ctx::new(host),
+                &batch,
+                token_mask.as_slice(),
+                weights.into_mut_slice(),
+            )
         })
     }
 
@@ -104,17 +109,27 @@ impl WeightHandle {
             token_mask.len() == batch.dims.len() && weights.len() == token_mask.len(),
             "`token_mask` and `weights` are [B, T]"
         );
-        weights.iter_mut().zip(token_mask).for_each(|(weight, token_mask)| *weight = f32::from(*token_mask));
+        weights
+            .iter_mut()
+            .zip(token_mask)
+            .for_each(|(weight, token_mask)| *weight = f32::from(*token_mask));
         self.call("weigh", sink, batch, |wire, host, seen| {
-            wire.weigh(host, seen, RSlice::from_slice(token_mask), RSliceMut::from_mut_slice(weights))
+            wire.weigh(
+                host,
+                seen,
+                RSlice::from_slice(token_mask),
+                RSliceMut::from_mut_slice(weights),
+            )
         })?;
         self.check(batch.dims, |i| match weights[i] {
-            weight if !(weight.is_finite() && weight >= 0.0) => {
-                Some((format!("the weight is {weight}"), " (it must be finite, 0 or more)"))
-            }
-            weight if token_mask[i] == 0 && weight != 0.0 => {
-                Some((format!("the weight is {weight}"), ", which is padding or was dropped (leave it at 0)"))
-            }
+            weight if !(weight.is_finite() && weight >= 0.0) => Some((
+                format!("the weight is {weight}"),
+                " (it must be finite, 0 or more)",
+            )),
+            weight if token_mask[i] == 0 && weight != 0.0 => Some((
+                format!("the weight is {weight}"),
+                ", which is padding or was dropped (leave it at 0)",
+            )),
             _ => None,
         })
     }

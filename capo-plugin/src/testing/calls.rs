@@ -2,7 +2,9 @@
 
 use super::observed::{Observed, Outputs, narrow};
 use super::{Fixture, Measured, Records};
-use crate::{AdvantageHandle, MaskHandle, ObjectiveHandle, PluginError, StepControlHandle, WeightHandle};
+use crate::{
+    AdvantageHandle, MaskHandle, ObjectiveHandle, PluginError, StepControlHandle, WeightHandle,
+};
 
 /// Result of a mask on a fixture.
 #[derive(Debug)]
@@ -45,7 +47,10 @@ impl Fixture {
     }
 
     /// Runs an objective and returns the loss and its derivative, `[B, T]` each.
-    pub fn evaluate(&self, component: &mut ObjectiveHandle) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
+    pub fn evaluate(
+        &self,
+        component: &mut ObjectiveHandle,
+    ) -> Result<(Vec<f32>, Vec<f32>), PluginError> {
         let (outputs, _) = self.run(component)?;
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
@@ -82,14 +87,23 @@ impl Fixture {
     ///     assert!((slope - measured).abs() < 1e-3);
     /// }
     /// ```
-    pub fn derivative(&self, component: &mut ObjectiveHandle, step: f32) -> Result<Vec<f32>, PluginError> {
+    pub fn derivative(
+        &self,
+        component: &mut ObjectiveHandle,
+        step: f32,
+    ) -> Result<Vec<f32>, PluginError> {
         let (mut moved, mut derivative) = (self.clone(), vec![0.0; self.dims.len()]);
         for row in (0..self.dims.completions as usize).map(|b| self.dims.row(b)) {
             for at in row.clone().filter(|&at| self.mask[at] == 1) {
                 let mut sum_at = |logp: f32| {
                     moved.logps[at] = logp;
                     let (loss, _) = moved.evaluate(component)?;
-                    Ok::<_, PluginError>(loss[row.clone()].iter().map(|&loss| f64::from(loss)).sum::<f64>())
+                    Ok::<_, PluginError>(
+                        loss[row.clone()]
+                            .iter()
+                            .map(|&loss| f64::from(loss))
+                            .sum::<f64>(),
+                    )
                 };
                 // Rounding changes both ends.
                 let (below, above) = (self.logps[at] - step, self.logps[at] + step);
@@ -104,13 +118,19 @@ impl Fixture {
     /// Runs a mask on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
     pub fn mask(&self, component: &mut MaskHandle) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
-        Ok(Masked { token_mask: outputs[0].1.iter().map(|&keep| keep as u8).collect(), records })
+        Ok(Masked {
+            token_mask: outputs[0].1.iter().map(|&keep| keep as u8).collect(),
+            records,
+        })
     }
 
     /// Runs a weight on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
     pub fn weigh(&self, component: &mut WeightHandle) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
-        Ok(Weighed { weights: narrow(&outputs[0].1), records })
+        Ok(Weighed {
+            weights: narrow(&outputs[0].1),
+            records,
+        })
     }
 
     /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
@@ -120,18 +140,44 @@ impl Fixture {
         weights: &[f32],
         taken: bool,
     ) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), weights, taken)
+        component.step_end(
+            &mut Records::default(),
+            &self.batch_with(&self.context()),
+            weights,
+            taken,
+        )
     }
 
     /// Runs a step control on `update`, with weight 1 for every kept token, and once more on what it left where it asks for that.
-    pub fn control(&self, component: &mut StepControlHandle, update: Measured) -> Result<Controlled, PluginError> {
-        let (outputs, records) = Self { update, ..self.clone() }.run(component)?;
-        Ok(Controlled { scales: [0, 1, 2].map(|group| outputs[group].1[0]), records })
+    pub fn control(
+        &self,
+        component: &mut StepControlHandle,
+        update: Measured,
+    ) -> Result<Controlled, PluginError> {
+        let (outputs, records) = Self {
+            update,
+            ..self.clone()
+        }
+        .run(component)?;
+        Ok(Controlled {
+            scales: [0, 1, 2].map(|group| outputs[group].1[0]),
+            records,
+        })
     }
 
     /// Ends a mask's step with `token_mask`, as a host does after the optimizer step.
-    pub fn step_end(&self, component: &mut MaskHandle, token_mask: &[u8], taken: bool) -> Result<(), PluginError> {
-        component.step_end(&mut Records::default(), &self.batch_with(&self.context()), token_mask, taken)
+    pub fn step_end(
+        &self,
+        component: &mut MaskHandle,
+        token_mask: &[u8],
+        taken: bool,
+    ) -> Result<(), PluginError> {
+        component.step_end(
+            &mut Records::default(),
+            &self.batch_with(&self.context()),
+            token_mask,
+            taken,
+        )
     }
 }
 
@@ -145,7 +191,12 @@ mod tests {
     struct Sums {}
 
     impl Mask for Sums {
-        fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+        fn mask(
+            &mut self,
+            ctx: &mut Ctx<'_>,
+            batch: &Batch<'_>,
+            token_mask: &mut [u8],
+        ) -> Result<(), PluginError> {
             let layer = batch.last_layer()?;
             let arrays = [
                 ("entropy", batch.entropy()?),
@@ -160,7 +211,8 @@ mod tests {
             }
             ctx.record("ids", f64::from(batch.completion_ids.iter().sum::<u32>()));
             ctx.record("arrived", f64::from(token_mask.iter().sum::<u8>()));
-            (0..batch.dims.completions as usize).for_each(|b| token_mask[batch.dims.row(b).start] = 0);
+            (0..batch.dims.completions as usize)
+                .for_each(|b| token_mask[batch.dims.row(b).start] = 0);
             Ok(())
         }
 
@@ -180,17 +232,46 @@ mod tests {
             Tensor::from_f32(&flat, &[2, 2]),
             21,
         );
-        let fixture = Fixture::new(2, 2).entropy(&[1.0, 2.0, 3.0, 4.0]).completion_ids(&[3, 4, 5, 20]);
-        let fixture = fixture.losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4]).last_layer(layer).token_mask(&[1, 0, 1, 1]);
-        let masked = fixture.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap();
+        let fixture = Fixture::new(2, 2)
+            .entropy(&[1.0, 2.0, 3.0, 4.0])
+            .completion_ids(&[3, 4, 5, 20]);
+        let fixture = fixture
+            .losses(&[1.0, 1.0, 1.0, 2.0], &[0.5; 4])
+            .last_layer(layer)
+            .token_mask(&[1, 0, 1, 1]);
+        let masked = fixture
+            .mask(&mut testing::mask::<Sums>("").unwrap())
+            .unwrap();
         let number = |name: &str| masked.records.number(name).unwrap();
-        let sums = ["entropy", "losses", "slopes", "hidden", "hidden/len", "weight/len", "ids", "arrived"];
-        assert_eq!(sums.map(number), [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]);
+        let sums = [
+            "entropy",
+            "losses",
+            "slopes",
+            "hidden",
+            "hidden/len",
+            "weight/len",
+            "ids",
+            "arrived",
+        ];
+        assert_eq!(
+            sums.map(number),
+            [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]
+        );
         assert_eq!(masked.token_mask, [0, 0, 0, 1]);
         // Padding is never kept, whatever other masks keep. A group that moves takes its entries with it.
         let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
-        assert_eq!(moved.mask(&mut testing::mask::<Sums>("").unwrap()).unwrap().records.number("arrived"), Some(2.0));
-        assert_eq!((moved.slopes, moved.token_mask), (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0]));
+        assert_eq!(
+            moved
+                .mask(&mut testing::mask::<Sums>("").unwrap())
+                .unwrap()
+                .records
+                .number("arrived"),
+            Some(2.0)
+        );
+        assert_eq!(
+            (moved.slopes, moved.token_mask),
+            (vec![0.5, 0.0, 0.5, 0.5], vec![1, 1, 1, 0])
+        );
     }
 
     #[test]
@@ -200,6 +281,7 @@ mod tests {
         let tensor = Tensor::from_f32(&flat, &[2, 2]);
         let ids = Tensor::from_u32(&[7], &[1, 1, 1]);
         let hidden = Tensor::from_f32(&flat, &[2, 2, 1]);
-        let _ = Fixture::new(2, 2).last_layer(LastLayer::new(hidden, ids, hidden, tensor, tensor, 8));
+        let _ =
+            Fixture::new(2, 2).last_layer(LastLayer::new(hidden, ids, hidden, tensor, tensor, 8));
     }
 }

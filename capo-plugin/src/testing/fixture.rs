@@ -59,10 +59,17 @@ impl Fixture {
     /// When `completions` is 0.
     pub fn new(completions: usize, tokens: usize) -> Self {
         assert!(completions > 0, "a batch has at least one completion");
-        let dims = Dims { completions: completions as u64, tokens: tokens as u64, group_size: completions as u64 };
+        let dims = Dims {
+            completions: completions as u64,
+            tokens: tokens as u64,
+            group_size: completions as u64,
+        };
         let n = dims.len();
-        let fill =
-            |salt: u64, scale: f32, shift: f32| (0..n).map(|i| wobble(salt, i) * scale + shift).collect::<Vec<_>>();
+        let fill = |salt: u64, scale: f32, shift: f32| {
+            (0..n)
+                .map(|i| wobble(salt, i) * scale + shift)
+                .collect::<Vec<_>>()
+        };
         let logps = fill(1, -3.0, -0.01);
         let mut fixture = Self {
             dims,
@@ -112,9 +119,17 @@ impl Fixture {
     /// When there is not one length per completion, or one exceeds T.
     #[must_use]
     pub fn lengths(mut self, lengths: &[usize]) -> Self {
-        assert_eq!(lengths.len(), self.dims.completions as usize, "one length per completion");
+        assert_eq!(
+            lengths.len(),
+            self.dims.completions as usize,
+            "one length per completion"
+        );
         for (b, &length) in lengths.iter().enumerate() {
-            assert!(length <= self.dims.tokens as usize, "length {length} exceeds T = {}", self.dims.tokens);
+            assert!(
+                length <= self.dims.tokens as usize,
+                "length {length} exceeds T = {}",
+                self.dims.tokens
+            );
             self.dims.row(b).skip(length).for_each(|i| self.clear(i));
         }
         self
@@ -139,7 +154,11 @@ impl Fixture {
         self.mask[i] = 0;
         self.ids[i] = 0;
         let results = [&mut self.advantages, &mut self.losses, &mut self.slopes];
-        for array in results.into_iter().chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps]) {
+        for array in
+            results
+                .into_iter()
+                .chain([&mut self.logps, &mut self.old_logps, &mut self.ref_logps])
+        {
             array[i] = 0.0;
         }
     }
@@ -151,7 +170,10 @@ impl Fixture {
     /// When `size` does not divide B.
     #[must_use]
     pub fn groups_of(mut self, size: usize) -> Self {
-        assert!(size > 0 && self.dims.completions.is_multiple_of(size as u64), "the group size divides B");
+        assert!(
+            size > 0 && self.dims.completions.is_multiple_of(size as u64),
+            "the group size divides B"
+        );
         self.dims.group_size = size as u64;
         self
     }
@@ -176,7 +198,11 @@ impl Fixture {
     /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps). Without it they are 1% off `old_logps`.
     #[must_use]
     pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
-        assert_eq!(sampler_logps.len(), self.dims.len(), "`sampler_logps` is [B, T]");
+        assert_eq!(
+            sampler_logps.len(),
+            self.dims.len(),
+            "`sampler_logps` is [B, T]"
+        );
         self.sampler_logps = Some(sampler_logps.to_vec());
         self
     }
@@ -203,7 +229,12 @@ impl Fixture {
         let lengths: Vec<usize> = texts.iter().map(|texts| texts.len()).collect();
         let tokens = self.dims.tokens as usize;
         let text = |texts: &[&str], t: usize| texts.get(t).copied().unwrap_or_default().to_owned();
-        self.texts = Some(texts.iter().flat_map(|texts| (0..tokens).map(|t| text(texts, t))).collect());
+        self.texts = Some(
+            texts
+                .iter()
+                .flat_map(|texts| (0..tokens).map(|t| text(texts, t)))
+                .collect(),
+        );
         self.lengths(&lengths)
     }
 
@@ -215,9 +246,17 @@ impl Fixture {
     /// When there is not one list per group.
     #[must_use]
     pub fn prompt_ids(mut self, prompts: &[&[u32]]) -> Self {
-        assert_eq!(prompts.len(), self.dims.groups().count(), "one list per group");
+        assert_eq!(
+            prompts.len(),
+            self.dims.groups().count(),
+            "one list per group"
+        );
         let of_groups = self.dims.groups().zip(prompts);
-        self.prompts = Some(of_groups.flat_map(|(group, ids)| group.map(|_| ids.to_vec())).collect());
+        self.prompts = Some(
+            of_groups
+                .flat_map(|(group, ids)| group.map(|_| ids.to_vec()))
+                .collect(),
+        );
         self
     }
 
@@ -240,7 +279,10 @@ impl Fixture {
     /// When an entry is neither 0 nor 1.
     #[must_use]
     pub fn token_mask(mut self, token_mask: &[u8]) -> Self {
-        assert!(token_mask.iter().all(|entry| *entry <= 1), "entries of `token_mask` are 0 or 1");
+        assert!(
+            token_mask.iter().all(|entry| *entry <= 1),
+            "entries of `token_mask` are 0 or 1"
+        );
         replace(&mut self.token_mask, token_mask);
         self
     }
@@ -296,7 +338,11 @@ impl Fixture {
 
     /// Real tokens that earlier masks kept, `[B, T]`.
     pub(super) fn kept(&self) -> Vec<u8> {
-        self.mask.iter().zip(&self.token_mask).map(|(mask, keep)| mask & keep).collect()
+        self.mask
+            .iter()
+            .zip(&self.token_mask)
+            .map(|(mask, keep)| mask & keep)
+            .collect()
     }
 }
 

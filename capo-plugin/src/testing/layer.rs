@@ -21,11 +21,18 @@ impl LayerData {
         let n = dims.len();
         let (b, t) = (dims.completions as i64, dims.tokens as i64);
         // Ids ascend from an offset per token, so that tokens share rows of the vocabulary unevenly.
-        let topk_ids = (0..n * k).map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32).collect();
-        let topk_logits = (0..n * k).map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i)).collect();
+        let topk_ids = (0..n * k)
+            .map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32)
+            .collect();
+        let topk_logits = (0..n * k)
+            .map(|i| 2.0 - (i % k) as f32 - 0.5 * wobble(6, i))
+            .collect();
         Self {
             vocab_size,
-            hidden: ((0..n * width).map(|i| wobble(7, i) * 2.0 - 1.0).collect(), [b, t, width as i64]),
+            hidden: (
+                (0..n * width).map(|i| wobble(7, i) * 2.0 - 1.0).collect(),
+                [b, t, width as i64],
+            ),
             topk_ids,
             topk_logits: (topk_logits, [b, t, k as i64]),
             logsumexp: (0..n).map(|i| 3.0 + wobble(8, i)).collect(),
@@ -50,7 +57,11 @@ impl LayerData {
         }
         let floats = |tensor: Tensor<'_>| tensor.as_f32().expect("f32 in host memory").to_vec();
         self.hidden = (floats(layer.hidden), [b, t, width]);
-        self.topk_ids = layer.topk_ids.as_u32().expect("u32 in host memory").to_vec();
+        self.topk_ids = layer
+            .topk_ids
+            .as_u32()
+            .expect("u32 in host memory")
+            .to_vec();
         self.topk_logits = (floats(layer.topk_logits), [b, t, k]);
         self.logsumexp = floats(layer.logsumexp);
         self.action_logits = (floats(layer.action_logits), [b, t]);
@@ -63,7 +74,11 @@ impl LayerData {
     /// Updates the shapes to a new number of completions.
     pub(super) fn resize(&mut self, completions: usize) {
         let completions = completions as i64;
-        (self.hidden.1[0], self.topk_logits.1[0], self.action_logits.1[0]) = (completions, completions, completions);
+        (
+            self.hidden.1[0],
+            self.topk_logits.1[0],
+            self.action_logits.1[0],
+        ) = (completions, completions, completions);
     }
 
     pub(super) fn borrow(&self) -> LastLayer<'_> {
@@ -89,7 +104,11 @@ impl LayerData {
 
 /// Weight and moments of a layer with V = `vocab_size` and D = `width`.
 fn state(vocab_size: usize, width: usize) -> ([Vec<f32>; 3], [i64; 2]) {
-    let fill = |salt| (0..vocab_size * width).map(|i| 1e-3 * wobble(salt, i)).collect();
+    let fill = |salt| {
+        (0..vocab_size * width)
+            .map(|i| 1e-3 * wobble(salt, i))
+            .collect()
+    };
     ([9, 10, 11].map(fill), [vocab_size as i64, width as i64])
 }
 

@@ -30,16 +30,32 @@ impl Measured {
     pub fn scaled(&self, scales: [f64; 3]) -> Self {
         let norms = [0, 1, 2].map(|group| self.norms[group] * scales[group]);
         let square = |norms: [f64; 3]| norms.iter().map(|norm| norm * norm).sum::<f64>();
-        let left = if scales == [scales[0]; 3] { scales[0].powi(2) } else { square(norms) / square(self.norms) };
+        let left = if scales == [scales[0]; 3] {
+            scales[0].powi(2)
+        } else {
+            square(norms) / square(self.norms)
+        };
         let last_layer_kl = self.last_layer_kl * scales[2].powi(2);
-        Self { norms, fisher: self.fisher * left, last_layer_kl, kl: self.kl * left, alignment: self.alignment }
+        Self {
+            norms,
+            fisher: self.fisher * left,
+            last_layer_kl,
+            kl: self.kl * left,
+            alignment: self.alignment,
+        }
     }
 }
 
 impl Default for Measured {
     /// A step that is slightly too long for most limits.
     fn default() -> Self {
-        Self { norms: [0.03, 0.12, 0.04], fisher: 2e-3, last_layer_kl: 1e-6, kl: 4e-3, alignment: 0.1 }
+        Self {
+            norms: [0.03, 0.12, 0.04],
+            fisher: 2e-3,
+            last_layer_kl: 1e-6,
+            kl: 4e-3,
+            alignment: 0.1,
+        }
     }
 }
 

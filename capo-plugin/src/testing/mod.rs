@@ -87,8 +87,9 @@ pub use snapshot::{Snapshot, snapshot};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Image, Mask, MaskHandle, Objective, ObjectiveHandle,
-    PluginError, Point, Reward, RewardHandle, Sink, StepControl, StepControlHandle, Weight, WeightHandle, points,
+    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Image, Mask, MaskHandle, Objective,
+    ObjectiveHandle, PluginError, Point, Reward, RewardHandle, Sink, StepControl,
+    StepControlHandle, Weight, WeightHandle, points,
 };
 
 macro_rules! builders {
@@ -144,8 +145,9 @@ fn json(table: &str) -> Result<String, PluginError> {
 fn object(table: &str) -> Result<serde_json::Map<String, serde_json::Value>, PluginError> {
     let mut object = serde_json::Map::new();
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (key, value) =
-            line.split_once('=').ok_or_else(|| PluginError::config(format!("`{line}` is not `key = value`")))?;
+        let (key, value) = line
+            .split_once('=')
+            .ok_or_else(|| PluginError::config(format!("`{line}` is not `key = value`")))?;
         let value = serde_json::from_str(value.trim())
             .map_err(|error| PluginError::config(format!("the value in `{line}`: {error}")))?;
         object.insert(key.trim().to_owned(), value);
@@ -167,7 +169,11 @@ pub struct Records {
 impl Records {
     /// The last number recorded under `name`.
     pub fn number(&self, name: &str) -> Option<f64> {
-        self.numbers.iter().rev().find(|(recorded, _)| recorded == name).map(|(_, value)| *value)
+        self.numbers
+            .iter()
+            .rev()
+            .find(|(recorded, _)| recorded == name)
+            .map(|(_, value)| *value)
     }
 }
 
@@ -187,13 +193,18 @@ impl Sink for Records {
 
 /// A fixed pseudo-random value in `[0, 1)` for position `i` of array `salt`.
 fn wobble(salt: u64, i: usize) -> f32 {
-    let mixed =
-        (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    let mixed = (i as u64 + 1)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(23)
+        ^ salt.wrapping_mul(0xD1B5_4A32_D192_ED03);
     (mixed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 fn assert_permutation(order: &[usize], groups: usize) {
     let mut sorted = order.to_vec();
     sorted.sort_unstable();
-    assert!(sorted.into_iter().eq(0..groups), "`order` is a permutation of the {groups} groups");
+    assert!(
+        sorted.into_iter().eq(0..groups),
+        "`order` is a permutation of the {groups} groups"
+    );
 }

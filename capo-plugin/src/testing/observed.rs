@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use super::{Fixture, Measured, Records, RolloutFixture, Scored};
 use crate::sink::contract;
 use crate::{
-    AdvantageHandle, Batch, EnvironmentHandle, Episode, Episodes, Inputs, MaskHandle, ObjectiveHandle, Observation,
-    PluginError, Point, RewardHandle, Sink, StepControlHandle, Turn, WeightHandle,
+    AdvantageHandle, Batch, EnvironmentHandle, Episode, Episodes, Inputs, MaskHandle,
+    ObjectiveHandle, Observation, PluginError, Point, RewardHandle, Sink, StepControlHandle, Turn,
+    WeightHandle,
 };
 
 /// A component's input in one step.
@@ -22,7 +23,13 @@ impl From<Fixture> for Input {
     /// A batch whose proposed update is longer at every third step.
     fn from(mut batch: Fixture) -> Self {
         let factor = [0.1, 1.0, 10.0][batch.step as usize % 3];
-        let Measured { norms, fisher, last_layer_kl, kl, alignment } = Measured::default();
+        let Measured {
+            norms,
+            fisher,
+            last_layer_kl,
+            kl,
+            alignment,
+        } = Measured::default();
         batch.update = Measured {
             norms: norms.map(|norm| factor * norm),
             fisher: factor * factor * fisher,
@@ -48,11 +55,18 @@ impl Input {
         match self {
             Self::Batch(batch) => {
                 let dims = batch.dims;
-                format!("B = {}, T = {}, G = {}", dims.completions, dims.tokens, dims.group_size)
+                format!(
+                    "B = {}, T = {}, G = {}",
+                    dims.completions, dims.tokens, dims.group_size
+                )
             }
             Self::Rollout(rollout) => {
                 let rollout = rollout.rollout();
-                format!("B = {}, G = {}", rollout.completions.len(), rollout.group_size)
+                format!(
+                    "B = {}, G = {}",
+                    rollout.completions.len(),
+                    rollout.group_size
+                )
             }
         }
     }
@@ -102,7 +116,11 @@ pub trait Observed {
     }
 
     #[doc(hidden)]
-    fn scored(&mut self, _rollout: &RolloutFixture, _said: &mut Vec<String>) -> Result<Scored, PluginError> {
+    fn scored(
+        &mut self,
+        _rollout: &RolloutFixture,
+        _said: &mut Vec<String>,
+    ) -> Result<Scored, PluginError> {
         Err(mismatch())
     }
 
@@ -112,7 +130,13 @@ pub trait Observed {
     }
 
     #[doc(hidden)]
-    fn end(&mut self, _sink: &mut dyn Sink, _on: &Fixture, _decided: &[f64], _taken: bool) -> Result<(), PluginError> {
+    fn end(
+        &mut self,
+        _sink: &mut dyn Sink,
+        _on: &Fixture,
+        _decided: &[f64],
+        _taken: bool,
+    ) -> Result<(), PluginError> {
         Ok(())
     }
 }
@@ -128,15 +152,32 @@ pub(super) fn step<C: Observed + ?Sized>(
             let mut said = Vec::new();
             let Scored { rewards, records } = component.scored(rollout, &mut said)?;
             let (completions, mask) = (rewards.len(), vec![1; rewards.len()]);
-            Ok(Answer { outputs: vec![("reward", wide(rewards))], records, said, completions, mask })
+            Ok(Answer {
+                outputs: vec![("reward", wide(rewards))],
+                records,
+                said,
+                completions,
+                mask,
+            })
         }
         Input::Batch(batch) => {
             let mut records = Records::default();
             let outputs = component.run(&mut records, batch)?;
             let decided = &outputs[0].1;
-            component.end(&mut records, batch, decided, taken.unwrap_or_else(|| counts(decided)))?;
+            component.end(
+                &mut records,
+                batch,
+                decided,
+                taken.unwrap_or_else(|| counts(decided)),
+            )?;
             let (completions, mask) = (batch.dims.completions as usize, batch.mask.clone());
-            Ok(Answer { outputs, records, said: Vec::new(), completions, mask })
+            Ok(Answer {
+                outputs,
+                records,
+                said: Vec::new(),
+                completions,
+                mask,
+            })
         }
     }
 }
@@ -185,23 +226,33 @@ impl Observed for EnvironmentHandle {
     basics!(Environment);
 
     /// Each text is the turn of an episode, again and again, until the environment ends it.
-    fn scored(&mut self, rollout: &RolloutFixture, said: &mut Vec<String>) -> Result<Scored, PluginError> {
+    fn scored(
+        &mut self,
+        rollout: &RolloutFixture,
+        said: &mut Vec<String>,
+    ) -> Result<Scored, PluginError> {
         const TURNS: usize = 3;
         const PATIENCE: Duration = Duration::from_secs(30);
-        let (mut records, seeds, rollout) = (Records::default(), rollout.seeds(), rollout.rollout());
+        let (mut records, seeds, rollout) =
+            (Records::default(), rollout.seeds(), rollout.rollout());
         let mut episodes = Episodes::new(Vec::new());
         for (number, completion) in rollout.completions.iter().enumerate() {
             let mut episode = Episode::new(number as u64, completion.prompt);
             (episode.answer, episode.columns) = (completion.answer, completion.columns);
-            (episode.group, episode.place) =
-                ((number / rollout.group_size) as u64, (number % rollout.group_size) as u64);
+            (episode.group, episode.place) = (
+                (number / rollout.group_size) as u64,
+                (number % rollout.group_size) as u64,
+            );
             episode.seed = seeds[number];
             episodes.episodes.push(episode);
         }
-        (episodes.purpose, episodes.step, episodes.max_turns) = (rollout.purpose, rollout.step, TURNS);
+        (episodes.purpose, episodes.step, episodes.max_turns) =
+            (rollout.purpose, rollout.step, TURNS);
         said.extend(self.begin(&mut records, &episodes)?.iter().cloned());
-        let (mut rewards, mut on) =
-            (vec![0.0; rollout.completions.len()], (0..rollout.completions.len()).collect::<Vec<_>>());
+        let (mut rewards, mut on) = (
+            vec![0.0; rollout.completions.len()],
+            (0..rollout.completions.len()).collect::<Vec<_>>(),
+        );
         for number in 0..TURNS {
             let turn = |episode: &usize| {
                 let mut turn = Turn::new(*episode as u64, rollout.completions[*episode].text);
@@ -223,14 +274,26 @@ impl Observed for EnvironmentHandle {
                 answers.extend(self.respond(&mut records, &[])?);
             }
             answers.sort_by_key(|answer| answer.episode);
-            if let Some((answer, episode)) = answers.iter().zip(&on).find(|(answer, on)| answer.episode != **on as u64)
+            if let Some((answer, episode)) = answers
+                .iter()
+                .zip(&on)
+                .find(|(answer, on)| answer.episode != **on as u64)
             {
-                let sentence = format!("an observation of episode {}, where {episode} waits for one", answer.episode);
+                let sentence = format!(
+                    "an observation of episode {}, where {episode} waits for one",
+                    answer.episode
+                );
                 return Err(contract(sentence));
             }
-            answers.iter().for_each(|answer| rewards[answer.episode as usize] += answer.reward);
+            answers
+                .iter()
+                .for_each(|answer| rewards[answer.episode as usize] += answer.reward);
             said.extend(answers.iter().map(|answer| format!("{answer:?}")));
-            on = answers.iter().filter(|answer| !answer.ended).map(|answer| answer.episode as usize).collect();
+            on = answers
+                .iter()
+                .filter(|answer| !answer.ended)
+                .map(|answer| answer.episode as usize)
+                .collect();
         }
         Ok(Scored { rewards, records })
     }
@@ -239,7 +302,11 @@ impl Observed for EnvironmentHandle {
 impl Observed for RewardHandle {
     basics!(Reward);
 
-    fn scored(&mut self, rollout: &RolloutFixture, _said: &mut Vec<String>) -> Result<Scored, PluginError> {
+    fn scored(
+        &mut self,
+        rollout: &RolloutFixture,
+        _said: &mut Vec<String>,
+    ) -> Result<Scored, PluginError> {
         rollout.score(self)
     }
 }
@@ -250,7 +317,12 @@ impl Observed for AdvantageHandle {
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let (zeros, mut advantages) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
         let context = on.context();
-        let batch = Batch { advantages: &zeros, losses: None, dloss_dlogp: None, ..on.batch_with(&context) };
+        let batch = Batch {
+            advantages: &zeros,
+            losses: None,
+            dloss_dlogp: None,
+            ..on.batch_with(&context)
+        };
         self.estimate(sink, &batch, &mut advantages)?;
         Ok(vec![("advantage", wide(advantages))])
     }
@@ -266,7 +338,11 @@ impl Observed for ObjectiveHandle {
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let (mut loss, mut slope) = (vec![0.0; on.dims.len()], vec![0.0; on.dims.len()]);
         let context = on.context();
-        let batch = Batch { losses: None, dloss_dlogp: None, ..on.batch_with(&context) };
+        let batch = Batch {
+            losses: None,
+            dloss_dlogp: None,
+            ..on.batch_with(&context)
+        };
         self.evaluate(sink, &batch, &mut loss, &mut slope)?;
         Ok(vec![("loss", wide(loss)), ("dloss_dlogp", wide(slope))])
     }
@@ -281,7 +357,13 @@ impl Observed for MaskHandle {
         Ok(vec![("token_mask", wide(token_mask))])
     }
 
-    fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
+    fn end(
+        &mut self,
+        sink: &mut dyn Sink,
+        on: &Fixture,
+        decided: &[f64],
+        taken: bool,
+    ) -> Result<(), PluginError> {
         let token_mask: Vec<u8> = decided.iter().map(|&value| u8::from(value > 0.0)).collect();
         self.step_end(sink, &on.batch_with(&on.context()), &token_mask, taken)
     }
@@ -292,11 +374,22 @@ impl Observed for WeightHandle {
 
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let mut weights = vec![0.0; on.dims.len()];
-        self.weigh(sink, &on.batch_with(&on.context()), &on.kept(), &mut weights)?;
+        self.weigh(
+            sink,
+            &on.batch_with(&on.context()),
+            &on.kept(),
+            &mut weights,
+        )?;
         Ok(vec![("weight", wide(weights))])
     }
 
-    fn end(&mut self, sink: &mut dyn Sink, on: &Fixture, decided: &[f64], taken: bool) -> Result<(), PluginError> {
+    fn end(
+        &mut self,
+        sink: &mut dyn Sink,
+        on: &Fixture,
+        decided: &[f64],
+        taken: bool,
+    ) -> Result<(), PluginError> {
         self.step_end(sink, &on.batch_with(&on.context()), &narrow(decided), taken)
     }
 }
@@ -308,18 +401,36 @@ impl Observed for StepControlHandle {
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
         let context = on.context();
-        let mut ask = |mut update: Measured| -> Result<([f64; Measured::GROUPS.len()], bool), PluginError> {
-            let mut scales = [1.0; Measured::GROUPS.len()];
-            self.control(sink, &on.batch_with(&context), &weights, &Measured::GROUPS, &mut update, &mut scales)?;
-            Ok((scales, self.asks_again()?))
-        };
+        let mut ask =
+            |mut update: Measured| -> Result<([f64; Measured::GROUPS.len()], bool), PluginError> {
+                let mut scales = [1.0; Measured::GROUPS.len()];
+                self.control(
+                    sink,
+                    &on.batch_with(&context),
+                    &weights,
+                    &Measured::GROUPS,
+                    &mut update,
+                    &mut scales,
+                )?;
+                Ok((scales, self.asks_again()?))
+            };
         let (mut scales, asks_again) = ask(on.update)?;
         if asks_again {
             let (further, _) = ask(on.update.scaled(scales))?;
-            scales.iter_mut().zip(further).for_each(|(scale, further)| *scale *= further);
+            scales
+                .iter_mut()
+                .zip(further)
+                .for_each(|(scale, further)| *scale *= further);
         }
-        let names = ["scale of embedding", "scale of block.0", "scale of last_layer"];
-        Ok(names.into_iter().zip(scales.map(|scale| vec![scale])).collect())
+        let names = [
+            "scale of embedding",
+            "scale of block.0",
+            "scale of last_layer",
+        ];
+        Ok(names
+            .into_iter()
+            .zip(scales.map(|scale| vec![scale]))
+            .collect())
     }
 }
 
@@ -329,13 +440,20 @@ impl Answer {
         for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
             let (ours, theirs) = (narrow(ours), narrow(theirs));
             let differ = |(a, b): (&f32, &f32)| {
-                a.to_bits() != b.to_bits() && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
+                a.to_bits() != b.to_bits()
+                    && (tolerance == 0.0 || (a - b).abs() > tolerance * a.abs().max(b.abs()))
             };
             if let Some(at) = ours.iter().zip(&theirs).position(differ) {
                 let width = (ours.len() / self.completions).max(1);
-                let token = if *name == "reward" { String::new() } else { format!(", token {}", at % width) };
+                let token = if *name == "reward" {
+                    String::new()
+                } else {
+                    format!(", token {}", at % width)
+                };
                 let (ours, theirs, completion) = (ours[at], theirs[at], at / width);
-                return Some(format!("`{name}` is {ours} and {theirs} at completion {completion}{token}"));
+                return Some(format!(
+                    "`{name}` is {ours} and {theirs} at completion {completion}{token}"
+                ));
             }
         }
         None
@@ -343,9 +461,16 @@ impl Answer {
 
     /// The first output, record or observation that differs by a bit.
     pub fn any_difference(&self, other: &Self) -> Option<String> {
-        let said = || self.said.iter().zip(&other.said).find(|(ours, theirs)| ours != theirs);
+        let said = || {
+            self.said
+                .iter()
+                .zip(&other.said)
+                .find(|(ours, theirs)| ours != theirs)
+        };
         let said = || said().map(|(ours, theirs)| format!("{ours} and {theirs}"));
-        self.difference(other, 0.0).or_else(|| self.record_difference(other)).or_else(said)
+        self.difference(other, 0.0)
+            .or_else(|| self.record_difference(other))
+            .or_else(said)
     }
 
     /// The first name under which the two answers recorded different bits. Of numbers per token, only real tokens are compared.
@@ -360,10 +485,20 @@ impl Answer {
 
     /// Bits of all recorded numbers that count, by name.
     fn recorded(&self) -> Vec<(&str, Vec<u64>)> {
-        let numbers = self.records.numbers.iter().map(|(name, value)| (name.as_str(), vec![value.to_bits()]));
+        let numbers = self
+            .records
+            .numbers
+            .iter()
+            .map(|(name, value)| (name.as_str(), vec![value.to_bits()]));
         let tokens = self.records.tokens.iter().map(|(name, values)| {
-            let real = values.iter().zip(&self.mask).filter(|(_, mask)| **mask == 1);
-            (name.as_str(), real.map(|(value, _)| u64::from(value.to_bits())).collect())
+            let real = values
+                .iter()
+                .zip(&self.mask)
+                .filter(|(_, mask)| **mask == 1);
+            (
+                name.as_str(),
+                real.map(|(value, _)| u64::from(value.to_bits())).collect(),
+            )
         });
         numbers.chain(tokens).collect()
     }
@@ -384,12 +519,24 @@ mod tests {
 
     impl Environment for Seeded {
         fn begin(&mut self, _: &mut Ctx, episodes: &Episodes) -> Result<Vec<String>, PluginError> {
-            self.seeds = episodes.episodes.iter().map(|episode| episode.seed).collect();
+            self.seeds = episodes
+                .episodes
+                .iter()
+                .map(|episode| episode.seed)
+                .collect();
             Ok(vec![String::new(); self.seeds.len()])
         }
 
-        fn respond(&mut self, _: &mut Ctx, turns: &[Turn]) -> Result<Vec<Observation>, PluginError> {
-            let pay = |turn: &Turn| Observation::of(turn).reward(self.seeds[turn.episode as usize] as f32).end();
+        fn respond(
+            &mut self,
+            _: &mut Ctx,
+            turns: &[Turn],
+        ) -> Result<Vec<Observation>, PluginError> {
+            let pay = |turn: &Turn| {
+                Observation::of(turn)
+                    .reward(self.seeds[turn.episode as usize] as f32)
+                    .end()
+            };
             Ok(turns.iter().map(pay).collect())
         }
     }
@@ -397,8 +544,10 @@ mod tests {
     #[test]
     fn the_seed_of_an_episode_moves_with_its_group() {
         let paid = |rollout: &RolloutFixture| {
-            let Scored { rewards, .. } =
-                testing::environment::<Seeded>("").unwrap().scored(rollout, &mut Vec::new()).unwrap();
+            let Scored { rewards, .. } = testing::environment::<Seeded>("")
+                .unwrap()
+                .scored(rollout, &mut Vec::new())
+                .unwrap();
             rewards
         };
         let rollout = RolloutFixture::new(&["a", "b", "c", "d", "e", "f"]).groups_of(2);

@@ -49,15 +49,25 @@ pub struct ThreadRank<'a> {
 ///
 /// When `work` panics.
 pub fn on_ranks<T: Send>(size: usize, work: impl Fn(&ThreadRank<'_>) -> T + Sync) -> Vec<T> {
-    let meeting = Mutex::new(Meeting { telling: vec![None; size], ..Meeting::default() });
-    let table = Table { meeting, changed: Condvar::new(), size };
+    let meeting = Mutex::new(Meeting {
+        telling: vec![None; size],
+        ..Meeting::default()
+    });
+    let table = Table {
+        meeting,
+        changed: Condvar::new(),
+        size,
+    };
     std::thread::scope(|scope| {
         let start = |rank| {
             let (table, work) = (&table, &work);
             scope.spawn(move || work(&ThreadRank { rank, table }))
         };
         let threads: Vec<_> = (0..size).map(start).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank's work")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a rank's work"))
+            .collect()
     })
 }
 
@@ -81,22 +91,35 @@ impl ThreadRank<'_> {
         let own = meeting.calls;
         meeting.telling[self.rank] = Some((name, values));
         if meeting.telling.iter().all(Option::is_some) {
-            meeting.told = Arc::new(meeting.telling.iter_mut().filter_map(Option::take).collect());
+            meeting.told = Arc::new(
+                meeting
+                    .telling
+                    .iter_mut()
+                    .filter_map(Option::take)
+                    .collect(),
+            );
             meeting.calls += 1;
             self.table.changed.notify_all();
         }
         while meeting.calls == own {
             if meeting.left {
-                return Err(PluginError::failed(format!("`{name}` waits for a rank that does not call it")));
+                return Err(PluginError::failed(format!(
+                    "`{name}` waits for a rank that does not call it"
+                )));
             }
-            meeting = self.table.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
+            meeting = self
+                .table
+                .changed
+                .wait(meeting)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         let told = Arc::clone(&meeting.told);
         match told.iter().position(|(other, _)| *other != name) {
             None => Ok(told),
-            Some(rank) => {
-                Err(PluginError::failed(format!("rank {rank} calls `{}` where others call `{name}`", told[rank].0)))
-            }
+            Some(rank) => Err(PluginError::failed(format!(
+                "rank {rank} calls `{}` where others call `{name}`",
+                told[rank].0
+            ))),
         }
     }
 }
@@ -111,20 +134,37 @@ impl Ranks for ThreadRank<'_> {
     }
 
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
-        let told = self.tell("all_reduce_sum", values.iter().map(|value| value.to_bits()).collect())?;
-        if let Some(rank) = told.iter().position(|(_, other)| other.len() != values.len()) {
+        let told = self.tell(
+            "all_reduce_sum",
+            values.iter().map(|value| value.to_bits()).collect(),
+        )?;
+        if let Some(rank) = told
+            .iter()
+            .position(|(_, other)| other.len() != values.len())
+        {
             let (theirs, ours) = (told[rank].1.len(), values.len());
-            return Err(PluginError::failed(format!("rank {rank} sums {theirs} numbers where others sum {ours}")));
+            return Err(PluginError::failed(format!(
+                "rank {rank} sums {theirs} numbers where others sum {ours}"
+            )));
         }
         for (at, value) in values.iter_mut().enumerate() {
-            *value = told.iter().map(|(_, values)| f64::from_bits(values[at])).sum();
+            *value = told
+                .iter()
+                .map(|(_, values)| f64::from_bits(values[at]))
+                .sum();
         }
         Ok(())
     }
 
     fn all_gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, PluginError> {
-        let told = self.tell("all_gather", values.iter().map(|&value| value as u64).collect())?;
-        Ok(told.iter().map(|(_, values)| values.iter().map(|&value| value as i64).collect()).collect())
+        let told = self.tell(
+            "all_gather",
+            values.iter().map(|&value| value as u64).collect(),
+        )?;
+        Ok(told
+            .iter()
+            .map(|(_, values)| values.iter().map(|&value| value as i64).collect())
+            .collect())
     }
 }
 
@@ -138,7 +178,9 @@ impl Fixture {
         token_mask: &[u8],
         taken: bool,
     ) -> Result<Records, PluginError> {
-        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), token_mask, taken))
+        self.on(seat, |sink| {
+            component.step_end(sink, &self.batch_with(&self.context()), token_mask, taken)
+        })
     }
 
     /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
@@ -149,7 +191,9 @@ impl Fixture {
         weights: &[f32],
         taken: bool,
     ) -> Result<Records, PluginError> {
-        self.on(seat, |sink| component.step_end(sink, &self.batch_with(&self.context()), weights, taken))
+        self.on(seat, |sink| {
+            component.step_end(sink, &self.batch_with(&self.context()), weights, taken)
+        })
     }
 
     /// Runs `call` with a sink on one of several ranks, and returns the reports.
@@ -158,7 +202,10 @@ impl Fixture {
         seat: &ThreadRank<'_>,
         call: impl FnOnce(&mut dyn Sink) -> Result<(), PluginError>,
     ) -> Result<Records, PluginError> {
-        let mut sink = OnRank { records: Records::default(), seat };
+        let mut sink = OnRank {
+            records: Records::default(),
+            seat,
+        };
         call(&mut sink)?;
         Ok(sink.records)
     }
@@ -198,14 +245,19 @@ mod tests {
             let mut sum = [0.5];
             ranks.all_reduce_sum(&mut sum)?;
             assert_eq!(ranks.agree(Ok(sum))?, [0.5]);
-            assert_eq!(ranks.agree::<()>(Err("no".into())).unwrap_err().to_string(), "no");
+            assert_eq!(
+                ranks.agree::<()>(Err("no".into())).unwrap_err().to_string(),
+                "no"
+            );
             Ok(())
         }
     }
 
     #[test]
     fn a_host_that_says_nothing_is_one_rank() {
-        Fixture::new(2, 3).mask(&mut testing::mask::<Asks>("").unwrap()).unwrap();
+        Fixture::new(2, 3)
+            .mask(&mut testing::mask::<Asks>("").unwrap())
+            .unwrap();
     }
 
     #[test]
@@ -214,8 +266,20 @@ mod tests {
             0 => seat.all_gather(&[]).unwrap_err().to_string(),
             _ => seat.all_reduce_sum(&mut [1.0]).unwrap_err().to_string(),
         });
-        assert_eq!(told[0], "rank 1 calls `all_reduce_sum` where others call `all_gather`");
-        let told = on_ranks(2, |seat| if seat.rank() == 0 { seat.all_gather(&[]).err() } else { None });
-        assert_eq!(told[0].as_ref().unwrap().to_string(), "`all_gather` waits for a rank that does not call it");
+        assert_eq!(
+            told[0],
+            "rank 1 calls `all_reduce_sum` where others call `all_gather`"
+        );
+        let told = on_ranks(2, |seat| {
+            if seat.rank() == 0 {
+                seat.all_gather(&[]).err()
+            } else {
+                None
+            }
+        });
+        assert_eq!(
+            told[0].as_ref().unwrap().to_string(),
+            "`all_gather` waits for a rank that does not call it"
+        );
     }
 }

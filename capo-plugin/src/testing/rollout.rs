@@ -80,17 +80,39 @@ impl RolloutFixture {
     /// Completions with these texts for the prompt `2+2=`; each byte of text is a token.
     pub fn new(texts: &[&str]) -> Self {
         let (prompt, answer, columns) = ("2+2=".to_owned(), "4".to_owned(), "{}".to_owned());
-        let row = Row { prompt, solution: answer.clone(), answer, columns };
-        Self::of(texts.len(), texts.iter().map(|text| (&row, (*text).to_owned(), false)))
+        let row = Row {
+            prompt,
+            solution: answer.clone(),
+            answer,
+            columns,
+        };
+        Self::of(
+            texts.len(),
+            texts.iter().map(|text| (&row, (*text).to_owned(), false)),
+        )
     }
 
     /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the length limit cut it off.
-    pub(super) fn of<'r>(group_size: usize, completions: impl Iterator<Item = (&'r Row, String, bool)>) -> Self {
+    pub(super) fn of<'r>(
+        group_size: usize,
+        completions: impl Iterator<Item = (&'r Row, String, bool)>,
+    ) -> Self {
         let row = |(row, text, truncated): (&Row, String, bool)| {
             let ids = tokens(&text);
-            OwnedCompletion { row: row.clone(), text, ids, truncated, seed: None }
+            OwnedCompletion {
+                row: row.clone(),
+                text,
+                ids,
+                truncated,
+                seed: None,
+            }
         };
-        Self { purpose: Purpose::TRAINING, step: 0, group_size, rows: completions.map(row).collect() }
+        Self {
+            purpose: Purpose::TRAINING,
+            step: 0,
+            group_size,
+            rows: completions.map(row).collect(),
+        }
     }
 
     /// Splits the completions into groups of `size`.
@@ -100,7 +122,10 @@ impl RolloutFixture {
     /// When `size` does not divide B.
     #[must_use]
     pub fn groups_of(mut self, size: usize) -> Self {
-        assert!(size > 0 && self.rows.len().is_multiple_of(size), "the group size divides B");
+        assert!(
+            size > 0 && self.rows.len().is_multiple_of(size),
+            "the group size divides B"
+        );
         self.group_size = size;
         self
     }
@@ -108,7 +133,9 @@ impl RolloutFixture {
     /// Sets the completions' texts, `[B]`; each byte of text is a token.
     #[must_use]
     pub fn texts(self, texts: &[&str]) -> Self {
-        self.each(texts, |row, text| (row.text, row.ids) = ((*text).into(), tokens(text)))
+        self.each(texts, |row, text| {
+            (row.text, row.ids) = ((*text).into(), tokens(text))
+        })
     }
 
     /// Sets the prompts, `[B]`.
@@ -161,14 +188,22 @@ impl RolloutFixture {
         let mut rows = Vec::with_capacity(self.rows.len());
         for &group in order {
             let seed = Some(seeds[group * self.group_size]);
-            rows.extend(groups[group].iter().map(|row| OwnedCompletion { seed, ..row.clone() }));
+            rows.extend(groups[group].iter().map(|row| OwnedCompletion {
+                seed,
+                ..row.clone()
+            }));
         }
-        Self { rows, ..self.clone() }
+        Self {
+            rows,
+            ..self.clone()
+        }
     }
 
     /// `[B]`: seed of each completion's episode, the same for all of a group.
     pub(super) fn seeds(&self) -> Vec<u64> {
-        let seed = |(place, row): (usize, &OwnedCompletion)| row.seed.unwrap_or((place / self.group_size) as u64);
+        let seed = |(place, row): (usize, &OwnedCompletion)| {
+            row.seed.unwrap_or((place / self.group_size) as u64)
+        };
         self.rows.iter().enumerate().map(seed).collect()
     }
 

@@ -6,11 +6,22 @@ use crate::{CompletionContext, ContextData, PromptContext, Purpose};
 /// Named batches of every kind that a trainer makes, in the order of their steps: completions of different lengths,
 /// tokens sampled by an older policy, a single token, a completion without tokens, and unusual values.
 pub fn batches() -> Vec<(&'static str, Fixture)> {
-    let ragged = Fixture::new(4, 5).groups_of(2).lengths(&[5, 3, 1, 4]).rewards(&[1.0, 0.0, 0.5, 0.25]);
-    let older = [-0.6, -1.4, -0.2, -2.9, -0.1, -1.1, -0.7, -2.2, -0.4, -1.8, -0.9, -0.3];
-    let stale = Fixture::new(3, 4).old_logps(&older).rewards(&[0.0, 1.0, 1.0]);
-    let far = Fixture::new(2, 3).rewards(&[1e6, -1e6]).advantages(&[1e3, -1e3, 1e-6, -1e3, 1e3, 0.0]);
-    let far = far.logps(&[-1e-6, -40.0, -1.0, -40.0, -1e-6, -1.0]).old_logps(&[-40.0, -1e-6, -1.0, -40.0, -1e-6, -1.0]);
+    let ragged = Fixture::new(4, 5)
+        .groups_of(2)
+        .lengths(&[5, 3, 1, 4])
+        .rewards(&[1.0, 0.0, 0.5, 0.25]);
+    let older = [
+        -0.6, -1.4, -0.2, -2.9, -0.1, -1.1, -0.7, -2.2, -0.4, -1.8, -0.9, -0.3,
+    ];
+    let stale = Fixture::new(3, 4)
+        .old_logps(&older)
+        .rewards(&[0.0, 1.0, 1.0]);
+    let far = Fixture::new(2, 3)
+        .rewards(&[1e6, -1e6])
+        .advantages(&[1e3, -1e3, 1e-6, -1e3, 1e3, 0.0]);
+    let far = far
+        .logps(&[-1e-6, -40.0, -1.0, -40.0, -1e-6, -1.0])
+        .old_logps(&[-40.0, -1e-6, -1.0, -40.0, -1e-6, -1.0]);
     let named = [
         ("ragged", ragged.truncated(&[1, 0, 0, 0])),
         ("stale", stale),
@@ -18,14 +29,21 @@ pub fn batches() -> Vec<(&'static str, Fixture)> {
         ("without tokens", Fixture::new(3, 3).lengths(&[3, 0, 2])),
         ("far", far),
     ];
-    (0..).zip(named).map(|(step, (name, fixture))| (name, fixture.step(step))).collect()
+    (0..)
+        .zip(named)
+        .map(|(step, (name, fixture))| (name, fixture.step(step)))
+        .collect()
 }
 
 /// Named rollouts of every kind that a trainer makes, in the order of their steps: a group, several prompts with
 /// columns, one completion, odd texts, and held-out prompts.
 pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
-    let group = RolloutFixture::new(&["1+3=4", "4", "5", "2+"]).truncated(&[false, false, false, true]);
-    let rows = [r#"{"answer": 4, "level": "easy"}"#, r#"{"answer": "12", "level": "hard"}"#];
+    let group =
+        RolloutFixture::new(&["1+3=4", "4", "5", "2+"]).truncated(&[false, false, false, true]);
+    let rows = [
+        r#"{"answer": 4, "level": "easy"}"#,
+        r#"{"answer": "12", "level": "hard"}"#,
+    ];
     let prompts = RolloutFixture::new(&["4", "4.0", "12", "-12"])
         .groups_of(2)
         .prompts(&["2+2=", "2+2=", "5+7=", "5+7="])
@@ -38,9 +56,17 @@ pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
         ("prompts", prompts),
         ("one completion", RolloutFixture::new(&["4"])),
         ("odd texts", odd),
-        ("held out", RolloutFixture::new(&["4", "5"]).groups_of(1).purpose(Purpose::EVALUATION)),
+        (
+            "held out",
+            RolloutFixture::new(&["4", "5"])
+                .groups_of(1)
+                .purpose(Purpose::EVALUATION),
+        ),
     ];
-    (0..).zip(named).map(|(step, (name, fixture))| (name, fixture.step(step))).collect()
+    (0..)
+        .zip(named)
+        .map(|(step, (name, fixture))| (name, fixture.step(step)))
+        .collect()
 }
 
 /// A context of four completions of three tokens for two prompts, with an empty text, a two-byte character and a prompt without a
@@ -49,7 +75,11 @@ pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
 pub fn odd_context() -> ContextData {
     let prompt = |ids, number, line| PromptContext { ids, number, line };
     let prompts = [prompt(&[1, 2][..], 7, Some(3)), prompt(&[4][..], 8, None)];
-    let completion = |text, spans, sampler_logps| CompletionContext { text, spans, sampler_logps };
+    let completion = |text, spans, sampler_logps| CompletionContext {
+        text,
+        spans,
+        sampler_logps,
+    };
     let completions = [
         completion("ab", &[[0, 1], [1, 2]][..], &[-0.5, -1.0][..]),
         completion("", &[], &[]),
@@ -59,7 +89,9 @@ pub fn odd_context() -> ContextData {
     let mut data = ContextData::new(3, prompts.into_iter(), completions.into_iter());
     data.add_reward("exact_match", &[1.0, 0.0, 0.5, 0.0]);
     data.add_reward("length", &[0.1, 0.2, 0.3, 0.4]);
-    let logps = (0..24).map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY }).collect();
+    let logps = (0..24)
+        .map(|i| if i % 2 == 0 { -0.25 } else { f32::NEG_INFINITY })
+        .collect();
     data.set_top_k(2, (0..24).map(|i| i % 16).collect(), logps);
     data
 }

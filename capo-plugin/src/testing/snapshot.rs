@@ -44,7 +44,10 @@ pub struct Snapshot {
 
 impl Default for Snapshot {
     fn default() -> Self {
-        Self { digits: 4, only: None }
+        Self {
+            digits: 4,
+            only: None,
+        }
     }
 }
 
@@ -52,18 +55,27 @@ impl Snapshot {
     /// Sets the number of significant digits, at least one. Use few where the last digits depend on the order of sums.
     #[must_use]
     pub fn digits(self, digits: usize) -> Self {
-        Self { digits: digits.max(1), ..self }
+        Self {
+            digits: digits.max(1),
+            ..self
+        }
     }
 
     /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`, `token_mask`, `weight`, or a recorded name.
     #[must_use]
     pub fn only(self, names: &[&str]) -> Self {
-        Self { only: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..self }
+        Self {
+            only: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            ..self
+        }
     }
 
     /// Renders `component`. Every step is taken.
     pub fn of(&self, component: &mut impl Observed) -> String {
-        let mut sheet = Sheet { settings: self, text: String::new() };
+        let mut sheet = Sheet {
+            settings: self,
+            text: String::new(),
+        };
         for (name, input) in inputs(component.point()) {
             sheet.line(0, &format!("{name}: {}", input.shape().replace(" =", "")));
             let width = match &input {
@@ -81,10 +93,14 @@ impl Snapshot {
 
 fn inputs(point: Point) -> Vec<(&'static str, Input)> {
     match point {
-        point if point.sees_text() => {
-            rollouts().into_iter().map(|(name, rollout)| (name, Input::Rollout(rollout))).collect()
-        }
-        _ => batches().into_iter().map(|(name, batch)| (name, Input::Batch(Box::new(batch)))).collect(),
+        point if point.sees_text() => rollouts()
+            .into_iter()
+            .map(|(name, rollout)| (name, Input::Rollout(rollout)))
+            .collect(),
+        _ => batches()
+            .into_iter()
+            .map(|(name, batch)| (name, Input::Batch(Box::new(batch))))
+            .collect(),
     }
 }
 
@@ -100,16 +116,33 @@ impl Sheet<'_> {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.settings.only.as_ref().is_none_or(|only| only.iter().any(|wanted| wanted == name))
+        self.settings
+            .only
+            .as_ref()
+            .is_none_or(|only| only.iter().any(|wanted| wanted == name))
     }
 
     fn number(&self, value: f64) -> String {
         // The sign of a zero depends on the order of operations.
-        if value == 0.0 { "0".into() } else { format!("{value:.*e}", self.settings.digits - 1) }
+        if value == 0.0 {
+            "0".into()
+        } else {
+            format!("{value:.*e}", self.settings.digits - 1)
+        }
     }
 
     /// Writes the outputs, then the records sorted by name; several numbers under one name keep their order.
-    fn answer(&mut self, Answer { outputs, mut records, mask, said, .. }: Answer, width: usize) {
+    fn answer(
+        &mut self,
+        Answer {
+            outputs,
+            mut records,
+            mask,
+            said,
+            ..
+        }: Answer,
+        width: usize,
+    ) {
         for (name, values) in outputs {
             if name.starts_with("scale of ") {
                 let scale = self.number(values[0]);
@@ -138,7 +171,14 @@ impl Sheet<'_> {
     }
 
     /// Writes one line per completion if the name is wanted; `close` omits the spaces between values.
-    fn rows<T: Copy + Into<f64>>(&mut self, name: &str, values: &[T], mask: &[u8], width: usize, close: bool) {
+    fn rows<T: Copy + Into<f64>>(
+        &mut self,
+        name: &str,
+        values: &[T],
+        mask: &[u8],
+        width: usize,
+        close: bool,
+    ) {
         if !self.wants(name) {
             return;
         }
@@ -164,6 +204,12 @@ fn runs(words: impl Iterator<Item = String>) -> String {
             _ => runs.push((word, 1)),
         }
     }
-    let runs = runs.into_iter().map(|(word, count)| if count == 1 { word } else { format!("{word}*{count}") });
+    let runs = runs.into_iter().map(|(word, count)| {
+        if count == 1 {
+            word
+        } else {
+            format!("{word}*{count}")
+        }
+    });
     runs.collect::<Vec<_>>().join(" ")
 }

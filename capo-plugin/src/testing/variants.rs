@@ -13,7 +13,12 @@ impl Fixture {
     pub fn regrouped(&self, order: &[usize]) -> Self {
         let groups: Vec<_> = self.dims.groups().collect();
         assert_permutation(order, groups.len());
-        self.with_rows(&order.iter().flat_map(|&group| groups[group].clone()).collect::<Vec<_>>())
+        self.with_rows(
+            &order
+                .iter()
+                .flat_map(|&group| groups[group].clone())
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// The batch of completions `rows` alone, as one group: the share of one of several ranks, or a micro-batch.
@@ -38,7 +43,10 @@ impl Fixture {
         reorder(count, rows, &mut other.truncated);
         reorder(count, rows, &mut other.ids);
         reorder(count, rows, &mut other.layer.topk_ids);
-        other.float_arrays().into_iter().for_each(|array| reorder(count, rows, array));
+        other
+            .float_arrays()
+            .into_iter()
+            .for_each(|array| reorder(count, rows, array));
         reorder(count, rows, &mut other.rewards);
         if let Some(array) = &mut other.sampler_logps {
             reorder(count, rows, array);
@@ -57,15 +65,28 @@ impl Fixture {
     #[must_use]
     pub fn padding(mut self, salt: u64) -> Self {
         let (mask, vocab_size) = (self.mask.clone(), self.layer.vocab_size);
-        let results = (self.advantages.clone(), self.losses.clone(), self.slopes.clone());
+        let results = (
+            self.advantages.clone(),
+            self.losses.clone(),
+            self.slopes.clone(),
+        );
         for (number, array) in self.float_arrays().into_iter().enumerate() {
             let width = array.len() / mask.len().max(1);
-            for (i, value) in array.iter_mut().enumerate().filter(|(i, _)| mask[i / width] == 0) {
+            for (i, value) in array
+                .iter_mut()
+                .enumerate()
+                .filter(|(i, _)| mask[i / width] == 0)
+            {
                 *value = -1e3 * wobble(100 + 10 * salt + number as u64, i);
             }
         }
         (self.advantages, self.losses, self.slopes) = results;
-        for (i, id) in self.ids.iter_mut().enumerate().filter(|(i, _)| mask[*i] == 0) {
+        for (i, id) in self
+            .ids
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| mask[*i] == 0)
+        {
             *id = (wobble(200 + salt, i) * vocab_size as f32) as u32;
         }
         self
@@ -93,7 +114,10 @@ impl Fixture {
 /// Reorders an array with `count` rows, one per completion: row `rows[b]` moves to index `b`.
 fn reorder<T: Clone>(count: usize, rows: &[usize], array: &mut Vec<T>) {
     let width = array.len() / count;
-    *array = rows.iter().flat_map(|&row| array[row * width..(row + 1) * width].iter().cloned()).collect();
+    *array = rows
+        .iter()
+        .flat_map(|&row| array[row * width..(row + 1) * width].iter().cloned())
+        .collect();
 }
 
 #[cfg(test)]
@@ -102,24 +126,45 @@ mod tests {
 
     #[test]
     fn groups_move_with_all_that_is_theirs() {
-        let batch = Fixture::new(4, 2).groups_of(2).lengths(&[2, 1, 2, 2]).rewards(&[1.0, 2.0, 3.0, 4.0]);
+        let batch = Fixture::new(4, 2)
+            .groups_of(2)
+            .lengths(&[2, 1, 2, 2])
+            .rewards(&[1.0, 2.0, 3.0, 4.0]);
         let other = batch.regrouped(&[1, 0]);
         assert_eq!(other.rewards, [3.0, 4.0, 1.0, 2.0]);
         assert_eq!(other.mask, [1, 1, 1, 1, 1, 1, 1, 0]);
         assert_eq!(other.layer.hidden.0[..32], batch.layer.hidden.0[32..]);
-        assert_eq!(other.regrouped(&[1, 0]).layer.topk_ids, batch.layer.topk_ids);
+        assert_eq!(
+            other.regrouped(&[1, 0]).layer.topk_ids,
+            batch.layer.topk_ids
+        );
     }
 
     #[test]
     fn a_part_has_what_its_rows_had() {
-        let batch = Fixture::new(4, 2).groups_of(2).lengths(&[2, 1, 2, 2]).rewards(&[1.0, 2.0, 3.0, 4.0]);
+        let batch = Fixture::new(4, 2)
+            .groups_of(2)
+            .lengths(&[2, 1, 2, 2])
+            .rewards(&[1.0, 2.0, 3.0, 4.0]);
         let part = batch.part(1..3);
         assert_eq!((part.dims.completions, part.dims.group_size), (2, 2));
-        assert_eq!((part.rewards.as_slice(), part.mask.as_slice()), (&[2.0, 3.0][..], &[1, 0, 1, 1][..]));
+        assert_eq!(
+            (part.rewards.as_slice(), part.mask.as_slice()),
+            (&[2.0, 3.0][..], &[1, 0, 1, 1][..])
+        );
         let layer = part.batch().last_layer.unwrap();
-        assert_eq!((layer.hidden.shape(), layer.logsumexp.shape()), (&[2, 2, 8][..], &[2, 2][..]));
-        assert_eq!(layer.hidden.as_f32().unwrap(), &batch.layer.hidden.0[16..48]);
-        assert_eq!(part.context().lend(0).sampler_logps(), &batch.context().lend(0).sampler_logps()[2..6]);
+        assert_eq!(
+            (layer.hidden.shape(), layer.logsumexp.shape()),
+            (&[2, 2, 8][..], &[2, 2][..])
+        );
+        assert_eq!(
+            layer.hidden.as_f32().unwrap(),
+            &batch.layer.hidden.0[16..48]
+        );
+        assert_eq!(
+            part.context().lend(0).sampler_logps(),
+            &batch.context().lend(0).sampler_logps()[2..6]
+        );
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The batch of one optimizer step.
 
-#![allow(missing_docs, reason = "the fields are described at `Batch`, `LastLayer` and `OptimizerState`")]
+#![allow(
+    missing_docs,
+    reason = "the fields are described at `Batch`, `LastLayer` and `OptimizerState`"
+)]
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RSlice};

@@ -1,7 +1,12 @@
 //! The components of the point `environment`, as objects: [`crate::Environment`] describes the methods.
 
 // `sabi_trait` generates code that these lints refuse.
-#![allow(missing_docs, non_camel_case_types, non_local_definitions, clippy::needless_lifetimes)]
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    non_local_definitions,
+    clippy::needless_lifetimes
+)]
 
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RStr, RString, RVec, Tuple2};
 use abi_stable::{StableAbi, sabi_trait};
@@ -77,7 +82,11 @@ pub struct WireObservation {
 pub trait WireEnvironment: Send {
     fn inputs(&self) -> Inputs;
     fn tools(&mut self) -> RResult<RVec<RString>, WireError>;
-    fn begin(&mut self, host: &mut HostRef<'_>, episodes: &WireEpisodes<'_>) -> RResult<RVec<RString>, WireError>;
+    fn begin(
+        &mut self,
+        host: &mut HostRef<'_>,
+        episodes: &WireEpisodes<'_>,
+    ) -> RResult<RVec<RString>, WireError>;
     fn respond(
         &mut self,
         host: &mut HostRef<'_>,

@@ -1,7 +1,12 @@
 //! A host during a call of a component: what the component may report and ask.
 
 // `sabi_trait` generates code that these lints refuse.
-#![allow(missing_docs, non_camel_case_types, non_local_definitions, clippy::needless_lifetimes)]
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    non_local_definitions,
+    clippy::needless_lifetimes
+)]
 
 use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};

@@ -36,8 +36,14 @@ impl RootModule for PluginRoot_Ref {
 }
 
 /// Builds the root of this image.
-pub(crate) fn leak_root(extension: extern "C" fn(RStr<'_>) -> ROption<Extension<'static>>) -> PluginRoot_Ref {
-    PluginRoot { abi_version: ABI_VERSION, extension }.leak_into_prefix()
+pub(crate) fn leak_root(
+    extension: extern "C" fn(RStr<'_>) -> ROption<Extension<'static>>,
+) -> PluginRoot_Ref {
+    PluginRoot {
+        abi_version: ABI_VERSION,
+        extension,
+    }
+    .leak_into_prefix()
 }
 
 /// Type behind the id of a point whose components are objects of type `W`, such as [`MaskBox`](super::MaskBox).

@@ -16,26 +16,29 @@ mod host;
 mod image;
 mod points;
 
-pub use abi_stable::library::{AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL};
+pub use abi_stable::library::{
+    AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL,
+};
 
 pub use batch::{WireBatch, WireLastLayer, WireOptimizerState};
 pub(crate) use environment::WireEnvironment_TO;
 pub use environment::{
-    EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation, WireToolCall, WireTurn,
+    EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation,
+    WireToolCall, WireTurn,
 };
 pub(crate) use host::WireHost_TO;
 pub use host::{HostRef, WireError, WireHost};
 pub(crate) use image::leak_root;
 pub use image::{
-    ABI_VERSION, ComponentInfo, KeyDoc, KeyRange, PluginRoot, PluginRoot_Ref, PointList, RECIPES, RecipeInfo,
-    RecipeList,
+    ABI_VERSION, ComponentInfo, KeyDoc, KeyRange, PluginRoot, PluginRoot_Ref, PointList, RECIPES,
+    RecipeInfo, RecipeList,
 };
 pub use points::{
-    AdvantageBox, MaskBox, MeasurementsRef, ObjectiveBox, RewardBox, StepControlBox, WeightBox, WireAdvantage,
-    WireCompletion, WireGroup, WireMask, WireMeasurements, WireObjective, WireReward, WireRollout, WireStepControl,
-    WireWeight,
+    AdvantageBox, MaskBox, MeasurementsRef, ObjectiveBox, RewardBox, StepControlBox, WeightBox,
+    WireAdvantage, WireCompletion, WireGroup, WireMask, WireMeasurements, WireObjective,
+    WireReward, WireRollout, WireStepControl, WireWeight,
 };
 pub(crate) use points::{
-    WireAdvantage_TO, WireMask_TO, WireMeasurements_TO, WireObjective_TO, WireReward_TO, WireStepControl_TO,
-    WireWeight_TO,
+    WireAdvantage_TO, WireMask_TO, WireMeasurements_TO, WireObjective_TO, WireReward_TO,
+    WireStepControl_TO, WireWeight_TO,
 };

@@ -3,7 +3,12 @@
 //! `extension` answers what a later minor version of a point asks its components; today's components know the ids of their points' files.
 
 // `sabi_trait` generates code that these lints refuse.
-#![allow(missing_docs, non_camel_case_types, non_local_definitions, clippy::needless_lifetimes)]
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    non_local_definitions,
+    clippy::needless_lifetimes
+)]
 
 use abi_stable::sabi_types::RMut;
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RVec};

@@ -15,25 +15,48 @@ const NO_ID: u64 = u64::MAX;
 /// A token for which the model has no embedding stays unknown. It is an error if a new token gets another id than the file gives it.
 pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Result<()> {
     let decoder = configs.tokenizer["added_tokens_decoder"].as_object();
-    let [map, added] = [&configs.special, &configs.added].map(|other| other.as_object().filter(|_| decoder.is_none()));
-    let special: Vec<&str> = [configs.tokenizer.as_object(), map].into_iter().flatten().flat_map(special).collect();
+    let [map, added] = [&configs.special, &configs.added]
+        .map(|other| other.as_object().filter(|_| decoder.is_none()));
+    let special: Vec<&str> = [configs.tokenizer.as_object(), map]
+        .into_iter()
+        .flatten()
+        .flat_map(special)
+        .collect();
     let by_id = decoder.into_iter().flatten();
-    let by_id = by_id.map(|(id, token)| (id.parse().unwrap_or(NO_ID), text(token).unwrap_or_default(), token));
+    let by_id = by_id.map(|(id, token)| {
+        (
+            id.parse().unwrap_or(NO_ID),
+            text(token).unwrap_or_default(),
+            token,
+        )
+    });
     let by_text = added.into_iter().flatten();
-    let by_text = by_text.map(|(text, id)| (id.as_u64().unwrap_or(NO_ID), text.as_str(), &Value::Null));
+    let by_text =
+        by_text.map(|(text, id)| (id.as_u64().unwrap_or(NO_ID), text.as_str(), &Value::Null));
     let mut tokens: Vec<(u64, &str, &Value)> = by_id.chain(by_text).collect();
     tokens.sort_by_key(|(id, ..)| *id);
     tokens.extend(special.iter().map(|text| (NO_ID, *text, &Value::Null)));
     for (id, text, flags) in tokens {
-        let (known, next) = (tokenizer.token_to_id(text), tokenizer.get_vocab_size(true) as u64);
-        let has_row = known.is_some() || id.min(next) < configs.model["vocab_size"].as_u64().unwrap_or(0);
-        if !has_row || tokenizer.get_added_vocabulary().get_vocab().contains_key(text) {
+        let (known, next) = (
+            tokenizer.token_to_id(text),
+            tokenizer.get_vocab_size(true) as u64,
+        );
+        let has_row =
+            known.is_some() || id.min(next) < configs.model["vocab_size"].as_u64().unwrap_or(0);
+        if !has_row
+            || tokenizer
+                .get_added_vocabulary()
+                .get_vocab()
+                .contains_key(text)
+        {
             continue;
         }
         let is = |key: &str| flags[key].as_bool();
         let is_special = is("special") == Some(true) || special.contains(&text);
-        let token = AddedToken::from(text, is_special).normalized(is("normalized").unwrap_or(!is_special));
-        let [word, left, right] = ["single_word", "lstrip", "rstrip"].map(|key| is(key) == Some(true));
+        let token =
+            AddedToken::from(text, is_special).normalized(is("normalized").unwrap_or(!is_special));
+        let [word, left, right] =
+            ["single_word", "lstrip", "rstrip"].map(|key| is(key) == Some(true));
         contain(|| tokenizer.add_tokens([token.single_word(word).lstrip(left).rstrip(right)]))?
             .map_err(|error| anyhow!("the token `{text}` cannot be added: {error}"))?;
         ensure!(
@@ -46,12 +69,29 @@ pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Resu
 
 /// The special tokens that a file names, in the order in which transformers numbers new ones: `bos_token` and the like, then lists.
 fn special(config: &Map<String, Value>) -> Vec<&str> {
-    const FIRST: [&str; 7] =
-        ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+    const FIRST: [&str; 7] = [
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "sep_token",
+        "pad_token",
+        "cls_token",
+        "mask_token",
+    ];
     let is_list = |key: &str| ["additional_special_tokens", "extra_special_tokens"].contains(&key);
-    let mut named: Vec<(&String, &Value)> =
-        config.iter().filter(|(key, _)| key.ends_with("_token") || is_list(key)).collect();
-    named.sort_by_key(|(key, _)| (is_list(key), FIRST.iter().position(|name| name == key).unwrap_or(FIRST.len())));
+    let mut named: Vec<(&String, &Value)> = config
+        .iter()
+        .filter(|(key, _)| key.ends_with("_token") || is_list(key))
+        .collect();
+    named.sort_by_key(|(key, _)| {
+        (
+            is_list(key),
+            FIRST
+                .iter()
+                .position(|name| name == key)
+                .unwrap_or(FIRST.len()),
+        )
+    });
     fn texts(value: &Value) -> Vec<&str> {
         match (text(value), value) {
             (None, Value::Array(list)) => list.iter().filter_map(text).collect(),
@@ -59,7 +99,10 @@ fn special(config: &Map<String, Value>) -> Vec<&str> {
             (text, _) => Vec::from_iter(text),
         }
     }
-    named.into_iter().flat_map(|(_, value)| texts(value)).collect()
+    named
+        .into_iter()
+        .flat_map(|(_, value)| texts(value))
+        .collect()
 }
 
 #[cfg(test)]
@@ -76,9 +119,16 @@ mod tests {
         };
         for case in read("tokens-golden/golden.json").as_array().unwrap() {
             let mut json = read("chat-golden/tokenizer.json");
-            json["post_processor"] = case.get("processor").unwrap_or(&json["post_processor"]).clone();
-            let [tokenizer, added, special] = ["tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"]
-                .map(|name| case[name].clone());
+            json["post_processor"] = case
+                .get("processor")
+                .unwrap_or(&json["post_processor"])
+                .clone();
+            let [tokenizer, added, special] = [
+                "tokenizer_config.json",
+                "added_tokens.json",
+                "special_tokens_map.json",
+            ]
+            .map(|name| case[name].clone());
             let configs = TokenizerConfigs {
                 tokenizer,
                 added,
@@ -91,8 +141,12 @@ mod tests {
             for text in case["texts"].as_array().unwrap() {
                 let written = text["text"].as_str().unwrap();
                 let ids = plain.encode(written).unwrap();
-                let (decoded, prompt) = (plain.decode(&ids).unwrap(), begun.encode_prompt(written).unwrap());
-                let ours = json!({"text": written, "ids": ids, "decoded": decoded, "prompt": prompt});
+                let (decoded, prompt) = (
+                    plain.decode(&ids).unwrap(),
+                    begun.encode_prompt(written).unwrap(),
+                );
+                let ours =
+                    json!({"text": written, "ids": ids, "decoded": decoded, "prompt": prompt});
                 assert_eq!(ours, *text, "{}", case["name"]);
             }
         }
@@ -101,8 +155,14 @@ mod tests {
     #[test]
     fn an_id_that_is_not_the_next_one_is_refused() {
         let (added, model) = (json!({"<tool>": 20}), json!({"vocab_size": 30}));
-        let configs = TokenizerConfigs { added, model, ..TokenizerConfigs::default() };
-        let error = Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &configs).unwrap_err().to_string();
+        let configs = TokenizerConfigs {
+            added,
+            model,
+            ..TokenizerConfigs::default()
+        };
+        let error = Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &configs)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.starts_with(
                 "the token `<tool>` has the id 20 in a file beside `tokenizer.json`, whose next free id is 15"

@@ -54,7 +54,10 @@ impl Arithmetic {
 
     /// The task of this name, with its training order drawn from `seed`.
     pub fn named(name: &str, seed: u64) -> Option<Self> {
-        Some(Arithmetic { seed, name: Self::NAMES.into_iter().find(|known| *known == name)? })
+        Some(Arithmetic {
+            seed,
+            name: Self::NAMES.into_iter().find(|known| *known == name)?,
+        })
     }
 
     /// Name of this task.
@@ -65,7 +68,11 @@ impl Arithmetic {
     /// Refuses demands that its first prompts do not meet. All other prompts have the same characters and length.
     pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
         let target = demands.purpose == Purpose::Teaching;
-        (0..SAMPLES).try_for_each(|cursor| self.train(cursor).in_chat(demands.chat)?.check(demands, target))
+        (0..SAMPLES).try_for_each(|cursor| {
+            self.train(cursor)
+                .in_chat(demands.chat)?
+                .check(demands, target)
+        })
     }
 
     /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
@@ -85,8 +92,14 @@ impl Arithmetic {
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         let mut rng = rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]);
         let order = rng::permutation(&mut rng, (OPERANDS * OPERANDS) as usize);
-        let pairs = order.into_iter().map(|index| pair(index as u64)).filter(|(a, b)| is_held_out(*a, *b));
-        let held_out: Vec<Example> = pairs.take(count).map(|(a, b)| self.example(a, b, None)).collect();
+        let pairs = order
+            .into_iter()
+            .map(|index| pair(index as u64))
+            .filter(|(a, b)| is_held_out(*a, *b));
+        let held_out: Vec<Example> = pairs
+            .take(count)
+            .map(|(a, b)| self.example(a, b, None))
+            .collect();
         ensure_available(&format!("dataset `{}`", self.name), held_out.len(), count)?;
         Ok(held_out)
     }
@@ -114,7 +127,14 @@ fn is_held_out(a: u64, b: u64) -> bool {
 fn example(prompt: String, answer: u64, solution: String) -> Example {
     let answer = answer.to_string();
     let columns = json!({ "answer": answer, "solution": solution }).to_string();
-    Example { prompt, answer, solution: Some(solution), reply: None, columns, row: None }
+    Example {
+        prompt,
+        answer,
+        solution: Some(solution),
+        reply: None,
+        columns,
+        row: None,
+    }
 }
 
 /// A product by the calculator, or a guess.
@@ -128,7 +148,11 @@ fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
         let digit = |digit: char| match &mut slips {
             Some(rng) => {
                 let slip = char::from(b'0' + rng::below(rng, 10) as u8);
-                if rng::below(rng, MISCOPIED) == 0 { slip } else { digit }
+                if rng::below(rng, MISCOPIED) == 0 {
+                    slip
+                } else {
+                    digit
+                }
             }
             None => digit,
         };
@@ -145,8 +169,16 @@ fn worked(a: u64, b: u64, mut forgets: impl FnMut() -> bool) -> String {
     let sums = [1, 10, 100].map(|place| {
         let sum = a / place % 10 + b / place % 10 + carry;
         // The last carry is no separate step: it is written with the last sum.
-        answer += if place == 100 { sum * place } else { sum % 10 * place };
-        carry = if sum >= 10 && !(place < 100 && forgets()) { 1 } else { 0 };
+        answer += if place == 100 {
+            sum * place
+        } else {
+            sum % 10 * place
+        };
+        carry = if sum >= 10 && !(place < 100 && forgets()) {
+            1
+        } else {
+            0
+        };
         sum.to_string()
     });
     format!("{}={answer}", sums.join(" "))
@@ -168,16 +200,35 @@ mod tests {
         assert_eq!(worked(100, 100, || false), "0 0 2=200");
         assert_eq!(worked(999, 999, || false), "18 19 19=1998");
         assert_eq!(worked(448, 972, || true), "10 11 13=1310");
-        let example = Arithmetic::named(Arithmetic::NAME, 0).unwrap().example(448, 972, None);
-        assert_eq!((example.prompt.as_str(), example.answer.as_str()), ("448+972=", "1420"));
+        let example = Arithmetic::named(Arithmetic::NAME, 0)
+            .unwrap()
+            .example(448, 972, None);
+        assert_eq!(
+            (example.prompt.as_str(), example.answer.as_str()),
+            ("448+972=", "1420")
+        );
         assert_eq!(example.target(), "10 12 14=1420");
         let products = Arithmetic::named(Arithmetic::PRODUCTS, 0).unwrap();
         let example_of_product = products.example(448, 972, None);
-        assert_eq!((example_of_product.prompt.as_str(), example_of_product.answer.as_str()), ("448 972=", "435456"));
+        assert_eq!(
+            (
+                example_of_product.prompt.as_str(),
+                example_of_product.answer.as_str()
+            ),
+            ("448 972=", "435456")
+        );
         assert_eq!(example_of_product.target(), "448 972=<eos>435456=435456");
-        let calls = (0..1_000).filter(|cursor| products.train(*cursor).target().contains("<eos>")).count();
-        assert!((180..320).contains(&calls), "{calls} of 1000 solutions call");
-        assert_eq!(example.columns, r#"{"answer":"1420","solution":"10 12 14=1420"}"#);
+        let calls = (0..1_000)
+            .filter(|cursor| products.train(*cursor).target().contains("<eos>"))
+            .count();
+        assert!(
+            (180..320).contains(&calls),
+            "{calls} of 1000 solutions call"
+        );
+        assert_eq!(
+            example.columns,
+            r#"{"answer":"1420","solution":"10 12 14=1420"}"#
+        );
     }
 
     #[test]
@@ -189,21 +240,31 @@ mod tests {
 
     #[test]
     fn slips_change_solutions_and_nothing_else() {
-        let (right, slipping) = (task(3), Arithmetic::named(Arithmetic::NAME_WITH_SLIPS, 3).unwrap());
+        let (right, slipping) = (
+            task(3),
+            Arithmetic::named(Arithmetic::NAME_WITH_SLIPS, 3).unwrap(),
+        );
         let mut wrong = 0;
         for cursor in 0..1_000 {
             let (right, slip) = (right.train(cursor), slipping.train(cursor));
             assert_eq!((&right.prompt, &right.answer), (&slip.prompt, &slip.answer));
             wrong += usize::from(right.solution != slip.solution);
         }
-        assert!((350..500).contains(&wrong), "{wrong} of 1000 solutions slip");
+        assert!(
+            (350..500).contains(&wrong),
+            "{wrong} of 1000 solutions slip"
+        );
         assert_eq!(right.held_out(3).unwrap(), slipping.held_out(3).unwrap());
     }
 
     #[test]
     fn train_and_held_out_never_meet() {
-        let held_out: BTreeSet<String> =
-            task(0).held_out(5_000).unwrap().into_iter().map(|example| example.prompt).collect();
+        let held_out: BTreeSet<String> = task(0)
+            .held_out(5_000)
+            .unwrap()
+            .into_iter()
+            .map(|example| example.prompt)
+            .collect();
         assert_eq!(held_out.len(), 5_000, "a held-out prompt came twice");
         for seed in [0, 1] {
             let task = task(seed);
@@ -211,7 +272,10 @@ mod tests {
                 let prompt = task.train(cursor).prompt;
                 let (a, b) = prompt.trim_end_matches('=').split_once('+').unwrap();
                 assert!(!held_out.contains(&prompt), "{prompt}");
-                assert!(!held_out.contains(&format!("{b}+{a}=")), "the mirror image of {prompt}");
+                assert!(
+                    !held_out.contains(&format!("{b}+{a}=")),
+                    "the mirror image of {prompt}"
+                );
             }
         }
     }
@@ -220,10 +284,16 @@ mod tests {
     fn train_order_depends_on_the_seed_and_the_cursor_alone() {
         let (first, other) = (task(1), task(2));
         let forward: Vec<Example> = (0..50).map(|cursor| first.train(cursor)).collect();
-        let mut backward: Vec<Example> = (0..50).rev().map(|cursor| task(1).train(cursor)).collect();
+        let mut backward: Vec<Example> =
+            (0..50).rev().map(|cursor| task(1).train(cursor)).collect();
         backward.reverse();
         assert_eq!(forward, backward);
-        assert_ne!(forward, (0..50).map(|cursor| other.train(cursor)).collect::<Vec<_>>());
+        assert_ne!(
+            forward,
+            (0..50)
+                .map(|cursor| other.train(cursor))
+                .collect::<Vec<_>>()
+        );
         assert!(forward.windows(2).all(|pair| pair[0] != pair[1]));
     }
 

@@ -19,7 +19,11 @@ pub struct Columns {
 impl Default for Columns {
     /// The names `prompt`, `answer` and `solution`, as in TRL's datasets.
     fn default() -> Self {
-        Columns { prompt: "prompt".into(), answer: "answer".into(), solution: "solution".into() }
+        Columns {
+            prompt: "prompt".into(),
+            answer: "answer".into(),
+            solution: "solution".into(),
+        }
     }
 }
 
@@ -37,7 +41,10 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => shown(number),
-        Some(other) => bail!("column `{column}` is {}, expected text (write it as one string)", kind(other)),
+        Some(other) => bail!(
+            "column `{column}` is {}, expected text (write it as one string)",
+            kind(other)
+        ),
     };
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
@@ -52,7 +59,10 @@ pub(super) fn blank(row: &Map<String, Value>, column: &str) -> Option<Error> {
 
 /// A number as text. Floats are as Python writes them: in the `2.5e-6` of Rust, `e` could be Euler's number.
 pub(super) fn shown(number: &Number) -> String {
-    number.as_f64().filter(|_| number.is_f64()).map_or_else(|| number.to_string(), python_float)
+    number
+        .as_f64()
+        .filter(|_| number.is_f64())
+        .map_or_else(|| number.to_string(), python_float)
 }
 
 /// Kind of a value, in words.

@@ -9,16 +9,22 @@ impl Tokenizer {
     /// TRL's `SFTTrainer` gets them by encoding both texts together. Errors are those of [`Self::encode`].
     pub fn encode_after(&self, text: &str) -> Result<Vec<u32>> {
         let alone = self.encode(text)?;
-        let behind = if self.puts_space { self.behind(text)? } else { None };
+        let behind = if self.puts_space {
+            self.behind(text)?
+        } else {
+            None
+        };
         Ok(behind.filter(|ids| !ids.is_empty()).unwrap_or(alone))
     }
 
     /// True if a text has other ids behind a line break than alone.
     pub(super) fn begins_texts_anew(&self) -> bool {
-        ["a", "1"].into_iter().any(|text| match (self.behind(text), self.ids(text)) {
-            (Ok(Some(behind)), Ok(alone)) => behind != alone,
-            _ => false,
-        })
+        ["a", "1"]
+            .into_iter()
+            .any(|text| match (self.behind(text), self.ids(text)) {
+                (Ok(Some(behind)), Ok(alone)) => behind != alone,
+                _ => false,
+            })
     }
 
     /// Token ids of a text behind a line break; `None` if a token spans both.

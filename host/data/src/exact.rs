@@ -43,16 +43,28 @@ impl Json {
     }
 
     pub fn text(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
+        if let Self::Text(text) = self {
+            Some(text)
+        } else {
+            None
+        }
     }
 
     /// The values of a list; none of anything else.
     pub fn list(&self) -> &[Self] {
-        if let Self::List(values) = self { values } else { &[] }
+        if let Self::List(values) = self {
+            values
+        } else {
+            &[]
+        }
     }
 
     pub fn object(&self) -> Option<&IndexMap<String, Self>> {
-        if let Self::Object(values) = self { Some(values) } else { None }
+        if let Self::Object(values) = self {
+            Some(values)
+        } else {
+            None
+        }
     }
 
     /// True if the value has a type of JSON Schema. One that is not known fits everything.
@@ -72,13 +84,18 @@ impl Json {
     /// True if both are the same value: `2` is `2.0`, and the order of keys does not count.
     pub fn is(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Number(one), Self::Number(two)) if is_integer(one) && is_integer(two) => one == two,
+            (Self::Number(one), Self::Number(two)) if is_integer(one) && is_integer(two) => {
+                one == two
+            }
             (Self::Number(one), Self::Number(two)) => one.parse::<f64>() == two.parse::<f64>(),
             (Self::List(one), Self::List(two)) => {
                 one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.is(two))
             }
             (Self::Object(one), Self::Object(two)) => {
-                one.len() == two.len() && one.iter().all(|(key, one)| two.get(key).is_some_and(|two| one.is(two)))
+                one.len() == two.len()
+                    && one
+                        .iter()
+                        .all(|(key, one)| two.get(key).is_some_and(|two| one.is(two)))
             }
             _ => self == other,
         }
@@ -99,19 +116,27 @@ impl Json {
 
 /// True for an integer that is written without a fraction and an exponent.
 pub(crate) fn is_integer(number: &str) -> bool {
-    number.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit())
+    number
+        .trim_start_matches('-')
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
 }
 
 /// True for a number without a fraction, however it is written.
 fn is_whole(number: &str) -> bool {
-    is_integer(number) || number.parse().is_ok_and(|number: f64| number.fract() == 0.0)
+    is_integer(number)
+        || number
+            .parse()
+            .is_ok_and(|number: f64| number.fract() == 0.0)
 }
 
 /// The value that `raw` writes, which serde_json has found to be JSON. A list or an object reads each of its values anew, so that numbers keep
 /// their digits.
 fn build(raw: &str, level: usize) -> Result<Json> {
     if level > MOST_LEVELS {
-        return Err(Error::custom(format!("lists and objects are nested more than {MOST_LEVELS} levels deep")));
+        return Err(Error::custom(format!(
+            "lists and objects are nested more than {MOST_LEVELS} levels deep"
+        )));
     }
     let inner = |raw: &RawValue| build(raw.get(), level + 1);
     Ok(match raw.as_bytes() {
@@ -168,7 +193,9 @@ impl From<&str> for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        RawValue::from_string(self.to_string()).map_err(ser::Error::custom)?.serialize(serializer)
+        RawValue::from_string(self.to_string())
+            .map_err(ser::Error::custom)?
+            .serialize(serializer)
     }
 }
 
@@ -189,15 +216,24 @@ mod tests {
         let text = r#"{"z":[123456789012345678901234567890,-0.10,1e400,1E5],"a":{"é\n\"":null,"b":[true,false,{}]}}"#;
         assert_eq!(Json::parse(text).unwrap().to_string(), text);
         let transported: Json =
-            serde_json::from_str(&serde_json::to_string(&Json::parse(text).unwrap()).unwrap()).unwrap();
+            serde_json::from_str(&serde_json::to_string(&Json::parse(text).unwrap()).unwrap())
+                .unwrap();
         assert_eq!(transported.to_string(), text);
-        assert_eq!(Json::parse(r#" {"a": 1, "b" : 2, "a": 3}"#).unwrap().to_string(), r#"{"a":3,"b":2}"#);
+        assert_eq!(
+            Json::parse(r#" {"a": 1, "b" : 2, "a": 3}"#)
+                .unwrap()
+                .to_string(),
+            r#"{"a":3,"b":2}"#
+        );
     }
 
     #[test]
     fn the_first_value_ends_where_its_json_ends() {
         let (value, rest) = Json::first("\n {\"a\": \"}</x>\"} </x>").unwrap();
-        assert_eq!((value.to_string().as_str(), rest), (r#"{"a":"}</x>"}"#, " </x>"));
+        assert_eq!(
+            (value.to_string().as_str(), rest),
+            (r#"{"a":"}</x>"}"#, " </x>")
+        );
         for text in ["", "{", "{\"a\": 1", "{'a': 1}", "\"\n\"", "[1 2]", "01x"] {
             assert!(Json::parse(text).is_err(), "{text}");
         }
@@ -208,14 +244,23 @@ mod tests {
         let nested = |levels: usize| Json::parse(&("[".repeat(levels) + &"]".repeat(levels)));
         assert_eq!(nested(100).unwrap().to_string().len(), 200);
         let error = nested(100_000).unwrap_err().to_string();
-        assert_eq!(error, "lists and objects are nested more than 120 levels deep");
+        assert_eq!(
+            error,
+            "lists and objects are nested more than 120 levels deep"
+        );
     }
 
     #[test]
     fn numbers_are_compared_by_their_values() {
         let is = |one: &str, two: &str| Json::parse(one).unwrap().is(&Json::parse(two).unwrap());
-        assert!(is("2", "2.0") && is("[1e3]", "[1000]") && is(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1.0}"#));
-        assert!(!is("123456789012345678901", "123456789012345678902") && !is("1", "\"1\"") && !is("[1]", "[1,1]"));
+        assert!(
+            is("2", "2.0") && is("[1e3]", "[1000]") && is(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1.0}"#)
+        );
+        assert!(
+            !is("123456789012345678901", "123456789012345678902")
+                && !is("1", "\"1\"")
+                && !is("[1]", "[1,1]")
+        );
         let integer = |text: &str| Json::parse(text).unwrap().is_a("integer");
         assert!(integer("123456789012345678901234567890") && integer("-2.0") && integer("1e3"));
         assert!(!integer("0.5") && !integer("1e400"));

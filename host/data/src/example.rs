@@ -54,7 +54,12 @@ impl Example {
     }
 
     pub(super) fn digest(&self, hash: &mut Sha256) {
-        for text in [&self.prompt, &self.answer, self.solution.as_deref().unwrap_or_default(), &self.columns] {
+        for text in [
+            &self.prompt,
+            &self.answer,
+            self.solution.as_deref().unwrap_or_default(),
+            &self.columns,
+        ] {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
@@ -65,12 +70,17 @@ impl Example {
 pub fn fingerprint(examples: &[Example]) -> Option<String> {
     examples.first()?.row.as_ref()?;
     let mut hash = Sha256::new();
-    examples.iter().for_each(|example| example.digest(&mut hash));
+    examples
+        .iter()
+        .for_each(|example| example.digest(&mut hash));
     Some(hex(hash))
 }
 
 pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 pub(super) fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> {

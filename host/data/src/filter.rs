@@ -37,7 +37,10 @@ impl Filter {
     pub(super) fn takes(&self, row: &Map<String, Value>) -> Result<bool> {
         for (column, allowed) in &self.0 {
             let value = at(row, column);
-            ensure!(value.is_some(), "no column `{column}`, which `filter` asks for");
+            ensure!(
+                value.is_some(),
+                "no column `{column}`, which `filter` asks for"
+            );
             let takes = match allowed {
                 Allowed::One(one) => one.is(value),
                 Allowed::Some(some) => some.iter().any(|one| one.is(value)),
@@ -55,7 +58,9 @@ impl Scalar {
         match (self, value) {
             (Self::Bool(one), Some(Value::Bool(other))) => one == other,
             // As floats, whole numbers above 2^53 would be equal to their neighbours.
-            (Self::Integer(one), Some(Value::Number(other))) if other.is_i64() || other.is_u64() => {
+            (Self::Integer(one), Some(Value::Number(other)))
+                if other.is_i64() || other.is_u64() =>
+            {
                 other.as_i64() == Some(*one)
             }
             (Self::Integer(one), Some(Value::Number(other))) => other.as_f64() == Some(*one as f64),
@@ -75,7 +80,8 @@ mod tests {
     #[test]
     fn rows_are_taken_where_all_columns_agree() {
         let filter: Filter =
-            toml::from_str("level = ['Level 3', 'Level 4']\ntype = 'Algebra'\n'a.b' = [1, 2.5]\n").unwrap();
+            toml::from_str("level = ['Level 3', 'Level 4']\ntype = 'Algebra'\n'a.b' = [1, 2.5]\n")
+                .unwrap();
         let takes = |level: &str, kind: &str, number: f64| {
             let row = json!({"level": level, "type": kind, "a": {"b": number}});
             filter.takes(row.as_object().unwrap()).unwrap()
@@ -86,16 +92,30 @@ mod tests {
                 && !takes("Level 3", "Geometry", 1.0)
                 && !takes("Level 3", "Algebra", 3.0)
         );
-        let error = filter.takes(json!({"level": "Level 3"}).as_object().unwrap()).unwrap_err().to_string();
+        let error = filter
+            .takes(json!({"level": "Level 3"}).as_object().unwrap())
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "no column `a.b`, which `filter` asks for");
         assert!(Filter::default().takes(&Map::new()).unwrap());
         let filter: Filter = toml::from_str("id = 9007199254740992").unwrap();
-        let takes = |id: Value| filter.takes(json!({"id": id}).as_object().unwrap()).unwrap();
+        let takes = |id: Value| {
+            filter
+                .takes(json!({"id": id}).as_object().unwrap())
+                .unwrap()
+        };
         assert!(takes(json!(9_007_199_254_740_992_u64)) && takes(json!(9_007_199_254_740_992.0)));
-        assert!(!takes(json!(9_007_199_254_740_993_u64)), "its neighbour, which as a float is the same");
-        let sentence = toml::from_str::<Filter>("m.style = 'rule'").unwrap_err().to_string();
         assert!(
-            sentence.contains("a value or a list of values (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"),
+            !takes(json!(9_007_199_254_740_993_u64)),
+            "its neighbour, which as a float is the same"
+        );
+        let sentence = toml::from_str::<Filter>("m.style = 'rule'")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            sentence.contains(
+                "a value or a list of values (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"
+            ),
             "{sentence}"
         );
     }

@@ -20,7 +20,8 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
 /// Reads JSON, in which `NaN` and infinities are null. All numbers keep their digits.
 pub(super) fn exact(json: &[u8]) -> Result<Json> {
     let plain = plain(json, false);
-    let text = std::str::from_utf8(&plain).map_err(|error| serde_json::Error::custom(format!("not UTF-8: {error}")))?;
+    let text = std::str::from_utf8(&plain)
+        .map_err(|error| serde_json::Error::custom(format!("not UTF-8: {error}")))?;
     Json::parse(text)
 }
 
@@ -41,7 +42,9 @@ fn plain(json: &[u8], quotes_long: bool) -> Cow<'_, [u8]> {
         let is_long = || text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
         match text.trim_start_matches('-') {
             "NaN" | "Infinity" => b"null".to_vec(),
-            digits if quotes_long && digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() => {
+            digits
+                if quotes_long && digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() =>
+            {
                 format!("\"{text}\"").into_bytes()
             }
             _ => word[0].to_vec(),
@@ -52,7 +55,12 @@ fn plain(json: &[u8], quotes_long: bool) -> Cow<'_, [u8]> {
 /// The rows of a list as lines of JSON; their keys keep their order.
 pub(super) fn lines(list: &[u8]) -> Result<Vec<u8>> {
     let rows: Vec<minijinja::Value> = parse(list)?;
-    Ok(rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>>>()?.join("\n").into_bytes())
+    Ok(rows
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<Vec<_>>>()?
+        .join("\n")
+        .into_bytes())
 }
 
 #[cfg(test)]
@@ -61,22 +69,41 @@ mod tests {
 
     #[test]
     fn what_python_writes_is_read() {
-        let shown = |line: &str| String::from_utf8(plain(line.as_bytes(), true).into_owned()).unwrap();
+        let shown =
+            |line: &str| String::from_utf8(plain(line.as_bytes(), true).into_owned()).unwrap();
         for (line, expected) in [
             (
                 r#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" 1"}"#,
                 r#"{"a": null, "b": [null, null], "c": "NaN \" 1"}"#,
             ),
-            ("[123456789012345678901234567890]", r#"["123456789012345678901234567890"]"#),
-            ("[18446744073709551615,-9223372036854775809]", r#"[18446744073709551615,"-9223372036854775809"]"#),
-            ("[1e30, 123456789012345678901.5, true, nullN", "[1e30, 123456789012345678901.5, true, nullN"),
-            (r#""cut off 1234567890123456789012 \"#, r#""cut off 1234567890123456789012 \"#),
+            (
+                "[123456789012345678901234567890]",
+                r#"["123456789012345678901234567890"]"#,
+            ),
+            (
+                "[18446744073709551615,-9223372036854775809]",
+                r#"[18446744073709551615,"-9223372036854775809"]"#,
+            ),
+            (
+                "[1e30, 123456789012345678901.5, true, nullN",
+                "[1e30, 123456789012345678901.5, true, nullN",
+            ),
+            (
+                r#""cut off 1234567890123456789012 \"#,
+                r#""cut off 1234567890123456789012 \"#,
+            ),
         ] {
             assert_eq!(shown(line), expected);
         }
         let exact = exact(b"[123456789012345678901234567890, NaN, \"NaN\"]").unwrap();
-        assert_eq!(exact.to_string(), "[123456789012345678901234567890,null,\"NaN\"]");
+        assert_eq!(
+            exact.to_string(),
+            "[123456789012345678901234567890,null,\"NaN\"]"
+        );
         let lines = lines(b"[{\"b\": \"],\", \"a\": 1.5},\n [1, NaN]\n]").unwrap();
-        assert_eq!(String::from_utf8(lines).unwrap(), "{\"b\":\"],\",\"a\":1.5}\n[1,null]");
+        assert_eq!(
+            String::from_utf8(lines).unwrap(),
+            "{\"b\":\"],\",\"a\":1.5}\n[1,null]"
+        );
     }
 }

@@ -30,8 +30,8 @@ mod tokenizer_json;
 
 pub use arithmetic::Arithmetic;
 pub use chat::{
-    Call, CallFormat, Chat, ChatOptions, Date, Messages, Reply, TEMPLATE_FILE, TOOL_USE_FILE, Tool, Turns, Unmade,
-    serve as apply_chat_template,
+    Call, CallFormat, Chat, ChatOptions, Date, Messages, Reply, TEMPLATE_FILE, TOOL_USE_FILE, Tool,
+    Turns, Unmade, serve as apply_chat_template,
 };
 pub use columns::Columns;
 pub use example::{Example, Row, fingerprint};
@@ -62,7 +62,9 @@ pub enum Dataset {
 impl Dataset {
     /// The embedded task called `name`, with its training order drawn from `seed`; `None` if there is no such task.
     pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
-        let Some(task) = Arithmetic::named(name, seed) else { return Ok(None) };
+        let Some(task) = Arithmetic::named(name, seed) else {
+            return Ok(None);
+        };
         task.check(demands)?;
         Ok(Some(Dataset::Arithmetic(task, demands.chat.cloned())))
     }
@@ -96,9 +98,11 @@ impl Dataset {
     /// It is an error if fewer exist, or none.
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         match self {
-            Dataset::Arithmetic(task, chat) => {
-                task.held_out(count)?.into_iter().map(|example| example.in_chat(chat.as_ref())).collect()
-            }
+            Dataset::Arithmetic(task, chat) => task
+                .held_out(count)?
+                .into_iter()
+                .map(|example| example.in_chat(chat.as_ref()))
+                .collect(),
             Dataset::Rows(rows) => rows.held_out(count),
         }
     }
@@ -130,16 +134,30 @@ mod tests {
         for name in Arithmetic::NAMES {
             let mut task = open(name).unwrap();
             assert_eq!(task.describe(), name);
-            assert_eq!(task.train(5).unwrap().target(), task.train(5).unwrap().solution.unwrap());
-            assert_eq!((task.held_out(3).unwrap().len(), task.fingerprint()), (3, None));
+            assert_eq!(
+                task.train(5).unwrap().target(),
+                task.train(5).unwrap().solution.unwrap()
+            );
+            assert_eq!(
+                (task.held_out(3).unwrap().len(), task.fingerprint()),
+                (3, None)
+            );
         }
     }
 
     #[test]
     fn the_embedded_task_meets_demands_as_well() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
-        let demands = Demands { max_prompt_length: 7, ..demands(&tokenizer) };
+        let demands = Demands {
+            max_prompt_length: 7,
+            ..demands(&tokenizer)
+        };
         let error = Dataset::embedded("embedded:arithmetic", 0, &demands).unwrap_err();
-        assert!(error.to_string().starts_with("a prompt has 8 tokens, `data.max_prompt_length` is 7"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("a prompt has 8 tokens, `data.max_prompt_length` is 7"),
+            "{error}"
+        );
     }
 }

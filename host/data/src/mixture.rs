@@ -24,18 +24,31 @@ pub(super) struct Mixture {
 
 impl Mixture {
     pub(super) fn new(weights: &[f64], seed: u64) -> Result<Self> {
-        if let Some(weight) = weights.iter().find(|weight| !(**weight > 0.0 && weight.is_finite())) {
-            anyhow::bail!("a `weight` of `[[data.datasets]]` is {weight} (it must be finite and above 0)");
+        if let Some(weight) = weights
+            .iter()
+            .find(|weight| !(**weight > 0.0 && weight.is_finite()))
+        {
+            anyhow::bail!(
+                "a `weight` of `[[data.datasets]]` is {weight} (it must be finite and above 0)"
+            );
         }
         let sum: f64 = weights.iter().sum();
-        ensure!(sum.is_finite(), "the weights of `[[data.datasets]]` are too large to be added (lower them)");
+        ensure!(
+            sum.is_finite(),
+            "the weights of `[[data.datasets]]` are too large to be added (lower them)"
+        );
         let mut upto = 0.0;
         let upto = weights.iter().map(|weight| {
             upto += weight / sum;
             upto
         });
-        let mut mixture =
-            Self { upto: upto.collect(), seed, start: 0, before: vec![0; weights.len()], block: Vec::new() };
+        let mut mixture = Self {
+            upto: upto.collect(),
+            seed,
+            start: 0,
+            before: vec![0; weights.len()],
+            block: Vec::new(),
+        };
         mixture.block = mixture.draw(0);
         Ok(mixture)
     }
@@ -56,7 +69,10 @@ impl Mixture {
         }
         let place = (cursor - self.start) as usize;
         let dataset = self.block[place];
-        let here = self.block[..place].iter().filter(|other| **other == dataset).count() as u64;
+        let here = self.block[..place]
+            .iter()
+            .filter(|other| **other == dataset)
+            .count() as u64;
         (dataset, self.before[dataset] + here)
     }
 
@@ -89,8 +105,14 @@ mod tests {
         for cursor in [9_999, 3, 4_095, 4_096, 0] {
             assert_eq!(mixture.at(cursor), drawn[cursor as usize]);
         }
-        assert_eq!(Mixture::new(&[1.0, 3.0], 7).unwrap().at(9_999), drawn[9_999]);
-        assert_ne!(Mixture::new(&[1.0, 3.0], 8).unwrap().at(9_999), drawn[9_999]);
+        assert_eq!(
+            Mixture::new(&[1.0, 3.0], 7).unwrap().at(9_999),
+            drawn[9_999]
+        );
+        assert_ne!(
+            Mixture::new(&[1.0, 3.0], 8).unwrap().at(9_999),
+            drawn[9_999]
+        );
     }
 
     #[test]

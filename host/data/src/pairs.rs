@@ -57,13 +57,27 @@ impl<'a> Pairs<'a> {
         add_special_tokens: bool,
     ) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
-            ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
+            (
+                "standard input".to_owned(),
+                Box::new(BufReader::new(io::stdin())),
+            )
         } else {
             let unreadable = || format!("cannot read `{}`", path.display());
             files::size(path).with_context(unreadable)?;
-            (format!("`{}`", path.display()), Box::new(BufReader::new(File::open(path).with_context(unreadable)?)))
+            (
+                format!("`{}`", path.display()),
+                Box::new(BufReader::new(File::open(path).with_context(unreadable)?)),
+            )
         };
-        Ok(Self { name, lines, line: 0, limits, model_files, tokenizer: None, add_special_tokens })
+        Ok(Self {
+            name,
+            lines,
+            line: 0,
+            limits,
+            model_files,
+            tokenizer: None,
+            add_special_tokens,
+        })
     }
 
     /// Returns the next row; an error names its line.
@@ -71,7 +85,11 @@ impl<'a> Pairs<'a> {
         let mut bytes = Vec::new();
         loop {
             bytes.clear();
-            let read = self.lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
+            let read = self
+                .lines
+                .by_ref()
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut bytes);
             if read.with_context(|| format!("cannot read {}", self.name))? == 0 {
                 return Ok(None);
             }
@@ -88,19 +106,32 @@ impl<'a> Pairs<'a> {
             (line.len() as u64) < LONGEST_LINE,
             "it has {LONGEST_LINE} bytes or more (is it JSONL, with a row on each line?)"
         );
-        let row: Map<String, Value> = match lenient::parse(line.strip_prefix(BYTE_ORDER).unwrap_or(line)) {
-            Ok(Value::Object(row)) => row,
-            Ok(_) => bail!("expected a JSON object"),
-            Err(error) => return Err(anyhow!("not valid JSON: {error}")),
-        };
+        let row: Map<String, Value> =
+            match lenient::parse(line.strip_prefix(BYTE_ORDER).unwrap_or(line)) {
+                Ok(Value::Object(row)) => row,
+                Ok(_) => bail!("expected a JSON object"),
+                Err(error) => return Err(anyhow!("not valid JSON: {error}")),
+            };
         let prompt = self.ids(&row, "prompt_ids", "prompt")?;
         let completion = self.ids(&row, "completion_ids", "completion")?;
-        ensure!(!prompt.is_empty(), "the prompt has no token (give at least one)");
+        ensure!(
+            !prompt.is_empty(),
+            "the prompt has no token (give at least one)"
+        );
         let (length, positions) = (prompt.len() + completion.len(), self.limits.positions);
-        ensure!(length <= positions, "it has {length} tokens, the model has {positions} positions (shorten it)");
+        ensure!(
+            length <= positions,
+            "it has {length} tokens, the model has {positions} positions (shorten it)"
+        );
         let vocab = self.limits.vocab_size;
-        if let Some(id) = prompt.iter().chain(&completion).find(|id| **id as usize >= vocab) {
-            bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");
+        if let Some(id) = prompt
+            .iter()
+            .chain(&completion)
+            .find(|id| **id as usize >= vocab)
+        {
+            bail!(
+                "token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)"
+            );
         }
         Ok(Pair { prompt, completion })
     }
@@ -110,22 +141,31 @@ impl<'a> Pairs<'a> {
         match (row.get(ids), row.get(text)) {
             (Some(list), _) => {
                 let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-                let all = list.as_array().and_then(|list| list.iter().map(id).collect());
+                let all = list
+                    .as_array()
+                    .and_then(|list| list.iter().map(id).collect());
                 all.with_context(|| format!("`{ids}` is no list of token ids"))
             }
-            (None, Some(Value::String(said))) if said.is_empty() => {
-                Ok(if text == "prompt" { self.tokenizer()?.begin().to_vec() } else { Vec::new() })
+            (None, Some(Value::String(said))) if said.is_empty() => Ok(if text == "prompt" {
+                self.tokenizer()?.begin().to_vec()
+            } else {
+                Vec::new()
+            }),
+            (None, Some(Value::String(said))) if text == "prompt" => {
+                self.tokenizer()?.encode_prompt(said)
             }
-            (None, Some(Value::String(said))) if text == "prompt" => self.tokenizer()?.encode_prompt(said),
             (None, Some(Value::String(said))) => self.tokenizer()?.encode_after(said),
-            (None, Some(_)) => bail!("`{text}` is not text (write it as one string, or give `{ids}`)"),
+            (None, Some(_)) => {
+                bail!("`{text}` is not text (write it as one string, or give `{ids}`)")
+            }
             (None, None) => bail!("neither `{ids}` nor `{text}` is there (give one of them)"),
         }
     }
 
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
         let open = || {
-            let tokenizer = Tokenizer::open(self.model_files).context("text needs the model's tokenizer (or give ids)");
+            let tokenizer = Tokenizer::open(self.model_files)
+                .context("text needs the model's tokenizer (or give ids)");
             tokenizer?.with_special_tokens(self.add_special_tokens)
         };
         Ok(match &mut self.tokenizer {
@@ -155,22 +195,41 @@ mod tests {
         for (name, bytes) in Tokenizer::TINY_ARITHMETIC {
             std::fs::write(directory.path().join(name), bytes).unwrap();
         }
-        let (files, limits) = (directory.path().to_owned(), Limits { vocab_size: 15, positions: 64 });
-        let pairs = Pairs::open(&path, &files, limits, true).unwrap().collect::<Result<Vec<_>>>();
+        let (files, limits) = (
+            directory.path().to_owned(),
+            Limits {
+                vocab_size: 15,
+                positions: 64,
+            },
+        );
+        let pairs = Pairs::open(&path, &files, limits, true)
+            .unwrap()
+            .collect::<Result<Vec<_>>>();
         pairs.map_err(|error| {
-            anyhow!("{}", format!("{error:#}").replace(&directory.path().display().to_string(), "DIR"))
+            anyhow!(
+                "{}",
+                format!("{error:#}").replace(&directory.path().display().to_string(), "DIR")
+            )
         })
     }
 
     fn pair(prompt: &[u32], completion: &[u32]) -> Pair {
-        Pair { prompt: prompt.to_vec(), completion: completion.to_vec() }
+        Pair {
+            prompt: prompt.to_vec(),
+            completion: completion.to_vec(),
+        }
     }
 
     #[test]
     fn rows_are_ids_or_text() {
         let text = "{\"prompt_ids\": [3, 12], \"completion_ids\": [4]}\n\n{\"prompt\": \"1+\", \"completion\": \"2\", \"answer\": 3}\r\n\
             {\"prompt\": \"1\", \"completion_ids\": []}\n{\"prompt\": \"1\", \"completion\": \"2\", \"completion_ids\": [14, 1]}";
-        let expected = [pair(&[3, 12], &[4]), pair(&[3, 12], &[4]), pair(&[3], &[]), pair(&[3], &[14, 1])];
+        let expected = [
+            pair(&[3, 12], &[4]),
+            pair(&[3, 12], &[4]),
+            pair(&[3], &[]),
+            pair(&[3], &[14, 1]),
+        ];
         assert_eq!(read(text).unwrap(), expected);
     }
 
@@ -178,9 +237,14 @@ mod tests {
     fn bad_rows_are_told_with_their_line() {
         let good = "{\"prompt\": \"1\", \"completion\": \"2\"}\n\n";
         let cases = include_str!("../tests/data/rows/bad-pairs.jsonl").lines();
-        for (row, expected) in cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap()) {
+        for (row, expected) in
+            cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap())
+        {
             let error = read(&format!("{good}{row}")).unwrap_err().to_string();
-            assert_eq!(error, format!("bad row at line 3 of `DIR/rows.jsonl`: {expected}"));
+            assert_eq!(
+                error,
+                format!("bad row at line 3 of `DIR/rows.jsonl`: {expected}")
+            );
         }
     }
 }

@@ -23,18 +23,21 @@ pub enum Preset {
     Gpqa,
 }
 
-const BOXED: &str = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.";
+const BOXED: &str =
+    "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}.";
 
 impl Preset {
     /// Template around a prompt if the settings give none.
     pub(super) fn template(self) -> Option<&'static str> {
         match self {
-            Self::Gsm8k => Some("{prompt} Let's think step by step and output the final answer after \"####\"."),
+            Self::Gsm8k => Some(
+                "{prompt} Let's think step by step and output the final answer after \"####\".",
+            ),
             Self::Math => Some(BOXED),
             Self::Verl => None,
-            Self::Gpqa => {
-                Some("{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}.")
-            }
+            Self::Gpqa => Some(
+                "{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}.",
+            ),
         }
     }
 
@@ -81,7 +84,9 @@ fn set(row: &mut Map<String, Value>, columns: [(&str, String); 2]) {
 fn gsm8k(row: &mut Map<String, Value>) -> Result<()> {
     let prompt = need(row, &["question"])?;
     let solution = need(row, &["answer"])?;
-    let (_, answer) = solution.rsplit_once("####").context("column `answer` has no `####` before its answer")?;
+    let (_, answer) = solution
+        .rsplit_once("####")
+        .context("column `answer` has no `####` before its answer")?;
     let answer = answer.trim().replace(',', "");
     row.remove("question");
     row.insert("solution".into(), Value::String(solution));
@@ -92,7 +97,10 @@ fn gsm8k(row: &mut Map<String, Value>) -> Result<()> {
 fn math(row: &mut Map<String, Value>) -> Result<()> {
     let columns = ["problem", "question"];
     let prompt = need(row, &columns)?;
-    let given = ["answer", "final_answer"].iter().find_map(|column| joined(row, column).transpose()).transpose()?;
+    let given = ["answer", "final_answer"]
+        .iter()
+        .find_map(|column| joined(row, column).transpose())
+        .transpose()?;
     let solution = joined(row, "solution");
     let answer = match (given, &solution) {
         (Some(given), _) => given,
@@ -112,7 +120,9 @@ fn math(row: &mut Map<String, Value>) -> Result<()> {
 
 fn verl(row: &mut Map<String, Value>) -> Result<()> {
     let path = "reward_model.ground_truth";
-    let answer = at(row, path).cloned().with_context(|| format!("no column `{path}`"))?;
+    let answer = at(row, path)
+        .cloned()
+        .with_context(|| format!("no column `{path}`"))?;
     row.insert("answer".into(), answer);
     // The column `solution` of this layout is not a worked solution.
     row.remove("solution");
@@ -121,33 +131,58 @@ fn verl(row: &mut Map<String, Value>) -> Result<()> {
 
 fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
     let question = need(row, &["Question"])?;
-    let columns = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
-    let choices = columns.iter().map(|column| need(row, &[column])).collect::<Result<Vec<_>>>()?;
+    let columns = [
+        "Correct Answer",
+        "Incorrect Answer 1",
+        "Incorrect Answer 2",
+        "Incorrect Answer 3",
+    ];
+    let choices = columns
+        .iter()
+        .map(|column| need(row, &[column]))
+        .collect::<Result<Vec<_>>>()?;
     // The order of the choices depends only on the question, so it is the same in every run.
     let hash = Sha256::digest(question.as_bytes());
     let index = hash.first_chunk().copied().map_or(0, u64::from_le_bytes);
     let order = rng::permutation(&mut rng::stream(0, "data.gpqa", &[index]), choices.len());
     let letters = ['A', 'B', 'C', 'D'];
-    let shown = order.iter().zip(letters).map(|(choice, letter)| format!("\n{letter}) {}", choices[*choice].trim()));
+    let shown = order
+        .iter()
+        .zip(letters)
+        .map(|(choice, letter)| format!("\n{letter}) {}", choices[*choice].trim()));
     let prompt = format!("{}\n{}", question.trim(), shown.collect::<String>());
-    let right = order.iter().zip(letters).find(|(choice, _)| **choice == 0).map_or('A', |(_, letter)| letter);
+    let right = order
+        .iter()
+        .zip(letters)
+        .find(|(choice, _)| **choice == 0)
+        .map_or('A', |(_, letter)| letter);
     set(row, [("prompt", prompt), ("answer", right.to_string())]);
     Ok(())
 }
 
 /// Text of the first of `columns` that the row has; an error if it has none.
 fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
-    let found = columns.iter().find_map(|column| text_of(row, column).transpose()).transpose()?;
+    let found = columns
+        .iter()
+        .find_map(|column| text_of(row, column).transpose())
+        .transpose()?;
     let absent = || {
         let names: Vec<String> = columns.iter().map(|column| format!("`{column}`")).collect();
         anyhow!("no column {}", names.join(" or "))
     };
-    found.ok_or_else(|| columns.iter().find_map(|column| blank(row, column)).unwrap_or_else(absent))
+    found.ok_or_else(|| {
+        columns
+            .iter()
+            .find_map(|column| blank(row, column))
+            .unwrap_or_else(absent)
+    })
 }
 
 /// Text of a column that holds one text or a list of texts.
 fn joined(row: &Map<String, Value>, column: &str) -> Result<Option<String>> {
-    let Some(Value::Array(list)) = row.get(column) else { return text_of(row, column) };
+    let Some(Value::Array(list)) = row.get(column) else {
+        return text_of(row, column);
+    };
     let texts = list.iter().map(|value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(shown(number)),
@@ -163,7 +198,9 @@ mod tests {
     use super::*;
 
     fn applied(preset: Preset, row: Value) -> Result<Value> {
-        let Value::Object(mut row) = row else { bail!("no row") };
+        let Value::Object(mut row) = row else {
+            bail!("no row")
+        };
         preset.apply(&mut row)?;
         Ok(Value::Object(row))
     }
@@ -182,32 +219,61 @@ mod tests {
         });
         assert_eq!(applied(Preset::Gsm8k, row).unwrap(), expected);
         let unmarked = json!({"question": "?", "answer": "5"});
-        assert_eq!(error(Preset::Gsm8k, unmarked), "column `answer` has no `####` before its answer");
-        assert_eq!(error(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})), "no column `question`");
+        assert_eq!(
+            error(Preset::Gsm8k, unmarked),
+            "column `answer` has no `####` before its answer"
+        );
+        assert_eq!(
+            error(Preset::Gsm8k, json!({"problem": "?", "answer": "5"})),
+            "no column `question`"
+        );
         let empty = json!({"question": " ", "answer": "#### 5"});
-        assert_eq!(error(Preset::Gsm8k, empty), "column `question` is empty (remove the row or fill it in)");
+        assert_eq!(
+            error(Preset::Gsm8k, empty),
+            "column `question` is empty (remove the row or fill it in)"
+        );
     }
 
     #[test]
     fn math_has_it_in_a_column_or_in_a_box() {
         let row = json!({"problem": "p", "solution": "so \\boxed{1} and $\\boxed{\\frac{1}{2}}$.", "level": "Level 3"});
         let made = applied(Preset::Math, row).unwrap();
-        assert_eq!((&made["answer"], &made["level"]), (&json!("1, \\frac{1}{2}"), &json!("Level 3")));
+        assert_eq!(
+            (&made["answer"], &made["level"]),
+            (&json!("1, \\frac{1}{2}"), &json!("Level 3"))
+        );
         let given = |row| applied(Preset::Math, row).unwrap()["answer"].clone();
-        for (number, text) in [(json!(27.0), "27.0"), (json!(27), "27"), (json!(0.0000025), "2.5e-06")] {
-            assert_eq!(given(json!({"question": "q", "answer": number})), json!(text));
-            assert_eq!(given(json!({"question": "q", "answer": [number]})), json!(text));
+        for (number, text) in [
+            (json!(27.0), "27.0"),
+            (json!(27), "27"),
+            (json!(0.0000025), "2.5e-06"),
+        ] {
+            assert_eq!(
+                given(json!({"question": "q", "answer": number})),
+                json!(text)
+            );
+            assert_eq!(
+                given(json!({"question": "q", "answer": [number]})),
+                json!(text)
+            );
         }
         assert_eq!(
             given(json!({"question": "q", "final_answer": ["$2$", "$3$"], "solution": ["s"]})),
             json!("$2$, $3$")
         );
-        assert_eq!(given(json!({"problem": "", "question": "q", "answer": "", "solution": "\\boxed{2}"})), json!("2"));
+        assert_eq!(
+            given(json!({"problem": "", "question": "q", "answer": "", "solution": "\\boxed{2}"})),
+            json!("2")
+        );
         // Only `host sft` reads the solution of a row that has an answer.
-        assert_eq!(given(json!({"problem": "p", "answer": "2", "solution": {"a": 1}})), json!("2"));
+        assert_eq!(
+            given(json!({"problem": "p", "answer": "2", "solution": {"a": 1}})),
+            json!("2")
+        );
         for solution in [json!("none"), json!("")] {
             assert!(
-                error(Preset::Math, json!({"problem": "p", "solution": solution})).starts_with("there is no answer")
+                error(Preset::Math, json!({"problem": "p", "solution": solution}))
+                    .starts_with("there is no answer")
             );
         }
         assert!(
@@ -220,7 +286,10 @@ mod tests {
     fn verl_has_it_below_another() {
         let row = json!({"prompt": [{"role": "user", "content": "p"}], "reward_model": {"ground_truth": "34", "style": "rule"}});
         assert_eq!(applied(Preset::Verl, row).unwrap()["answer"], json!("34"));
-        assert_eq!(error(Preset::Verl, json!({"prompt": []})), "no column `reward_model.ground_truth`");
+        assert_eq!(
+            error(Preset::Verl, json!({"prompt": []})),
+            "no column `reward_model.ground_truth`"
+        );
     }
 
     #[test]
@@ -230,7 +299,13 @@ mod tests {
         for question in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
             let made = applied(Preset::Gpqa, row(question)).unwrap();
             let letter = made["answer"].as_str().unwrap().to_owned();
-            assert!(made["prompt"].as_str().unwrap().contains(&format!("\n{letter}) right")), "{made}");
+            assert!(
+                made["prompt"]
+                    .as_str()
+                    .unwrap()
+                    .contains(&format!("\n{letter}) right")),
+                "{made}"
+            );
             assert_eq!(made, applied(Preset::Gpqa, row(question)).unwrap());
             letters.insert(letter);
         }

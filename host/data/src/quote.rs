@@ -18,5 +18,9 @@ pub(super) fn cut(text: &str, limit: usize) -> String {
             c => quoted.push(c),
         }
     }
-    if chars.next().is_some() { quoted + "…" } else { quoted }
+    if chars.next().is_some() {
+        quoted + "…"
+    } else {
+        quoted
+    }
 }

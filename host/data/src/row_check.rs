@@ -91,15 +91,22 @@ impl Example {
     }
 
     /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the end that the chat template gives it.
-    pub fn target_ids(&self, tokenizer: &Tokenizer, prompt: usize, positions: usize) -> Result<Vec<u32>> {
+    pub fn target_ids(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: usize,
+        positions: usize,
+    ) -> Result<Vec<u32>> {
         let ids = match &self.reply {
-            Some(reply) => bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode_after(reply)),
-            None => bounded(self.target(), positions, POSITIONS).and_then(|text| tokenizer.encode_after(text)).map(
-                |mut ids| {
+            Some(reply) => {
+                bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode_after(reply))
+            }
+            None => bounded(self.target(), positions, POSITIONS)
+                .and_then(|text| tokenizer.encode_after(text))
+                .map(|mut ids| {
                     ids.push(tokenizer.eos_ids()[0]);
                     ids
-                },
-            ),
+                }),
         };
         self.placed(ids.and_then(|ids| {
             ensure!(
@@ -148,15 +155,25 @@ pub(super) struct Checked {
 
 /// Refuses or leaves out the `rows` that do not meet the demands; with `target`, their targets must meet them too. If there are many
 /// rows, a thread checks the later ones and stores its finding.
-pub(super) fn check(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
+pub(super) fn check(
+    rows: &mut Arc<Vec<Example>>,
+    demands: &Demands<'_>,
+    target: bool,
+) -> Result<Checked> {
     // Rows that are left out shift the others, so all must be known before the first row is used.
     if demands.on_bad_row == OnBadRow::Skip || demands.filter_overlong_prompts {
         return leave_out(rows, demands, target);
     }
     let now = first(rows, AT_ONCE);
-    rows[..now].par_iter().find_map_first(|row| row.check(demands, target).err()).map_or(Ok(()), Err)?;
+    rows[..now]
+        .par_iter()
+        .find_map_first(|row| row.check(demands, target).err())
+        .map_or(Ok(()), Err)?;
     let finding = (now < rows.len()).then(|| in_background(rows, now, demands, target));
-    Ok(Checked { finding, ..Checked::default() })
+    Ok(Checked {
+        finding,
+        ..Checked::default()
+    })
 }
 
 /// Number of rows that have `bytes` of text, at least one.
@@ -200,7 +217,12 @@ enum Verdict {
 fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
     let is_long = || {
         let (prompt, limit) = (&row.prompt, demands.max_prompt_length);
-        let beyond = || demands.tokenizer.encode_prompt(prompt).is_ok_and(|ids| ids.len() > limit);
+        let beyond = || {
+            demands
+                .tokenizer
+                .encode_prompt(prompt)
+                .is_ok_and(|ids| ids.len() > limit)
+        };
         demands.filter_overlong_prompts && (is_far_too_long(prompt, limit) || beyond())
     };
     match row.check(demands, target) {
@@ -211,7 +233,10 @@ fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
 }
 
 fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
-    let verdicts: Vec<Verdict> = rows.par_iter().map(|row| judge(row, demands, target)).collect();
+    let verdicts: Vec<Verdict> = rows
+        .par_iter()
+        .map(|row| judge(row, demands, target))
+        .collect();
     let (mut checked, mut good) = (Checked::default(), Vec::with_capacity(rows.len()));
     for (row, verdict) in rows.iter().zip(verdicts) {
         good.push(matches!(verdict, Verdict::Good));
@@ -227,11 +252,27 @@ fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) 
     Ok(checked)
 }
 
-fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, target: bool) -> Finding {
+fn in_background(
+    rows: &Arc<Vec<Example>>,
+    from: usize,
+    demands: &Demands<'_>,
+    target: bool,
+) -> Finding {
     let finding = Finding::default();
-    let (rows, tokenizer, told) = (Arc::clone(rows), demands.tokenizer.clone(), Arc::clone(&finding));
-    let Demands { vocab_size, max_prompt_length, positions, filter_overlong_prompts, on_bad_row, purpose, .. } =
-        *demands;
+    let (rows, tokenizer, told) = (
+        Arc::clone(rows),
+        demands.tokenizer.clone(),
+        Arc::clone(&finding),
+    );
+    let Demands {
+        vocab_size,
+        max_prompt_length,
+        positions,
+        filter_overlong_prompts,
+        on_bad_row,
+        purpose,
+        ..
+    } = *demands;
     std::thread::spawn(move || {
         // Conversations have been formatted as text by now.
         let (tokenizer, chat) = (&tokenizer, None);
@@ -246,7 +287,10 @@ fn in_background(rows: &Arc<Vec<Example>>, from: usize, demands: &Demands<'_>, t
             purpose,
         };
         // Checked one after another: the other threads are for training.
-        if let Some(error) = rows[from..].iter().find_map(|row| row.check(&demands, target).err()) {
+        if let Some(error) = rows[from..]
+            .iter()
+            .find_map(|row| row.check(&demands, target).err())
+        {
             let _ = told.set(format!("{error:#}"));
         }
     });
@@ -260,12 +304,29 @@ mod tests {
     use super::*;
 
     fn row(line: usize, prompt: &str) -> Example {
-        let row = Some(Row { file: "rows.jsonl".into(), unit: Unit::Line, number: line });
-        Example { prompt: prompt.into(), answer: "1".into(), solution: None, reply: None, columns: "{}".into(), row }
+        let row = Some(Row {
+            file: "rows.jsonl".into(),
+            unit: Unit::Line,
+            number: line,
+        });
+        Example {
+            prompt: prompt.into(),
+            answer: "1".into(),
+            solution: None,
+            reply: None,
+            columns: "{}".into(),
+            row,
+        }
     }
 
     fn demands(tokenizer: &Tokenizer, on_bad_row: OnBadRow) -> Demands<'_> {
-        Demands { vocab_size: 15, max_prompt_length: 4, positions: 8, on_bad_row, ..tests::demands(tokenizer) }
+        Demands {
+            vocab_size: 15,
+            max_prompt_length: 4,
+            positions: 8,
+            on_bad_row,
+            ..tests::demands(tokenizer)
+        }
     }
 
     #[test]
@@ -274,7 +335,10 @@ mod tests {
         let error = |rows: Vec<Example>, change: fn(&mut Demands<'_>), target| {
             let mut demands = demands(&tokenizer, OnBadRow::Error);
             change(&mut demands);
-            format!("{:#}", check(&mut Arc::new(rows), &demands, target).unwrap_err())
+            format!(
+                "{:#}",
+                check(&mut Arc::new(rows), &demands, target).unwrap_err()
+            )
         };
         let bad = vec![row(1, "1+1="), row(3, "1+é="), row(4, "11111")];
         assert_eq!(
@@ -282,20 +346,45 @@ mod tests {
             "bad row at line 3 of `rows.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `1+é=`: the tokenizer has no id for `é`"
         );
         assert!(error(vec![row(4, "11111")], |_| (), false).contains("a prompt has 5 tokens"));
-        assert!(error(vec![row(4, "1")], |demands| demands.vocab_size = 3, false).contains("token id 3 is outside"));
-        let target = Example { solution: Some("x".into()), ..row(7, "1") };
+        assert!(
+            error(vec![row(4, "1")], |demands| demands.vocab_size = 3, false)
+                .contains("token id 3 is outside")
+        );
+        let target = Example {
+            solution: Some("x".into()),
+            ..row(7, "1")
+        };
         assert!(error(vec![target.clone()], |_| (), true).contains("line 7 of `rows.jsonl`"));
         // A prompt of three tokens, a solution of five, and an end token.
-        let long = Example { solution: Some("1+1=2".into()), ..row(7, "11=") };
+        let long = Example {
+            solution: Some("1+1=2".into()),
+            ..row(7, "11=")
+        };
         let said = error(vec![long.clone()], |_| (), true);
         assert!(said.contains("line 7 of `rows.jsonl`"), "{said}");
         let sum = "a prompt of 3 tokens and its solution of 6 make 9, the model has 8 positions (shorten the solution)";
         assert!(said.ends_with(sum), "{said}");
         let demands = demands(&tokenizer, OnBadRow::Error);
-        assert!(check(&mut Arc::new(vec![long]), &Demands { positions: 9, ..demands }, true).is_ok());
-        assert!(check(&mut Arc::new(vec![target]), &demands, false).is_ok(), "nobody reads the target");
+        assert!(
+            check(
+                &mut Arc::new(vec![long]),
+                &Demands {
+                    positions: 9,
+                    ..demands
+                },
+                true
+            )
+            .is_ok()
+        );
+        assert!(
+            check(&mut Arc::new(vec![target]), &demands, false).is_ok(),
+            "nobody reads the target"
+        );
         let long = error(vec![row(1, &"x".repeat(1000))], |_| (), false);
-        assert!(long.contains(&format!("`{}…`", "x".repeat(60))) && long.len() < 300, "{long}");
+        assert!(
+            long.contains(&format!("`{}…`", "x".repeat(60))) && long.len() < 300,
+            "{long}"
+        );
     }
 
     #[test]
@@ -304,29 +393,62 @@ mod tests {
         let mut rows = Arc::new(vec![row(1, "1"), row(2, "x"), row(3, "2"), row(9, "11111")]);
         let checked = check(&mut rows, &demands(&tokenizer, OnBadRow::Skip), false).unwrap();
         let lines: Vec<usize> = checked.bad.iter().map(|row| row.number).collect();
-        assert_eq!((lines, checked.long, checked.finding.is_none()), (vec![2, 9], 0, true));
-        assert_eq!(rows.iter().map(|row| row.prompt.as_str()).collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(
+            (lines, checked.long, checked.finding.is_none()),
+            (vec![2, 9], 0, true)
+        );
+        assert_eq!(
+            rows.iter()
+                .map(|row| row.prompt.as_str())
+                .collect::<Vec<_>>(),
+            ["1", "2"]
+        );
     }
 
     #[test]
     fn prompts_that_are_too_long_are_left_out_by_themselves() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
-        let long = |on_bad_row| Demands { filter_overlong_prompts: true, ..demands(&tokenizer, on_bad_row) };
+        let long = |on_bad_row| Demands {
+            filter_overlong_prompts: true,
+            ..demands(&tokenizer, on_bad_row)
+        };
         let mut rows = Arc::new(vec![row(1, "1"), row(2, "11111"), row(3, "x")]);
-        assert!(format!("{:#}", check(&mut rows, &long(OnBadRow::Error), false).unwrap_err()).contains("line 3"));
+        assert!(
+            format!(
+                "{:#}",
+                check(&mut rows, &long(OnBadRow::Error), false).unwrap_err()
+            )
+            .contains("line 3")
+        );
         let checked = check(&mut rows, &long(OnBadRow::Skip), false).unwrap();
         assert_eq!((checked.bad.len(), checked.long, rows.len()), (1, 1, 1));
         let mut rows = Arc::new(vec![row(1, "1"), row(2, "11111")]);
-        assert_eq!(check(&mut rows, &long(OnBadRow::Error), false).unwrap().long, 1);
+        assert_eq!(
+            check(&mut rows, &long(OnBadRow::Error), false)
+                .unwrap()
+                .long,
+            1
+        );
     }
 
     #[test]
     fn what_is_too_much_to_wait_for_is_checked_beside_the_training() {
         let rows = [row(1, "1"), row(2, "1"), row(3, "1")];
-        assert_eq!([first(&rows, 1), first(&rows, 3), first(&rows, 4), first(&rows, 100)], [1, 2, 2, 3]);
+        assert_eq!(
+            [
+                first(&rows, 1),
+                first(&rows, 3),
+                first(&rows, 4),
+                first(&rows, 100)
+            ],
+            [1, 2, 2, 3]
+        );
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let rows = Arc::new(vec![row(1, "x"), row(2, "1"), row(3, "x")]);
         let finding = in_background(&rows, 1, &demands(&tokenizer, OnBadRow::Error), false);
-        assert!(finding.wait().contains("line 3 of `rows.jsonl`"), "{finding:?}");
+        assert!(
+            finding.wait().contains("line 3 of `rows.jsonl`"),
+            "{finding:?}"
+        );
     }
 }

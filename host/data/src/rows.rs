@@ -37,10 +37,20 @@ impl Rows {
     /// Reads all files whole. Rows are checked now, or, if that would take long, while training goes on.
     ///
     /// Errors name the file, the row and the column.
-    pub fn open(train: &[Source], eval: Option<&Source>, order: Order, demands: &Demands<'_>) -> Result<Self> {
+    pub fn open(
+        train: &[Source],
+        eval: Option<&Source>,
+        order: Order,
+        demands: &Demands<'_>,
+    ) -> Result<Self> {
         let weights: Option<Vec<f64>> = train.iter().map(|source| source.weight).collect();
-        let mixture = weights.map(|weights| Mixture::new(&weights, order.seed)).transpose()?;
-        let mut sets = train.iter().map(|source| Set::read(source, demands)).collect::<Result<Vec<_>>>()?;
+        let mixture = weights
+            .map(|weights| Mixture::new(&weights, order.seed))
+            .transpose()?;
+        let mut sets = train
+            .iter()
+            .map(|source| Set::read(source, demands))
+            .collect::<Result<Vec<_>>>()?;
         for (index, set) in sets.iter_mut().enumerate() {
             if demands.purpose != Purpose::Measuring {
                 set.check(demands, demands.purpose == Purpose::Teaching)?;
@@ -54,10 +64,25 @@ impl Rows {
         let mut hash = Sha256::new();
         sets.iter().for_each(|set| set.digest(&mut hash));
         // A run that began without these tokens must not go on with them unnoticed.
-        demands.tokenizer.begin().iter().for_each(|id| hash.update(id.to_le_bytes()));
+        demands
+            .tokenizer
+            .begin()
+            .iter()
+            .for_each(|id| hash.update(id.to_le_bytes()));
         let fingerprint = hex(hash);
-        let mut rows = Rows { train: sets, eval, order, mixture, orders: Vec::new(), fingerprint };
-        let orders = if rows.mixture.is_some() { rows.train.len() } else { 1 };
+        let mut rows = Rows {
+            train: sets,
+            eval,
+            order,
+            mixture,
+            orders: Vec::new(),
+            fingerprint,
+        };
+        let orders = if rows.mixture.is_some() {
+            rows.train.len()
+        } else {
+            1
+        };
         rows.orders = (0..orders).map(|index| (0, rows.epoch(index, 0))).collect();
         Ok(rows)
     }
@@ -66,7 +91,10 @@ impl Rows {
     /// rows, not on other rows of the files.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         self.train.iter().try_for_each(Set::check_finding)?;
-        let (index, cursor) = self.mixture.as_mut().map_or((0, cursor), |mixture| mixture.at(cursor));
+        let (index, cursor) = self
+            .mixture
+            .as_mut()
+            .map_or((0, cursor), |mixture| mixture.at(cursor));
         let count = self.count(index) as u64;
         let epoch = cursor / count;
         if self.orders[index].0 != epoch {
@@ -130,7 +158,10 @@ impl Rows {
 
     /// Description of the datasets: their numbers of rows, and the rows that were left out.
     pub(super) fn describe(&self) -> String {
-        let sets = self.train.iter().chain(self.eval.as_ref().filter(|eval| eval.has_left_out()));
+        let sets = self
+            .train
+            .iter()
+            .chain(self.eval.as_ref().filter(|eval| eval.has_left_out()));
         sets.map(Set::describe).collect::<Vec<_>>().join("; ")
     }
 }
@@ -146,10 +177,19 @@ mod tests {
     use super::super::{OnBadRow, Reading, Tokenizer, TokenizerConfigs};
     use super::*;
 
-    const SHUFFLED: Order = Order { seed: 3, shuffle: true, max_train_samples: 0 };
+    const SHUFFLED: Order = Order {
+        seed: 3,
+        shuffle: true,
+        max_train_samples: 0,
+    };
 
     fn source(path: PathBuf) -> Source {
-        Source { name: path.display().to_string(), files: vec![path], reading: Reading::default(), weight: None }
+        Source {
+            name: path.display().to_string(),
+            files: vec![path],
+            reading: Reading::default(),
+            weight: None,
+        }
     }
 
     /// Files with these texts, which are called `a.jsonl`, `b.jsonl` and so on.
@@ -166,15 +206,28 @@ mod tests {
 
     /// Rows whose prompts are `letter` with a number, and whose answers are the numbers.
     fn numbered(letter: char, rows: impl IntoIterator<Item = usize>) -> String {
-        rows.into_iter().map(|row| format!("{{\"prompt\": \"{letter}{row}\", \"answer\": {row}}}\n")).collect()
+        rows.into_iter()
+            .map(|row| format!("{{\"prompt\": \"{letter}{row}\", \"answer\": {row}}}\n"))
+            .collect()
     }
 
     /// Opens files with a tokenizer that has one id for all unknown text.
-    fn open(train: &[Source], eval: Option<&Source>, order: Order, on_bad_row: OnBadRow) -> Result<Rows> {
+    fn open(
+        train: &[Source],
+        eval: Option<&Source>,
+        order: Order,
+        on_bad_row: OnBadRow,
+    ) -> Result<Rows> {
         let json = r#"{"model": {"type": "WordLevel", "vocab": {"<unk>": 0, "<eos>": 1}, "unk_token": "<unk>"}}"#;
-        let configs = TokenizerConfigs { tokenizer: serde_json::json!({"eos_token": "<eos>"}), ..Default::default() };
+        let configs = TokenizerConfigs {
+            tokenizer: serde_json::json!({"eos_token": "<eos>"}),
+            ..Default::default()
+        };
         let tokenizer = Tokenizer::from_bytes(json.as_bytes(), &configs).unwrap();
-        let demands = Demands { on_bad_row, ..super::super::tests::demands(&tokenizer) };
+        let demands = Demands {
+            on_bad_row,
+            ..super::super::tests::demands(&tokenizer)
+        };
         Rows::open(train, eval, order, &demands)
     }
 
@@ -183,7 +236,9 @@ mod tests {
     }
 
     fn prompts(rows: &mut Rows, cursors: Range<u64>) -> Vec<String> {
-        cursors.map(|cursor| rows.train(cursor).unwrap().prompt).collect()
+        cursors
+            .map(|cursor| rows.train(cursor).unwrap().prompt)
+            .collect()
     }
 
     /// The whole error chain about a file, without its directory.
@@ -196,11 +251,22 @@ mod tests {
     #[test]
     fn bad_rows_and_files_are_told() {
         let cases = include_str!("../tests/data/rows/bad.jsonl").lines();
-        for (text, expected) in cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap()) {
+        for (text, expected) in
+            cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap())
+        {
             let said = error(&text, OnBadRow::Error);
-            assert_eq!(said.replace(" (mend it, or set `data.on_bad_row` to `skip`)", ""), expected);
+            assert_eq!(
+                said.replace(" (mend it, or set `data.on_bad_row` to `skip`)", ""),
+                expected
+            );
         }
-        let absent = open(&[source("absent.jsonl".into())], None, SHUFFLED, OnBadRow::Error).unwrap_err();
+        let absent = open(
+            &[source("absent.jsonl".into())],
+            None,
+            SHUFFLED,
+            OnBadRow::Error,
+        )
+        .unwrap_err();
         assert_eq!(absent.to_string(), "cannot read `absent.jsonl`");
     }
 
@@ -214,15 +280,30 @@ mod tests {
         let (_directory, mut sources) = files(&[&(texts.join("\n") + "\n" + &numbered('p', 7..8))]);
         open(&sources, None, SHUFFLED, OnBadRow::Error).unwrap_err();
         sources[0].reading.answer_is_unread = true;
-        let mut rows = opened(&sources, Order { shuffle: false, ..SHUFFLED });
-        let answers: Vec<String> = (0..4).map(|cursor| rows.train(cursor).unwrap().answer).collect();
+        let mut rows = opened(
+            &sources,
+            Order {
+                shuffle: false,
+                ..SHUFFLED
+            },
+        );
+        let answers: Vec<String> = (0..4)
+            .map(|cursor| rows.train(cursor).unwrap().answer)
+            .collect();
         assert_eq!(answers, ["", "", "", "7"]);
-        assert!(rows.describe().ends_with("(4 rows, 3 without an answer)"), "{}", rows.describe());
+        assert!(
+            rows.describe().ends_with("(4 rows, 3 without an answer)"),
+            "{}",
+            rows.describe()
+        );
     }
 
     #[test]
     fn a_file_without_usable_rows_is_an_error() {
-        let said = [error("\n \n", OnBadRow::Error), error("{}\n[]\n", OnBadRow::Skip)];
+        let said = [
+            error("\n \n", OnBadRow::Error),
+            error("{}\n[]\n", OnBadRow::Skip),
+        ];
         let expected = [
             "`a.jsonl` holds no rows (give it at least one)",
             "`a.jsonl` holds no rows but 2 bad ones (set `data.on_bad_row` to `error`, which says what is wrong)",
@@ -236,12 +317,19 @@ mod tests {
         let mut rows = opened(&sources, SHUFFLED);
         let (first, second) = (prompts(&mut rows, 0..20), prompts(&mut rows, 20..40));
         assert_ne!(first, second);
-        assert_eq!(first, prompts(&mut rows, 0..20), "going back must give the same order");
+        assert_eq!(
+            first,
+            prompts(&mut rows, 0..20),
+            "going back must give the same order"
+        );
         for order in [first, second] {
             assert_eq!(order.into_iter().collect::<BTreeSet<_>>().len(), 20);
         }
         let far = 20_000_007..20_000_008;
-        assert_eq!(prompts(&mut rows, far.clone()), prompts(&mut opened(&sources, SHUFFLED), far));
+        assert_eq!(
+            prompts(&mut rows, far.clone()),
+            prompts(&mut opened(&sources, SHUFFLED), far)
+        );
     }
 
     #[test]
@@ -250,10 +338,15 @@ mod tests {
         let rows = open(&sources[..1], Some(&sources[1]), SHUFFLED, OnBadRow::Error).unwrap();
         assert_eq!(rows.held_out(1).unwrap()[0].prompt, "e0");
         let few = rows.held_out(3).unwrap_err().to_string();
-        let most = "has 2 held-out prompts, 3 were asked for (set `num_prompts` of `[eval]` to at most 2)";
+        let most =
+            "has 2 held-out prompts, 3 were asked for (set `num_prompts` of `[eval]` to at most 2)";
         assert!(few.ends_with(most), "{few}");
-        let none = opened(&sources[..1], SHUFFLED).held_out(1).unwrap_err().to_string();
-        let set = "has no held-out prompts (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)";
+        let none = opened(&sources[..1], SHUFFLED)
+            .held_out(1)
+            .unwrap_err()
+            .to_string();
+        let set =
+            "has no held-out prompts (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)";
         assert!(none.ends_with(set), "{none}");
     }
 
@@ -261,16 +354,30 @@ mod tests {
     fn rows_that_are_skipped_leave_the_order_of_a_file_without_them() {
         // Every third line is bad, in one of three ways.
         let bad = ["{\"prompt\": \"p\"}\n", "no json\n", "[]\n"];
-        let line = |i: usize| if i % 3 == 2 { bad[i / 3 % 3].to_owned() } else { numbered('p', [i]) };
+        let line = |i: usize| {
+            if i % 3 == 2 {
+                bad[i / 3 % 3].to_owned()
+            } else {
+                numbered('p', [i])
+            }
+        };
         let mixed: String = (0..24).map(line).collect();
-        let (_directory, sources) = files(&[&mixed, &numbered('p', (0..24).filter(|i| i % 3 != 2))]);
-        let skip = |source: &Source| open(std::slice::from_ref(source), None, SHUFFLED, OnBadRow::Skip).unwrap();
+        let (_directory, sources) =
+            files(&[&mixed, &numbered('p', (0..24).filter(|i| i % 3 != 2))]);
+        let skip = |source: &Source| {
+            open(std::slice::from_ref(source), None, SHUFFLED, OnBadRow::Skip).unwrap()
+        };
         let (mut mixed, mut good) = (skip(&sources[0]), skip(&sources[1]));
         for cursor in [0, 1, 2, 15, 16, 31, 100] {
             let (a, b) = (mixed.train(cursor).unwrap(), good.train(cursor).unwrap());
             assert_eq!((a.prompt, a.answer), (b.prompt, b.answer));
         }
-        assert!(mixed.describe().ends_with("a.jsonl (16 rows, 8 skipped: line 3, 6, 9, 12, 15, ...)"), "{mixed:?}");
+        assert!(
+            mixed
+                .describe()
+                .ends_with("a.jsonl (16 rows, 8 skipped: line 3, 6, 9, 12, 15, ...)"),
+            "{mixed:?}"
+        );
         assert!(good.describe().ends_with("b.jsonl (16 rows)"), "{good:?}");
     }
 
@@ -287,15 +394,27 @@ mod tests {
     #[test]
     fn rows_come_in_the_order_of_their_files_where_they_are_not_shuffled() {
         let (_directory, sources) = files(&[&numbered('a', 0..3), &numbered('b', 0..2)]);
-        let mut rows = opened(&sources, Order { shuffle: false, ..SHUFFLED });
-        assert_eq!(prompts(&mut rows, 0..7), ["a0", "a1", "a2", "b0", "b1", "a0", "a1"]);
+        let mut rows = opened(
+            &sources,
+            Order {
+                shuffle: false,
+                ..SHUFFLED
+            },
+        );
+        assert_eq!(
+            prompts(&mut rows, 0..7),
+            ["a0", "a1", "a2", "b0", "b1", "a0", "a1"]
+        );
     }
 
     #[test]
     fn datasets_without_weights_are_one() {
         let (a, b) = (numbered('a', 0..30), numbered('b', 0..20));
         let (_directory, sources) = files(&[&a, &b, &format!("{a}{b}")]);
-        let (mut two, mut one) = (opened(&sources[..2], SHUFFLED), opened(&sources[2..], SHUFFLED));
+        let (mut two, mut one) = (
+            opened(&sources[..2], SHUFFLED),
+            opened(&sources[2..], SHUFFLED),
+        );
         assert_eq!(prompts(&mut two, 0..120), prompts(&mut one, 0..120));
         assert_eq!(two.fingerprint(), one.fingerprint());
     }
@@ -305,10 +424,21 @@ mod tests {
         let (_directory, mut sources) = files(&[&numbered('a', 0..10), &numbered('b', 0..40)]);
         (sources[0].weight, sources[1].weight) = (Some(3.0), Some(1.0));
         let all = prompts(&mut opened(&sources, SHUFFLED), 0..160);
-        let of = |letter: char| all.iter().filter(|prompt| prompt.starts_with(letter)).collect::<Vec<_>>();
+        let of = |letter: char| {
+            all.iter()
+                .filter(|prompt| prompt.starts_with(letter))
+                .collect::<Vec<_>>()
+        };
         assert!((100..140).contains(&of('a').len()), "{}", of('a').len());
-        for epoch in of('a').chunks_exact(10).chain(of('b')[..of('b').len().min(40)].chunks(40)) {
-            assert_eq!(epoch.iter().collect::<BTreeSet<_>>().len(), epoch.len(), "an epoch passes once over its rows");
+        for epoch in of('a')
+            .chunks_exact(10)
+            .chain(of('b')[..of('b').len().min(40)].chunks(40))
+        {
+            assert_eq!(
+                epoch.iter().collect::<BTreeSet<_>>().len(),
+                epoch.len(),
+                "an epoch passes once over its rows"
+            );
         }
         let again = prompts(&mut opened(&sources, SHUFFLED), 100..160);
         assert_eq!(again, all[100..], "the order is one of the cursor alone");
@@ -318,8 +448,19 @@ mod tests {
     fn as_many_rows_as_are_asked_for_are_drawn_by_the_seed() {
         let (_directory, sources) = files(&[&numbered('a', 0..50)]);
         let drawn = |seed: u64| {
-            let mut rows = opened(&sources, Order { seed, max_train_samples: 10, ..SHUFFLED });
-            assert!(rows.describe().ends_with("(10 rows, 40 not sampled)"), "{}", rows.describe());
+            let mut rows = opened(
+                &sources,
+                Order {
+                    seed,
+                    max_train_samples: 10,
+                    ..SHUFFLED
+                },
+            );
+            assert!(
+                rows.describe().ends_with("(10 rows, 40 not sampled)"),
+                "{}",
+                rows.describe()
+            );
             let prompts: BTreeSet<String> = prompts(&mut rows, 0..10).into_iter().collect();
             assert_eq!(prompts.len(), 10);
             prompts

@@ -65,7 +65,13 @@ impl Set {
             }
         }
         let (name, is_sharded) = (source.name.clone(), source.files.len() > 1);
-        let set = Self { name, rows: Arc::new(rows), left_out, is_sharded, finding: None };
+        let set = Self {
+            name,
+            rows: Arc::new(rows),
+            left_out,
+            is_sharded,
+            finding: None,
+        };
         set.check_any()?;
         Ok(set)
     }
@@ -74,7 +80,9 @@ impl Set {
     pub(super) fn check(&mut self, demands: &Demands<'_>, target: bool) -> Result<()> {
         let checked = row_check::check(&mut self.rows, demands, target)?;
         self.left_out.bad.extend(checked.bad);
-        self.left_out.bad.sort_by(|a, b| (&a.file, a.number).cmp(&(&b.file, b.number)));
+        self.left_out
+            .bad
+            .sort_by(|a, b| (&a.file, a.number).cmp(&(&b.file, b.number)));
         self.left_out.long = checked.long;
         self.finding = checked.finding;
         self.check_any()
@@ -113,28 +121,51 @@ impl Set {
     }
 
     fn check_any(&self) -> Result<()> {
-        let LeftOut { bad, long, filtered, .. } = &self.left_out;
+        let LeftOut {
+            bad,
+            long,
+            filtered,
+            ..
+        } = &self.left_out;
         let parts = [
             (bad.len(), "bad ones"),
             (*long, "with prompts that are too long"),
             (*filtered, "that `filter` leaves out"),
         ];
-        let parts: Vec<String> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-        let but = if parts.is_empty() { String::new() } else { format!(" but {}", parts.join(", ")) };
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        let but = if parts.is_empty() {
+            String::new()
+        } else {
+            format!(" but {}", parts.join(", "))
+        };
         let hint = match &self.left_out {
             LeftOut { filtered: 1.., .. } => "widen `filter`",
             LeftOut { long: 1.., .. } => "raise `data.max_prompt_length`",
-            LeftOut { bad, .. } if !bad.is_empty() => "set `data.on_bad_row` to `error`, which says what is wrong",
+            LeftOut { bad, .. } if !bad.is_empty() => {
+                "set `data.on_bad_row` to `error`, which says what is wrong"
+            }
             _ => "give it at least one",
         };
-        ensure!(!self.rows.is_empty(), "`{}` holds no rows{but} ({hint})", self.name);
+        ensure!(
+            !self.rows.is_empty(),
+            "`{}` holds no rows{but} ({hint})",
+            self.name
+        );
         Ok(())
     }
 
     /// Describes the dataset: its name, its number of rows, and the rows that were left out.
     pub(super) fn describe(&self) -> String {
-        let LeftOut { bad, long, filtered, not_sampled } = &self.left_out;
+        let LeftOut {
+            bad,
+            long,
+            filtered,
+            not_sampled,
+        } = &self.left_out;
         let unanswered = self.rows.iter().filter(|row| row.answer.is_empty()).count();
         let counts = [
             (*long, "too long"),
@@ -142,15 +173,26 @@ impl Set {
             (*not_sampled, "not sampled"),
             (unanswered, "without an answer"),
         ];
-        let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        let counts = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"));
         let skipped = (!bad.is_empty()).then(|| self.skipped(bad));
         let parts: Vec<String> = skipped.into_iter().chain(counts).collect();
-        let parts = if parts.is_empty() { String::new() } else { format!(", {}", parts.join("; ")) };
+        let parts = if parts.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", parts.join("; "))
+        };
         format!("{} ({} rows{parts})", self.name, self.rows.len())
     }
 
     fn skipped(&self, bad: &[Row]) -> String {
-        let unit = if bad[0].unit == Unit::Line { "line" } else { "row" };
+        let unit = if bad[0].unit == Unit::Line {
+            "line"
+        } else {
+            "row"
+        };
         let place = |row: &Row| match self.is_sharded {
             true => format!("{} of `{}`", row.number, row.file),
             false => row.number.to_string(),
@@ -188,7 +230,11 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
         .into_iter()
         .filter_map(|(row, example)| example.with_context(|| place(&row)).transpose())
         .collect::<Result<Vec<_>>>()?;
-    ensure!(!rows.is_empty(), "`{}` holds no rows (give it at least one)", path.display());
+    ensure!(
+        !rows.is_empty(),
+        "`{}` holds no rows (give it at least one)",
+        path.display()
+    );
     Ok(rows)
 }
 
@@ -200,9 +246,17 @@ fn lines(
 ) -> Result<Vec<(Row, Result<Option<Example>>)>> {
     let file: Arc<str> = path.display().to_string().into();
     let text = files::read(path)?;
-    let lines = text.bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
+    let lines = text
+        .bytes
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+        .filter(|(_, line)| !line.trim_ascii().is_empty());
     let row = |(index, line)| {
-        let row = Row { file: Arc::clone(&file), unit: text.unit, number: index + 1 };
+        let row = Row {
+            file: Arc::clone(&file),
+            unit: text.unit,
+            number: index + 1,
+        };
         (row.clone(), parse(line, reading, (chat, teaches), row))
     };
     if chat.is_none() {

@@ -9,12 +9,17 @@ use tokenizers::Model;
 /// for unknown characters is none of them.
 pub(super) fn special_ids(inner: &tokenizers::Tokenizer) -> BTreeSet<u32> {
     const UNKNOWN: &str = "\u{10fffe}";
-    let unknown = contain(|| inner.encode_fast(UNKNOWN, false)).ok().and_then(Result::ok);
+    let unknown = contain(|| inner.encode_fast(UNKNOWN, false))
+        .ok()
+        .and_then(Result::ok);
     let unknown = unknown.map_or_else(Vec::new, |encoding| encoding.get_ids().to_vec());
     let added = inner.get_added_tokens_decoder();
-    let is_special = |content: &str, special: bool| special || inner.get_model().token_to_id(content).is_none();
+    let is_special =
+        |content: &str, special: bool| special || inner.get_model().token_to_id(content).is_none();
     let special = added.iter().filter(|(id, token)| {
-        is_special(&token.content, token.special) && !token.content.trim().is_empty() && !unknown.contains(id)
+        is_special(&token.content, token.special)
+            && !token.content.trim().is_empty()
+            && !unknown.contains(id)
     });
     special.map(|(id, _)| *id).collect()
 }

@@ -38,8 +38,15 @@ impl Texts {
         );
         let named = |key| named_token(&inner, &configs.tokenizer, key).with_context(place);
         let numbered = || u32::try_from(configs.model["pad_token_id"].as_u64()?).ok();
-        let pad = named("pad_token")?.or(named("eos_token")?).or_else(numbered);
-        Ok(Self { inner, special, room: longest - added, pad })
+        let pad = named("pad_token")?
+            .or(named("eos_token")?)
+            .or_else(numbered);
+        Ok(Self {
+            inner,
+            special,
+            room: longest - added,
+            pad,
+        })
     }
 
     /// Token ids of a text, and true if it was cut; text that the vocabulary cannot express is an error.
@@ -50,7 +57,11 @@ impl Texts {
             if is_cut {
                 encoding.truncate(self.room, 0, TruncationDirection::Right);
             }
-            let encoding = if self.special { self.inner.post_process(encoding, None, true)? } else { encoding };
+            let encoding = if self.special {
+                self.inner.post_process(encoding, None, true)?
+            } else {
+                encoding
+            };
             Ok((encoding.get_ids().to_vec(), is_cut))
         };
         contain(encode)
@@ -68,8 +79,11 @@ impl Texts {
 pub fn same_tokens(policy: &dyn NamedFiles, reference: &dyn NamedFiles) -> Result<()> {
     let (ours, theirs) = (vocabulary(policy)?, vocabulary(reference)?);
     let differs = |id: &&u32| ours.get(id) != theirs.get(id);
-    let Some(id) = ours.keys().chain(theirs.keys()).filter(differs).min() else { return Ok(()) };
-    let shown = |token: Option<&String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
+    let Some(id) = ours.keys().chain(theirs.keys()).filter(differs).min() else {
+        return Ok(());
+    };
+    let shown =
+        |token: Option<&String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
     bail!(
         "{} has other tokens than {}: {id} is {} there and {} here (use a reference with the policy's tokenizer)",
         reference.describe("tokenizer.json"),
@@ -81,9 +95,17 @@ pub fn same_tokens(policy: &dyn NamedFiles, reference: &dyn NamedFiles) -> Resul
 
 /// Every token of a model's tokenizer by its id, added ones included.
 fn vocabulary(files: &dyn NamedFiles) -> Result<BTreeMap<u32, String>> {
-    let tokenizer = tokenizer_json::read(&files.read("tokenizer.json")?, &TokenizerConfigs::of(files)?);
-    let tokenizer = tokenizer.with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))?;
-    Ok(tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect())
+    let tokenizer = tokenizer_json::read(
+        &files.read("tokenizer.json")?,
+        &TokenizerConfigs::of(files)?,
+    );
+    let tokenizer =
+        tokenizer.with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))?;
+    Ok(tokenizer
+        .get_vocab(true)
+        .into_iter()
+        .map(|(token, id)| (id, token))
+        .collect())
 }
 
 #[cfg(test)]
@@ -107,7 +129,11 @@ mod tests {
         });
         std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         if let Some(config) = config {
-            std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+            std::fs::write(
+                folder.path().join("tokenizer_config.json"),
+                config.to_string(),
+            )
+            .unwrap();
         }
         folder
     }
@@ -124,11 +150,26 @@ mod tests {
         assert_eq!((whole.0.len(), whole.1), (3, false));
         assert_eq!(plain.encode("1+1=2").unwrap(), (whole.0.clone(), true));
         let special = open(&folder, 5, true).unwrap();
-        assert_eq!(special.encode("1+1").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), false));
-        assert_eq!(special.encode("1+1=2").unwrap(), ([&[1], &whole.0[..], &[1]].concat(), true));
+        assert_eq!(
+            special.encode("1+1").unwrap(),
+            ([&[1], &whole.0[..], &[1]].concat(), false)
+        );
+        assert_eq!(
+            special.encode("1+1=2").unwrap(),
+            ([&[1], &whole.0[..], &[1]].concat(), true)
+        );
         let error = open(&folder, 2, true).err().unwrap().to_string();
-        assert!(error.starts_with("texts of 2 tokens have no room beside the 2 that"), "{error}");
-        assert!(plain.encode("?").unwrap_err().to_string().starts_with("cannot encode `?`"));
+        assert!(
+            error.starts_with("texts of 2 tokens have no room beside the 2 that"),
+            "{error}"
+        );
+        assert!(
+            plain
+                .encode("?")
+                .unwrap_err()
+                .to_string()
+                .starts_with("cannot encode `?`")
+        );
     }
 
     #[test]
@@ -141,8 +182,18 @@ mod tests {
         let numbered = json!({"pad_token_id": 7});
         assert_eq!(pad(None, &json!({})).unwrap(), None);
         assert_eq!(pad(None, &numbered).unwrap(), Some(7));
-        assert_eq!(pad(Some(&json!({"eos_token": "<eos>"})), &numbered).unwrap(), Some(1));
-        assert_eq!(pad(Some(&json!({"eos_token": "<eos>", "pad_token": "+"})), &numbered).unwrap(), Some(12));
+        assert_eq!(
+            pad(Some(&json!({"eos_token": "<eos>"})), &numbered).unwrap(),
+            Some(1)
+        );
+        assert_eq!(
+            pad(
+                Some(&json!({"eos_token": "<eos>", "pad_token": "+"})),
+                &numbered
+            )
+            .unwrap(),
+            Some(12)
+        );
         assert!(pad(Some(&json!({"pad_token": "<none>"})), &numbered).is_err());
     }
 }

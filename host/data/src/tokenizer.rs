@@ -52,14 +52,26 @@ impl Tokenizer {
     /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`, ten digits, `+`, `=` and
     /// the space. It has no `<unk>`, so other text is an error instead of a silent substitute.
     pub const TINY_ARITHMETIC: [(&'static str, &'static [u8]); 2] = [
-        ("tokenizer.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer.json")),
-        ("tokenizer_config.json", include_bytes!("../../assets/tiny-arithmetic/tokenizer_config.json")),
+        (
+            "tokenizer.json",
+            include_bytes!("../../assets/tiny-arithmetic/tokenizer.json"),
+        ),
+        (
+            "tokenizer_config.json",
+            include_bytes!("../../assets/tiny-arithmetic/tokenizer_config.json"),
+        ),
     ];
 
     /// The embedded tokenizer of the arithmetic task, with 15 tokens.
     pub fn tiny_arithmetic() -> Result<Self> {
         let [json, config] = Self::TINY_ARITHMETIC.map(|(_, bytes)| bytes);
-        Self::from_bytes(json, &TokenizerConfigs { tokenizer: serde_json::from_slice(config)?, ..Default::default() })
+        Self::from_bytes(
+            json,
+            &TokenizerConfigs {
+                tokenizer: serde_json::from_slice(config)?,
+                ..Default::default()
+            },
+        )
     }
 
     /// Opens the tokenizer among the files of a model; the config files may be absent.
@@ -67,7 +79,8 @@ impl Tokenizer {
     /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is not JSON.
     pub fn open(files: &dyn NamedFiles) -> Result<Self> {
         let (bytes, configs) = (files.read("tokenizer.json")?, TokenizerConfigs::of(files)?);
-        Self::from_bytes(&bytes, &configs).with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
+        Self::from_bytes(&bytes, &configs)
+            .with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
     }
 
     /// Reads a tokenizer from the bytes of a `tokenizer.json`; its own truncation and padding settings are turned off.
@@ -88,7 +101,14 @@ impl Tokenizer {
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
         let special = special_ids(&inner);
-        let mut tokenizer = Tokenizer { inner, eos, pad, begin: Vec::new(), puts_space: false, special };
+        let mut tokenizer = Tokenizer {
+            inner,
+            eos,
+            pad,
+            begin: Vec::new(),
+            puts_space: false,
+            special,
+        };
         tokenizer.puts_space = tokenizer.begins_texts_anew();
         Ok(tokenizer)
     }
@@ -105,7 +125,10 @@ impl Tokenizer {
         let whole = contain(|| self.inner.post_process(one, None, true)).context(UNUSABLE)?;
         let whole = whole.map_err(|error| anyhow!("{UNUSABLE}: {error}"))?;
         let ids = whole.get_ids().iter().zip(whole.get_special_tokens_mask());
-        self.begin = ids.take_while(|(_, special)| **special == 1).map(|(id, _)| *id).collect();
+        self.begin = ids
+            .take_while(|(_, special)| **special == 1)
+            .map(|(id, _)| *id)
+            .collect();
         Ok(self)
     }
 
@@ -135,8 +158,14 @@ impl Tokenizer {
 
     /// Token ids of a text, without special tokens. Text that the vocabulary cannot express, or that gives no token, is an error.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let ids = self.ids(text).with_context(|| format!("cannot encode `{}`", quote(text)))?;
-        ensure!(!ids.is_empty(), "`{}` encodes to no tokens (does the tokenizer fit the dataset?)", quote(text));
+        let ids = self
+            .ids(text)
+            .with_context(|| format!("cannot encode `{}`", quote(text)))?;
+        ensure!(
+            !ids.is_empty(),
+            "`{}` encodes to no tokens (does the tokenizer fit the dataset?)",
+            quote(text)
+        );
         Ok(ids)
     }
 
@@ -144,14 +173,23 @@ impl Tokenizer {
     pub fn unending(&self, text: &str) -> Option<String> {
         let added = self.inner.get_added_vocabulary();
         let token = |id: u32| Some((id, self.inner.id_to_token(id)?));
-        let first = self.ids(text).ok()?.into_iter().filter_map(token).find(|(_, token)| added.is_special_token(token));
-        first.filter(|(id, _)| !self.eos.contains(id)).map(|(_, token)| token)
+        let first = self
+            .ids(text)
+            .ok()?
+            .into_iter()
+            .filter_map(token)
+            .find(|(_, token)| added.is_special_token(token));
+        first
+            .filter(|(id, _)| !self.eos.contains(id))
+            .map(|(_, token)| token)
     }
 
     pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let encode = |text: &str| contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE);
         let encoding = encode(text)?.map_err(|error| {
-            let alone = |c: &char| encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err());
+            let alone = |c: &char| {
+                encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err())
+            };
             let unknown = text.chars().find(alone);
             unknown.map_or_else(
                 || anyhow!("{error}"),
@@ -169,8 +207,14 @@ impl Tokenizer {
     /// Text of completion ids, as from [`Tokenizer::decode`], with those special tokens that are among `kept`.
     pub(super) fn decode_with(&self, ids: &[u32], kept: &[&str]) -> Result<String> {
         let added = self.inner.get_added_vocabulary();
-        let is_special = |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());
-        let is_text = |id: &u32| !self.inner.id_to_token(*id).is_some_and(|token| is_special(&token));
+        let is_special =
+            |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());
+        let is_text = |id: &u32| {
+            !self
+                .inner
+                .id_to_token(*id)
+                .is_some_and(|token| is_special(&token))
+        };
         let ids: Vec<u32> = ids.iter().copied().filter(is_text).collect();
         self.decode_with_special(&ids)
     }
@@ -187,7 +231,9 @@ impl Tokenizer {
     pub fn stream(&self, prompt: &[u32]) -> Result<impl FnMut(u32) -> Result<Option<String>>> {
         let mut stream = self.inner.decode_stream(true);
         let mut step = move |id| {
-            contain(|| stream.step(id)).context(UNUSABLE)?.map_err(|error| anyhow!("cannot decode token {id}: {error}"))
+            contain(|| stream.step(id))
+                .context(UNUSABLE)?
+                .map_err(|error| anyhow!("cannot decode token {id}: {error}"))
         };
         prompt.iter().try_for_each(|id| step(*id).map(drop))?;
         Ok(step)
@@ -201,7 +247,9 @@ impl Tokenizer {
             ids.iter().map(|&id| stream.step(id)).collect()
         };
         let pieces = contain(pieces).context(UNUSABLE)?.unwrap_or_default();
-        if pieces.len() == ids.len() && text.starts_with(&pieces.iter().flatten().cloned().collect::<String>()) {
+        if pieces.len() == ids.len()
+            && text.starts_with(&pieces.iter().flatten().cloned().collect::<String>())
+        {
             let mut end = 0;
             let span = |piece: &Option<String>| {
                 let start = end;
@@ -242,33 +290,58 @@ pub fn with_eos_token(files: &dyn NamedFiles, eos: &str) -> Result<Vec<(&'static
     let configs = TokenizerConfigs::of(files)?;
     let inner = tokenizer_json::read(&files.read("tokenizer.json")?, &configs)?;
     let id = inner.token_to_id(eos);
-    let id = id.with_context(|| format!("`{eos}` is no token of {} (name one)", files.describe("tokenizer.json")))?;
+    let id = id.with_context(|| {
+        format!(
+            "`{eos}` is no token of {} (name one)",
+            files.describe("tokenizer.json")
+        )
+    })?;
     let mut ids = vec![id];
-    ids.extend(eos_ids(&inner, &configs).unwrap_or_default().into_iter().filter(|other| *other != id));
+    ids.extend(
+        eos_ids(&inner, &configs)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|other| *other != id),
+    );
     let with = |config: &Value, key: &str, value: Value| {
         let mut config = config.as_object().cloned().unwrap_or_default();
         config.insert(key.to_owned(), value);
         Value::Object(config).to_string().into_bytes()
     };
     let mut replaced = vec![
-        ("tokenizer_config.json", with(&configs.tokenizer, "eos_token", json!(eos))),
-        ("generation_config.json", with(&configs.generation, "eos_token_id", json!(ids))),
+        (
+            "tokenizer_config.json",
+            with(&configs.tokenizer, "eos_token", json!(eos)),
+        ),
+        (
+            "generation_config.json",
+            with(&configs.generation, "eos_token_id", json!(ids)),
+        ),
     ];
     if configs.special.is_object() {
-        replaced.push(("special_tokens_map.json", with(&configs.special, "eos_token", json!(eos))));
+        replaced.push((
+            "special_tokens_map.json",
+            with(&configs.special, "eos_token", json!(eos)),
+        ));
     }
     Ok(replaced)
 }
 
 /// Length in bytes of the common beginning of two texts.
 fn common(a: &str, b: &str) -> u32 {
-    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8() as u32).sum()
+    a.chars()
+        .zip(b.chars())
+        .take_while(|(a, b)| a == b)
+        .map(|(a, _)| a.len_utf8() as u32)
+        .sum()
 }
 
 /// The tokenizer's own end token first, then the ids of the generation config, or else of the model's config.
 fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Vec<u32>> {
     static UNKNOWN: Once = Once::new();
-    let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?.into_iter().collect();
+    let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?
+        .into_iter()
+        .collect();
     let Numbered { known, unknown } = Numbered::of(inner, configs, "eos_token_id")?;
     for id in known {
         if !ids.contains(&id) {
@@ -280,7 +353,10 @@ fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<
         ensure!(!ids.is_empty(), "no end-of-sequence token is known {mend}");
         return Ok(ids);
     };
-    ensure!(!ids.is_empty(), "no end-of-sequence token is known: {unknown} {mend}");
+    ensure!(
+        !ids.is_empty(),
+        "no end-of-sequence token is known: {unknown} {mend}"
+    );
     UNKNOWN.call_once(|| terminal::warn(&format!("{unknown}: no completion ends at it")));
     Ok(ids)
 }
@@ -290,18 +366,31 @@ fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<O
     if let Some(id) = named_token(inner, &configs.tokenizer, "pad_token")? {
         return Ok(Some(id));
     }
-    Ok(Numbered::of(inner, configs, "pad_token_id")?.known.first().copied())
+    Ok(Numbered::of(inner, configs, "pad_token_id")?
+        .known
+        .first()
+        .copied())
 }
 
 /// Id of the token whose text (or `{"content": text}`) is under `key`.
-pub(super) fn named_token(inner: &tokenizers::Tokenizer, config: &Value, key: &str) -> Result<Option<u32>> {
+pub(super) fn named_token(
+    inner: &tokenizers::Tokenizer,
+    config: &Value,
+    key: &str,
+) -> Result<Option<u32>> {
     let entry = &config[key];
     let Some(text) = text(entry) else {
-        ensure!(entry.is_null(), "`{key}` in `tokenizer_config.json` is `{entry}`, expected the text of a token");
+        ensure!(
+            entry.is_null(),
+            "`{key}` in `tokenizer_config.json` is `{entry}`, expected the text of a token"
+        );
         return Ok(None);
     };
     let id = inner.token_to_id(text);
-    id.with_context(|| format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary")).map(Some)
+    id.with_context(|| {
+        format!("`{key}` `{text}` of `tokenizer_config.json` is not in the vocabulary")
+    })
+    .map(Some)
 }
 
 /// The ids under a key of a config.
@@ -316,23 +405,42 @@ struct Numbered {
 impl Numbered {
     /// Ids under `key` of the generation config, else of the model's config.
     fn of(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs, key: &str) -> Result<Self> {
-        let sources = [(&configs.generation, "generation_config.json"), (&configs.model, "config.json")];
-        let entry = sources.into_iter().map(|(config, file)| (&config[key], file)).find(|(entry, _)| !entry.is_null());
-        let Some((entry, file)) = entry else { return Ok(Self::default()) };
+        let sources = [
+            (&configs.generation, "generation_config.json"),
+            (&configs.model, "config.json"),
+        ];
+        let entry = sources
+            .into_iter()
+            .map(|(config, file)| (&config[key], file))
+            .find(|(entry, _)| !entry.is_null());
+        let Some((entry, file)) = entry else {
+            return Ok(Self::default());
+        };
         // A model may have more tokens than its tokenizer, and draw them.
         let rows = configs.model["vocab_size"].as_u64().unwrap_or(0);
         let has = |id: u32| inner.id_to_token(id).is_some();
         let mut ids = Self::default();
-        for value in entry.as_array().map_or(std::slice::from_ref(entry), Vec::as_slice) {
+        for value in entry
+            .as_array()
+            .map_or(std::slice::from_ref(entry), Vec::as_slice)
+        {
             ensure!(
                 value.is_i64() || value.is_u64(),
                 "`{key}` in `{file}` is `{entry}`, expected a token id or a list of them"
             );
-            match value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| has(*id) || u64::from(*id) < rows) {
+            match value
+                .as_u64()
+                .and_then(|id| u32::try_from(id).ok())
+                .filter(|id| has(*id) || u64::from(*id) < rows)
+            {
                 Some(id) => ids.known.push(id),
                 None => {
                     let size = inner.get_vocab_size(true);
-                    let sentence = || format!("`{key}` {value} of `{file}` is not in the vocabulary of {size} tokens");
+                    let sentence = || {
+                        format!(
+                            "`{key}` {value} of `{file}` is not in the vocabulary of {size} tokens"
+                        )
+                    };
                     ids.unknown.get_or_insert_with(sentence);
                 }
             }
@@ -353,10 +461,19 @@ mod tests {
     #[test]
     fn the_task_round_trips_one_token_per_character() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
-        assert_eq!((tokenizer.vocab_size(), tokenizer.pad_id(), tokenizer.eos_ids()), (15, 0, &[1][..]));
+        assert_eq!(
+            (
+                tokenizer.vocab_size(),
+                tokenizer.pad_id(),
+                tokenizer.eos_ids()
+            ),
+            (15, 0, &[1][..])
+        );
         assert_eq!(tokenizer.encode("09+= ").unwrap(), [2, 11, 12, 13, 14]);
         for cursor in 0..200 {
-            let example = Arithmetic::named(Arithmetic::NAME, 0).unwrap().train(cursor);
+            let example = Arithmetic::named(Arithmetic::NAME, 0)
+                .unwrap()
+                .train(cursor);
             for text in [example.prompt.as_str(), example.target()] {
                 let ids = tokenizer.encode(text).unwrap();
                 assert_eq!(ids.len(), text.len());
@@ -376,37 +493,77 @@ mod tests {
     #[test]
     fn text_outside_the_vocabulary_is_an_error() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
-        assert!(tokenizer.encode("1+x=").unwrap_err().to_string().starts_with("cannot encode `1+x=`"));
+        assert!(
+            tokenizer
+                .encode("1+x=")
+                .unwrap_err()
+                .to_string()
+                .starts_with("cannot encode `1+x=`")
+        );
         assert!(tokenizer.encode("1\n2").is_err());
-        assert!(tokenizer.encode("").unwrap_err().to_string().contains("no tokens"));
+        assert!(
+            tokenizer
+                .encode("")
+                .unwrap_err()
+                .to_string()
+                .contains("no tokens")
+        );
     }
 
     fn with(tokenizer: Value, model: Value, generation: Value) -> Result<Tokenizer> {
-        let configs = TokenizerConfigs { tokenizer, model, generation, ..Default::default() };
+        let configs = TokenizerConfigs {
+            tokenizer,
+            model,
+            generation,
+            ..Default::default()
+        };
         Tokenizer::from_bytes(Tokenizer::TINY_ARITHMETIC[0].1, &configs)
     }
 
     #[test]
     fn end_and_padding_ids_come_from_any_of_the_configs() {
-        let ids = |tokenizer: Result<Tokenizer>| tokenizer.map(|found| (found.eos.clone(), found.pad)).unwrap();
-        assert_eq!(ids(with(Value::Null, json!({"eos_token_id": 5}), Value::Null)), (vec![5], 5));
+        let ids = |tokenizer: Result<Tokenizer>| {
+            tokenizer
+                .map(|found| (found.eos.clone(), found.pad))
+                .unwrap()
+        };
+        assert_eq!(
+            ids(with(Value::Null, json!({"eos_token_id": 5}), Value::Null)),
+            (vec![5], 5)
+        );
         let generation = json!({"eos_token_id": [7, 1], "pad_token_id": 4});
-        assert_eq!(ids(with(Value::Null, json!({"eos_token_id": 5}), generation.clone())), (vec![7, 1], 4));
+        assert_eq!(
+            ids(with(
+                Value::Null,
+                json!({"eos_token_id": 5}),
+                generation.clone()
+            )),
+            (vec![7, 1], 4)
+        );
         let config = json!({"eos_token": {"content": "<eos>"}, "pad_token": null});
         assert_eq!(ids(with(config, Value::Null, generation)), (vec![1, 7], 4));
         // No token of the vocabulary: -1 as in old configs, and ids of another tokenizer.
         for pad in [json!(-1), json!(32000), json!(u64::MAX)] {
             let generation = json!({"eos_token_id": [15, 7, -1], "pad_token_id": pad});
-            assert_eq!(ids(with(Value::Null, Value::Null, generation)), (vec![7], 7));
+            assert_eq!(
+                ids(with(Value::Null, Value::Null, generation)),
+                (vec![7], 7)
+            );
         }
         let generation = json!({"eos_token_id": [16, 7]});
-        assert_eq!(ids(with(Value::Null, json!({"vocab_size": 17}), generation)), (vec![7, 16], 7));
+        assert_eq!(
+            ids(with(Value::Null, json!({"vocab_size": 17}), generation)),
+            (vec![7, 16], 7)
+        );
     }
 
     #[test]
     fn end_and_padding_errors_name_key_value_and_file() {
         let error = |tokenizer: Result<Tokenizer>| tokenizer.unwrap_err().to_string();
-        assert!(error(with(Value::Null, Value::Null, Value::Null)).starts_with("no end-of-sequence token is known"));
+        assert!(
+            error(with(Value::Null, Value::Null, Value::Null))
+                .starts_with("no end-of-sequence token is known")
+        );
         assert_eq!(
             error(with(Value::Null, json!({"eos_token_id": 15}), Value::Null)),
             "no end-of-sequence token is known: `eos_token_id` 15 of `config.json` is not in the vocabulary of 15 tokens (set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)"
@@ -416,7 +573,11 @@ mod tests {
             "`eos_token` `</s>` of `tokenizer_config.json` is not in the vocabulary"
         );
         assert_eq!(
-            error(with(Value::Null, Value::Null, json!({"eos_token_id": [1, "2"]}))),
+            error(with(
+                Value::Null,
+                Value::Null,
+                json!({"eos_token_id": [1, "2"]})
+            )),
             "`eos_token_id` in `generation_config.json` is `[1,\"2\"]`, expected a token id or a list of them"
         );
         let broken = Tokenizer::from_bytes(b"{", &TokenizerConfigs::default());
@@ -426,7 +587,8 @@ mod tests {
     #[test]
     fn a_directory_works_without_its_config_files() {
         let directory = tempfile::tempdir().unwrap();
-        let write = |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
+        let write =
+            |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
         let files = directory.path().to_path_buf();
         let error = || format!("{:#}", Tokenizer::open(&files).unwrap_err());
         assert!(error().contains("tokenizer.json"));

@@ -34,5 +34,8 @@ impl TokenizerConfigs {
 
 /// The text of a token: a string, or an object with `content`.
 pub(super) fn text(token: &Value) -> Option<&str> {
-    token.as_str().or_else(|| token["content"].as_str()).filter(|text| !text.is_empty())
+    token
+        .as_str()
+        .or_else(|| token["content"].as_str())
+        .filter(|text| !text.is_empty())
 }

@@ -21,7 +21,9 @@ pub(super) fn read(bytes: &[u8], configs: &TokenizerConfigs) -> Result<Tokenizer
     let mut tokenizer = contain(|| Tokenizer::from_bytes(bytes))?
         .map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
     tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
+    tokenizer
+        .with_truncation(None)
+        .map_err(|error| anyhow!("{error}"))?;
     added_tokens::add(&mut tokenizer, configs)?;
     Ok(tokenizer)
 }
@@ -29,18 +31,34 @@ pub(super) fn read(bytes: &[u8], configs: &TokenizerConfigs) -> Result<Tokenizer
 /// Checks ids, regular expressions, replacements and the table of a normalizer.
 fn check(bytes: &[u8]) -> Result<()> {
     let json: Value = serde_json::from_slice(bytes)?;
-    let vocab = json["model"]["vocab"].as_object().into_iter().flatten().map(|(_, id)| id);
-    let added = json["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);
+    let vocab = json["model"]["vocab"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(_, id)| id);
+    let added = json["added_tokens"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|token| &token["id"]);
     for id in vocab.chain(added) {
         let allowed = id.as_u64().is_none_or(|id| id <= LARGEST_ID);
-        ensure!(allowed, "it has a token with the id {id} (ids end at {LARGEST_ID})");
+        ensure!(
+            allowed,
+            "it has a token with the id {id} (ids end at {LARGEST_ID})"
+        );
     }
     let parts = ["normalizer", "pre_tokenizer", "decoder"].map(|part| &json[part]);
     let mut pattern = 0_usize;
     for part in parts {
         let (mut growth, mut tables) = (1_usize, 0);
         visit(part, &mut |object| {
-            pattern = pattern.saturating_add(object.get("Regex").and_then(Value::as_str).map_or(0, written_out));
+            pattern = pattern.saturating_add(
+                object
+                    .get("Regex")
+                    .and_then(Value::as_str)
+                    .map_or(0, written_out),
+            );
             growth = growth.saturating_mul(factor(object));
             if let Some(table) = object.get("precompiled_charsmap").and_then(Value::as_str) {
                 tables += 1;
@@ -48,8 +66,14 @@ fn check(bytes: &[u8]) -> Result<()> {
             }
             Ok(())
         })?;
-        ensure!(growth <= MOST_GROWTH, "its replacements make a text {growth} times as long (at most {MOST_GROWTH})");
-        ensure!(tables <= 1, "it has {tables} tables `precompiled_charsmap` one after the other (at most 1)");
+        ensure!(
+            growth <= MOST_GROWTH,
+            "its replacements make a text {growth} times as long (at most {MOST_GROWTH})"
+        );
+        ensure!(
+            tables <= 1,
+            "it has {tables} tables `precompiled_charsmap` one after the other (at most 1)"
+        );
     }
     ensure!(
         pattern <= MOST_PATTERN,
@@ -78,7 +102,10 @@ fn factor(object: &Object) -> usize {
     if let Some(prepended) = length(object.get("prepend")) {
         return prepended + 1;
     }
-    let (Some(content), Some(pattern)) = (length(object.get("content")), object.get("pattern")) else { return 1 };
+    let (Some(content), Some(pattern)) = (length(object.get("content")), object.get("pattern"))
+    else {
+        return 1;
+    };
     match length(pattern.get("String")) {
         Some(replaced) if replaced > 0 => content.div_ceil(replaced).max(1),
         // A regular expression or an empty string may match between any two characters.
@@ -118,16 +145,25 @@ fn written_out(pattern: &str) -> usize {
         match c {
             '\\' => {
                 rest.next();
-                let (name, after) = braces(rest.as_str()).filter(|(name, _)| times(name).is_none()).unzip();
+                let (name, after) = braces(rest.as_str())
+                    .filter(|(name, _)| times(name).is_none())
+                    .unzip();
                 group.push(2 + name.map_or(0, |name| name.len() + 2));
                 rest = after.map_or(rest, str::chars);
             }
             '(' | '[' => groups.push(Group::default()),
             ')' | ']' if !outermost => {
                 let inner = groups.pop().map_or(0, |inner| inner.all);
-                groups.last_mut().expect("there is always a group").push(inner.saturating_add(2));
+                groups
+                    .last_mut()
+                    .expect("there is always a group")
+                    .push(inner.saturating_add(2));
             }
-            '{' => match rest.as_str().split_once('}').and_then(|(numbers, after)| Some((times(numbers)?, after))) {
+            '{' => match rest
+                .as_str()
+                .split_once('}')
+                .and_then(|(numbers, after)| Some((times(numbers)?, after)))
+            {
                 Some((times, after)) => {
                     group.repeat(times);
                     rest = after.chars();
@@ -139,7 +175,9 @@ fn written_out(pattern: &str) -> usize {
             _ => group.push(1),
         }
     }
-    groups.into_iter().fold(0, |sum, group| sum.saturating_add(group.all))
+    groups
+        .into_iter()
+        .fold(0, |sum, group| sum.saturating_add(group.all))
 }
 
 /// The text between the braces at the beginning of `text`, and the text after them.
@@ -150,7 +188,11 @@ fn braces(text: &str) -> Option<(&str, &str)> {
 /// The larger number of a repetition `n` or `n,m`.
 fn times(numbers: &str) -> Option<usize> {
     let mut largest = 1;
-    for number in numbers.split(',').map(str::trim).filter(|number| !number.is_empty()) {
+    for number in numbers
+        .split(',')
+        .map(str::trim)
+        .filter(|number| !number.is_empty())
+    {
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
@@ -164,7 +206,9 @@ fn check_table(table: &str) -> Result<()> {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = 0_u64;
     for byte in table.bytes().take(6) {
-        let Some(value) = alphabet.iter().position(|known| *known == byte) else { return Ok(()) };
+        let Some(value) = alphabet.iter().position(|known| *known == byte) else {
+            return Ok(());
+        };
         bits = bits << 6 | value as u64;
     }
     if table.len() < 6 {
@@ -172,7 +216,9 @@ fn check_table(table: &str) -> Result<()> {
     }
     let length = ((bits >> 4) as u32).swap_bytes();
     if length as usize > table.len() {
-        bail!("its `precompiled_charsmap` is said to have {length} bytes, but has fewer (fetch the file again)");
+        bail!(
+            "its `precompiled_charsmap` is said to have {length} bytes, but has fewer (fetch the file again)"
+        );
     }
     Ok(())
 }
@@ -190,7 +236,10 @@ mod tests {
     #[test]
     fn ids_have_an_end() {
         let with = |id: u64| json!({"model": {"vocab": {"a": id}}});
-        assert_eq!(error(&with(1 << 32)), "it has a token with the id 4294967296 (ids end at 16777215)");
+        assert_eq!(
+            error(&with(1 << 32)),
+            "it has a token with the id 4294967296 (ids end at 16777215)"
+        );
         check(with(LARGEST_ID).to_string().as_bytes()).unwrap();
         assert!(error(&json!({"added_tokens": [{"id": u32::MAX}]})).contains("id 4294967295"));
     }
@@ -207,23 +256,36 @@ mod tests {
         assert!(written_out(r"\w{20000}") >= 40_000);
         assert!(written_out("a{99999999999999999999}{9}") == usize::MAX);
         let split = |pattern: &str| json!({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}}});
-        assert!(error(&split(r"(\w{1000}){1000}")).contains("repetitions written out (at most 4096)"));
+        assert!(
+            error(&split(r"(\w{1000}){1000}")).contains("repetitions written out (at most 4096)")
+        );
         let llama = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
         check(split(llama).to_string().as_bytes()).unwrap();
     }
 
     #[test]
     fn replacements_that_multiply_are_refused() {
-        let replace =
-            |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+        let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
         let long = "a".repeat(40);
         let one = replace(json!({"String": "a"}), &long);
-        let twice = json!({"normalizer": {"type": "Sequence", "normalizers": [one.clone(), one.clone()]}});
-        assert_eq!(error(&twice), "its replacements make a text 1600 times as long (at most 1024)");
-        check(json!({"normalizer": one, "decoder": one}).to_string().as_bytes()).unwrap();
+        let twice =
+            json!({"normalizer": {"type": "Sequence", "normalizers": [one.clone(), one.clone()]}});
+        assert_eq!(
+            error(&twice),
+            "its replacements make a text 1600 times as long (at most 1024)"
+        );
+        check(
+            json!({"normalizer": one, "decoder": one})
+                .to_string()
+                .as_bytes(),
+        )
+        .unwrap();
         let between = json!({"decoder": replace(json!({"Regex": ""}), &"a".repeat(2000))});
         assert!(error(&between).contains("2001 times"));
-        assert!(error(&json!({"normalizer": {"type": "Prepend", "prepend": "a".repeat(2000)}})).contains("2001 times"));
+        assert!(
+            error(&json!({"normalizer": {"type": "Prepend", "prepend": "a".repeat(2000)}}))
+                .contains("2001 times")
+        );
     }
 
     #[test]

@@ -18,8 +18,10 @@ const ROWS: [usize; 2] = [16, 32];
 const CONTEXTS: [usize; 3] = [128, 512, 2048];
 
 /// Name, and hidden size, gate's width, layers, heads, key heads and vocabulary.
-const MODELS: [(&str, [usize; 6]); 2] =
-    [("28M", [512, 2048, 6, 8, 4, 8192]), ("SmolLM2-135M's shape", [576, 1536, 30, 9, 3, 49_152])];
+const MODELS: [(&str, [usize; 6]); 2] = [
+    ("28M", [512, 2048, 6, 8, 4, 8192]),
+    ("SmolLM2-135M's shape", [576, 1536, 30, 9, 3, 49_152]),
+];
 
 fn policy([hidden, gate, layers, heads, kv_heads, vocab]: [usize; 6]) -> Policy {
     fresh(&format!(
@@ -37,7 +39,11 @@ fn least(work: impl FnMut()) -> f64 {
 fn bandwidth(bytes: usize) -> f64 {
     let buffer = vec![1_u64; bytes / 8];
     let share = buffer.len().div_ceil(4 * rayon::current_num_threads());
-    let sum = |values: &[u64]| values.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value));
+    let sum = |values: &[u64]| {
+        values
+            .iter()
+            .fold(0_u64, |sum, value| sum.wrapping_add(*value))
+    };
     bytes as f64 / least(|| _ = black_box(buffer.par_chunks(share).map(sum).collect::<Vec<_>>()))
 }
 
@@ -50,15 +56,17 @@ fn rate() -> f64 {
 }
 
 fn main() {
-    let chosen: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let chosen: Vec<usize> = std::env::args()
+        .filter_map(|argument| argument.parse().ok())
+        .collect();
     let rate = rate();
     println!("{:.0} GFLOP/s", rate / 1e9);
     for (name, shape) in MODELS {
         let policy = policy(shape);
         let [hidden, gate, layers, heads, kv_heads, vocab] = shape;
         let width = hidden / heads;
-        let weights =
-            vocab * hidden + layers * (2 * hidden * hidden + 2 * hidden * width * kv_heads + 3 * hidden * gate);
+        let weights = vocab * hidden
+            + layers * (2 * hidden * hidden + 2 * hidden * width * kv_heads + 3 * hidden * gate);
         for rows in ROWS {
             for context in CONTEXTS {
                 if chosen.len() == 2 && chosen != [rows, context] {

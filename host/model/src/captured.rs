@@ -36,16 +36,27 @@ struct Step {
 
 impl Captured {
     pub(super) fn new(capture: Capture) -> Self {
-        Self { capture, vocab_size: 0, steps: Vec::new() }
+        Self {
+            capture,
+            vocab_size: 0,
+            steps: Vec::new(),
+        }
     }
 
     /// Adds one token per row, drawn from the logits of `next`: its id, and its index in the completion.
     pub(super) fn take(&mut self, next: &Next, drawn: Vec<(u32, usize)>) -> Result<()> {
-        let Next { rows, features, logits } = next;
+        let Next {
+            rows,
+            features,
+            logits,
+        } = next;
         let (ids, numbers): (Vec<u32>, Vec<usize>) = drawn.into_iter().unzip();
         let targets = Tensor::from_vec(ids, rows.len(), logits.device())?;
         self.vocab_size = logits.dim(1)?;
-        let Capture { wants, loss_temperature } = self.capture;
+        let Capture {
+            wants,
+            loss_temperature,
+        } = self.capture;
         let top = |k: usize| -> Result<(Tensor, Tensor)> {
             let ids = ops::top_ids(logits, k.min(self.vocab_size))?;
             let logits = logits.gather(&ids, 1)?;
@@ -54,13 +65,22 @@ impl Captured {
         let top = wants.last_layer_k.map(top).transpose()?;
         let hidden = (wants.hidden || top.is_some()).then(|| features.clone());
         let places = rows.iter().copied().zip(numbers).collect();
-        self.steps.push(Step { places, stats: ops::logit_stats(logits, &targets, loss_temperature)?, hidden, top });
+        self.steps.push(Step {
+            places,
+            stats: ops::logit_stats(logits, &targets, loss_temperature)?,
+            hidden,
+            top,
+        });
         Ok(())
     }
 
     /// The outputs of `rows` rows of `tokens` tokens each. Padding positions repeat the outputs of another token.
     pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<TokenOutputs> {
-        let Self { capture, vocab_size, steps } = self;
+        let Self {
+            capture,
+            vocab_size,
+            steps,
+        } = self;
         let (mut places, mut before) = (vec![0u32; rows * tokens], 0);
         for step in &steps {
             for (number, (row, token)) in step.places.iter().enumerate() {
@@ -71,7 +91,9 @@ impl Captured {
         let first = steps.first().context("nothing was sampled")?;
         let places = Tensor::from_vec(places, rows * tokens, first.stats.device())?;
         let all = |part: &dyn Fn(&Step) -> Option<&Tensor>| -> Result<Option<Tensor>> {
-            let Some(parts) = steps.iter().map(part).collect::<Option<Vec<_>>>() else { return Ok(None) };
+            let Some(parts) = steps.iter().map(part).collect::<Option<Vec<_>>>() else {
+                return Ok(None);
+            };
             Ok(Some(Tensor::cat(&parts, 0)?.index_select(&places, 0)?))
         };
         let stats = all(&|step| Some(&step.stats))?.context("nothing was sampled")?;

@@ -70,32 +70,45 @@ pub struct Biases {
 
 /// Placeholder until the rotary settings are read.
 fn unread() -> Rotary {
-    Rotary { theta: 0.0, scaling: Scaling::Default }
+    Rotary {
+        theta: 0.0,
+        scaling: Scaling::Default,
+    }
 }
 
 impl Config {
     /// Reads and checks `config.json`; a missing, malformed or unsupported file is an error that names its path.
     pub fn load(files: &ModelFiles) -> Result<Self> {
         let bytes = files.read(CONFIG_FILE)?;
-        Self::from_json(&bytes).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
+        Self::from_json(&bytes)
+            .with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
     }
 
     /// Parses and checks the text of a `config.json`. An unsupported or unknown setting is an error.
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
-        let json: Map<String, Value> = serde_json::from_slice(bytes).context("not a JSON object")?;
+        let json: Map<String, Value> =
+            serde_json::from_slice(bytes).context("not a JSON object")?;
         let family = Family::of(&json)?;
         family.check(&json)?;
         let mut stated = json.clone();
         // Only in a Llama model, the number may be absent.
         let key_heads = stated.get("num_key_value_heads");
         if key_heads.map_or(family == Family::Llama, Value::is_null) {
-            let heads = stated.get("num_attention_heads").cloned().unwrap_or(Value::Null);
+            let heads = stated
+                .get("num_attention_heads")
+                .cloned()
+                .unwrap_or(Value::Null);
             stated.insert("num_key_value_heads".to_owned(), heads);
         }
         // A key with the value null counts as absent.
         stated.retain(|_, value| !value.is_null());
-        let switches = ["tie_word_embeddings", "attention_bias", "mlp_bias"].map(|switch| (switch, json!(false)));
-        let others = [("rms_norm_eps", json!(1e-6)), ("initializer_range", json!(0.02)), ("hidden_act", json!("silu"))];
+        let switches = ["tie_word_embeddings", "attention_bias", "mlp_bias"]
+            .map(|switch| (switch, json!(false)));
+        let others = [
+            ("rms_norm_eps", json!(1e-6)),
+            ("initializer_range", json!(0.02)),
+            ("hidden_act", json!("silu")),
+        ];
         for (key, default) in switches.into_iter().chain(others) {
             stated.entry(key).or_insert(default);
         }
@@ -118,7 +131,8 @@ impl Config {
         if let Some(dtype) = json.get_mut("dtype") {
             *dtype = json!("float32");
         }
-        json.entry("architectures").or_insert_with(|| json!([self.model_type.architecture()]));
+        json.entry("architectures")
+            .or_insert_with(|| json!([self.model_type.architecture()]));
         if let Some(Value::Object(parameters)) = self.json.get("rope_parameters") {
             json.insert("rope_theta".to_owned(), json!(self.rotary.theta));
             if self.rotary.scaling != Scaling::Default {
@@ -134,14 +148,23 @@ impl Config {
 
     /// Width of one attention head: `head_dim` or the family's default, else `hidden_size / num_attention_heads`.
     pub fn head_dim(&self) -> usize {
-        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads)
+        self.head_dim
+            .unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
     /// The projections that have biases.
     pub fn biases(&self) -> Biases {
         match self.model_type {
-            Family::Qwen2 => Biases { heads: true, output: false, mlp: false },
-            _ => Biases { heads: self.attention_bias, output: self.attention_bias, mlp: self.mlp_bias },
+            Family::Qwen2 => Biases {
+                heads: true,
+                output: false,
+                mlp: false,
+            },
+            _ => Biases {
+                heads: self.attention_bias,
+                output: self.attention_bias,
+                mlp: self.mlp_bias,
+            },
         }
     }
 
@@ -154,7 +177,11 @@ impl Config {
     /// In transformers, it is the `padding_idx` of `nn.Embedding`.
     pub fn padding(&self) -> Option<u32> {
         let stated = self.json.get("pad_token_id")?.as_i64()?;
-        let id = if stated < 0 { stated.checked_add_unsigned(self.vocab_size as u64)? } else { stated };
+        let id = if stated < 0 {
+            stated.checked_add_unsigned(self.vocab_size as u64)?
+        } else {
+            stated
+        };
         u32::try_from(id).ok()
     }
 
@@ -170,15 +197,24 @@ impl Config {
             ("max_position_embeddings", self.max_position_embeddings),
         ];
         for (key, value) in positive {
-            ensure!(value > 0, "`{key}` is 0, expected at least 1 (correct `config.json`)");
-            ensure!(value <= LARGEST, "`{key}` is {value}, expected at most {LARGEST} (correct `config.json`)");
+            ensure!(
+                value > 0,
+                "`{key}` is 0, expected at least 1 (correct `config.json`)"
+            );
+            ensure!(
+                value <= LARGEST,
+                "`{key}` is {value}, expected at most {LARGEST} (correct `config.json`)"
+            );
         }
         let layers = self.num_hidden_layers;
         ensure!(
             layers <= MOST_LAYERS,
             "`num_hidden_layers` is {layers}, expected at most {MOST_LAYERS} (correct `config.json`)"
         );
-        let numbers = [("rms_norm_eps", self.rms_norm_eps), ("initializer_range", self.initializer_range)];
+        let numbers = [
+            ("rms_norm_eps", self.rms_norm_eps),
+            ("initializer_range", self.initializer_range),
+        ];
         for (key, value) in numbers {
             ensure!(
                 value >= 0.0 && value <= f64::from(f32::MAX),
@@ -196,7 +232,10 @@ impl Config {
             self.hidden_size
         );
         let head_dim = self.head_dim();
-        ensure!(head_dim <= LARGEST, "`head_dim` is {head_dim}, expected at most {LARGEST} (correct `config.json`)");
+        ensure!(
+            head_dim <= LARGEST,
+            "`head_dim` is {head_dim}, expected at most {LARGEST} (correct `config.json`)"
+        );
         ensure!(
             head_dim > 0 && head_dim.is_multiple_of(2),
             "the head width {head_dim} is odd or 0, rotary embeddings need an even one (correct `config.json`)"

@@ -66,7 +66,14 @@ pub(super) struct Sizes {
 impl Sizes {
     fn of(config: &Config) -> Self {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
-        Self { heads: HeadSizes { heads, kv_heads, width: config.head_dim() }, eps: config.rms_norm_eps }
+        Self {
+            heads: HeadSizes {
+                heads,
+                kv_heads,
+                width: config.head_dim(),
+            },
+            eps: config.rms_norm_eps,
+        }
     }
 }
 
@@ -116,18 +123,37 @@ pub(super) struct Gated {
 
 impl Saved {
     /// A copy with `f` applied to each tensor. The first axis of every tensor is that of the tokens.
-    pub(super) fn map(&self, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
-        let Heads { queries, keys, values } = &self.heads;
+    pub(super) fn map(
+        &self,
+        f: impl Fn(&Tensor) -> candle_core::Result<Tensor>,
+    ) -> candle_core::Result<Self> {
+        let Heads {
+            queries,
+            keys,
+            values,
+        } = &self.heads;
         let Gated { x, gate, up } = &self.gated;
-        let unnormed = |QueriesAndKeys { queries, keys }: &QueriesAndKeys| -> candle_core::Result<_> {
-            Ok(QueriesAndKeys { queries: f(queries)?, keys: f(keys)? })
-        };
+        let unnormed =
+            |QueriesAndKeys { queries, keys }: &QueriesAndKeys| -> candle_core::Result<_> {
+                Ok(QueriesAndKeys {
+                    queries: f(queries)?,
+                    keys: f(keys)?,
+                })
+            };
         Ok(Self {
             x: f(&self.x)?,
             unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
-            heads: Heads { queries: f(queries)?, keys: f(keys)?, values: f(values)? },
+            heads: Heads {
+                queries: f(queries)?,
+                keys: f(keys)?,
+                values: f(values)?,
+            },
             mixed: f(&self.mixed)?,
-            gated: Gated { x: f(x)?, gate: f(gate)?, up: f(up)? },
+            gated: Gated {
+                x: f(x)?,
+                gate: f(gate)?,
+                up: f(up)?,
+            },
         })
     }
 }
@@ -138,22 +164,46 @@ impl Layer {
         if self.has_adapter() {
             return Ok(());
         }
-        let Self { query, key, value, gate, up, .. } = self;
-        let (heads, gates) = (Linear::join([query, key, value], all)?, Linear::join([gate, up], all)?);
+        let Self {
+            query,
+            key,
+            value,
+            gate,
+            up,
+            ..
+        } = self;
+        let (heads, gates) = (
+            Linear::join([query, key, value], all)?,
+            Linear::join([gate, up], all)?,
+        );
         self.joined = Some(Joined { heads, gates });
         Ok(())
     }
 
-    fn new(number: usize, config: &Config, converted: &Narrowed<'_>, adapter: Option<&Adapter>) -> Result<Self> {
+    fn new(
+        number: usize,
+        config: &Config,
+        converted: &Narrowed<'_>,
+        adapter: Option<&Adapter>,
+    ) -> Result<Self> {
         let named = |part: &str| converted.get(&format!("model.layers.{number}.{part}"));
         let linear = |part: &str, biased: bool| {
             let module = format!("model.layers.{number}.{part}");
             let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
-            let adapter = adapter.map(|adapter| adapter.factors(&module, converted.dtype)).transpose()?;
-            Linear::new(converted.matrix(&format!("{module}.weight"))?, bias, adapter.flatten())
+            let adapter = adapter
+                .map(|adapter| adapter.factors(&module, converted.dtype))
+                .transpose()?;
+            Linear::new(
+                converted.matrix(&format!("{module}.weight"))?,
+                bias,
+                adapter.flatten(),
+            )
         };
         let head_norms = || -> Result<QueriesAndKeys> {
-            Ok(QueriesAndKeys { queries: named("self_attn.q_norm.weight")?, keys: named("self_attn.k_norm.weight")? })
+            Ok(QueriesAndKeys {
+                queries: named("self_attn.q_norm.weight")?,
+                keys: named("self_attn.k_norm.weight")?,
+            })
         };
         let Biases { heads, output, mlp } = config.biases();
         Ok(Self {
@@ -174,43 +224,90 @@ impl Layer {
 
     /// The layer's matrices, in the order of the forward pass.
     fn linears(&mut self) -> [&mut Linear; 7] {
-        let Self { query, key, value, output, gate, up, down, .. } = self;
+        let Self {
+            query,
+            key,
+            value,
+            output,
+            gate,
+            up,
+            down,
+            ..
+        } = self;
         [query, key, value, output, gate, up, down]
     }
 
     /// True if one of the layer's matrices has an adapter.
     pub(super) fn has_adapter(&self) -> bool {
-        let Self { query, key, value, output, gate, up, down, .. } = self;
-        [query, key, value, output, gate, up, down].iter().any(|linear| linear.adapter.is_some())
+        let Self {
+            query,
+            key,
+            value,
+            output,
+            gate,
+            up,
+            down,
+            ..
+        } = self;
+        [query, key, value, output, gate, up, down]
+            .iter()
+            .any(|linear| linear.adapter.is_some())
     }
 
     /// The residual stream before the layer, `[N, D]`, and its norm: `x`, and the output `more` of an earlier layer, if it is not in it yet.
     pub(super) fn normed(&self, x: &Tensor, more: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         match more {
-            None => Ok((x.clone(), ops::rms_norm(x, &self.input_norm, self.sizes.eps)?)),
-            Some(more) => Ok(ops::add_rms_norm(more, x, &self.input_norm, self.sizes.eps)?),
+            None => Ok((
+                x.clone(),
+                ops::rms_norm(x, &self.input_norm, self.sizes.eps)?,
+            )),
+            Some(more) => Ok(ops::add_rms_norm(
+                more,
+                x,
+                &self.input_norm,
+                self.sizes.eps,
+            )?),
         }
     }
 
     /// Queries, keys and values of `normed` `[N, D]` before their rotation, `[N, H or KV * head_dim]`; and the queries and keys before their
     /// norms.
-    pub(super) fn projected(&self, normed: &Tensor) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
+    pub(super) fn projected(
+        &self,
+        normed: &Tensor,
+    ) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
         let joined = self.joined.as_ref().map(|joined| &joined.heads);
-        let [queries, keys, values] = Linear::forward_joined([&self.query, &self.key, &self.value], joined, normed)?;
-        let Some(norms) = &self.head_norms else { return Ok((None, [queries, keys, values])) };
+        let [queries, keys, values] =
+            Linear::forward_joined([&self.query, &self.key, &self.value], joined, normed)?;
+        let Some(norms) = &self.head_norms else {
+            return Ok((None, [queries, keys, values]));
+        };
         let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
-        let of_heads = [normed(&queries, &norms.queries)?, normed(&keys, &norms.keys)?, values];
+        let of_heads = [
+            normed(&queries, &norms.queries)?,
+            normed(&keys, &norms.keys)?,
+            values,
+        ];
         Ok((Some(QueriesAndKeys { queries, keys }), of_heads))
     }
 
     /// The heads of `x` `[N, D]`, and the queries and keys before their norms.
     pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
-        let HeadSizes { heads, kv_heads, .. } = self.sizes.heads;
+        let HeadSizes {
+            heads, kv_heads, ..
+        } = self.sizes.heads;
         let (unnormed, [queries, keys, values]) = self.projected(&self.normed(x, None)?.1)?;
         // Each token is a row of its own, so heads stay where they are.
         let turned = |x: &Tensor, heads| rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape());
         let (queries, keys) = (turned(&queries, heads)?, turned(&keys, kv_heads)?);
-        Ok((unnormed, Heads { queries, keys, values: values.contiguous()? }))
+        Ok((
+            unnormed,
+            Heads {
+                queries,
+                keys,
+                values: values.contiguous()?,
+            },
+        ))
     }
 
     /// The whole layer: returns the residual stream `[N, D]` after it, and the activations for its backward pass.
@@ -218,13 +315,27 @@ impl Layer {
         let (unnormed, heads) = self.heads(&x, &tokens.rope)?;
         let mixed = ops::attention(heads.each(), &tokens.packing, self.sizes.heads)?;
         let (out, gated) = self.gated(&x, &mixed)?;
-        Ok((ops::add(&out, &gated.x)?, Saved { x, unnormed, heads, mixed, gated }))
+        Ok((
+            ops::add(&out, &gated.x)?,
+            Saved {
+                x,
+                unnormed,
+                heads,
+                mixed,
+                gated,
+            },
+        ))
     }
 
     /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]` to `x` `[N, D]`. Returns the MLP's output, which is still
     /// to be added to that.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
-        let (x, normed) = ops::add_rms_norm(&self.output.forward(mixed)?, x, &self.post_norm, self.sizes.eps)?;
+        let (x, normed) = ops::add_rms_norm(
+            &self.output.forward(mixed)?,
+            x,
+            &self.post_norm,
+            self.sizes.eps,
+        )?;
         let joined = self.joined.as_ref().map(|joined| &joined.gates);
         let [gate, up] = Linear::forward_joined([&self.gate, &self.up], joined, &normed)?;
         let inner = ops::swiglu(&gate, &up)?;
@@ -241,12 +352,19 @@ fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 impl Decoder {
     /// The model over `weights`, with activations of `dtype`, without an autograd graph and without dropout. Later updates of the weights
     /// take effect here if theirs is the same dtype.
-    pub(super) fn new(config: &Config, weights: &Params, adapter: Option<&Adapter>, dtype: DType) -> Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        weights: &Params,
+        adapter: Option<&Adapter>,
+        dtype: DType,
+    ) -> Result<Self> {
         let converted = Narrowed::of(config, weights, dtype)?;
         let layer = |number| Layer::new(number, config, &converted, adapter);
         Ok(Self {
             embedding: converted.stored(EMBEDDING)?,
-            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()?,
+            layers: (0..config.num_hidden_layers)
+                .map(layer)
+                .collect::<Result<_>>()?,
             final_norm: converted.get(FINAL_NORM)?,
             head: Linear::new(converted.head(head_name(config))?, None, None)?,
             eps: config.rms_norm_eps,
@@ -257,13 +375,24 @@ impl Decoder {
 
     /// The model with `dropout` of a rate before the adapter's first factors. `rows` are the numbers of the rows in their batch, each with
     /// its number of tokens, which lie behind each other.
-    pub(super) fn for_rows(mut self, dropout: Option<(Dropout, f64)>, rows: &Arc<[(u64, usize)]>) -> Self {
-        let Some((dropout, rate)) = dropout else { return self };
+    pub(super) fn for_rows(
+        mut self,
+        dropout: Option<(Dropout, f64)>,
+        rows: &Arc<[(u64, usize)]>,
+    ) -> Self {
+        let Some((dropout, rate)) = dropout else {
+            return self;
+        };
         for (number, layer) in self.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {
                 if let Some(adapter) = &mut linear.adapter {
                     let module = [number as u64, place as u64];
-                    adapter.dropout = Some(DropoutMask { dropout, rate, rows: rows.clone(), module });
+                    adapter.dropout = Some(DropoutMask {
+                        dropout,
+                        rate,
+                        rows: rows.clone(),
+                        module,
+                    });
                 }
             }
         }
@@ -274,7 +403,11 @@ impl Decoder {
     pub(super) fn of(&self, rows: &Arc<[(u64, usize)]>) -> Self {
         let mut model = self.clone();
         for linear in model.layers.iter_mut().flat_map(Layer::linears) {
-            if let Some(mask) = linear.adapter.as_mut().and_then(|adapter| adapter.dropout.as_mut()) {
+            if let Some(mask) = linear
+                .adapter
+                .as_mut()
+                .and_then(|adapter| adapter.dropout.as_mut())
+            {
                 mask.rows = rows.clone();
             }
         }
@@ -286,7 +419,12 @@ impl Decoder {
     /// Without the copy, such products with 48 rows and D = 128 spend most of their time reordering the weights. Later
     /// updates of the weights have no effect on the copies.
     pub(super) fn pack(mut self) -> Result<Self> {
-        for linear in self.layers.iter_mut().flat_map(Layer::linears).chain([&mut self.head]) {
+        for linear in self
+            .layers
+            .iter_mut()
+            .flat_map(Layer::linears)
+            .chain([&mut self.head])
+        {
             linear.transposed = linear.transposed.contiguous()?;
         }
         Ok(self)
@@ -310,18 +448,27 @@ impl Decoder {
         }
         // There, bf16 weights are copies already, so that joined ones take no more memory.
         if !on_cpu && dtype == DType::BF16 {
-            self.layers.iter_mut().try_for_each(|layer| layer.join(self.converted.as_ref()))?;
+            self.layers
+                .iter_mut()
+                .try_for_each(|layer| layer.join(self.converted.as_ref()))?;
         }
         Ok(self)
     }
 
     /// Embeddings of `ids` `[N]` (u32), as `[N, D]`.
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
-        Ok(ops::to_dtype(&self.embedding.index_select(ids, 0)?, self.final_norm.dtype())?)
+        Ok(ops::to_dtype(
+            &self.embedding.index_select(ids, 0)?,
+            self.final_norm.dtype(),
+        )?)
     }
 
     /// The residual stream `[N, D]` after all layers. `each` is called with the activations of each layer.
-    pub(super) fn residual(&self, tokens: &Tokens, mut each: impl FnMut(usize, Saved) -> Result<()>) -> Result<Tensor> {
+    pub(super) fn residual(
+        &self,
+        tokens: &Tokens,
+        mut each: impl FnMut(usize, Saved) -> Result<()>,
+    ) -> Result<Tensor> {
         let mut x = self.embed(&tokens.ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
             let (out, saved) = layer.forward(x, tokens)?;
@@ -338,6 +485,7 @@ impl Decoder {
 
     /// Logits `[N, V]`, f32, from features `[N, D]`.
     pub(super) fn logits(&self, features: &Tensor) -> Result<Tensor> {
-        self.head.forward_to(&ops::for_logits(features)?, DType::F32)
+        self.head
+            .forward_to(&ops::for_logits(features)?, DType::F32)
     }
 }

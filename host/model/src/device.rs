@@ -75,7 +75,12 @@ fn open_cuda(name: &str, number: usize) -> Result<Device> {
     }
     keep_memory(number);
     let device = one_stream(number);
-    gpu::prepare(name, device.with_context(|| format!("device `{name}` cannot be opened (run with `--device cpu`)"))?)
+    gpu::prepare(
+        name,
+        device.with_context(|| {
+            format!("device `{name}` cannot be opened (run with `--device cpu`)")
+        })?,
+    )
 }
 
 /// The device `number` with one stream for all threads of this process.
@@ -131,9 +136,13 @@ mod tests {
 
     #[test]
     fn names_that_are_no_device() {
-        for name in ["gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1"] {
+        for name in [
+            "gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1",
+        ] {
             let error = open(name).unwrap_err().to_string();
-            let expected = format!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)");
+            let expected = format!(
+                "there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"
+            );
             assert_eq!(error, expected);
         }
         assert!(open("cpu").unwrap().is_cpu());

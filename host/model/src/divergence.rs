@@ -26,10 +26,20 @@ impl Heads {
         let name = head_name(policy.config());
         let after = policy.weights().get(name)?.as_detached_tensor();
         if policy.adapter().is_some() {
-            return Ok(Self { before: after.clone(), after, change: None, temperature });
+            return Ok(Self {
+                before: after.clone(),
+                after,
+                change: None,
+                temperature,
+            });
         }
         let before = before.get(name)?.as_detached_tensor();
-        Ok(Self { change: Some((&after - &before)?), before, after, temperature })
+        Ok(Self {
+            change: Some((&after - &before)?),
+            before,
+            after,
+            temperature,
+        })
     }
 
     /// KL divergence, old to new, that the head's change alone causes, summed over all tokens, nats. `hidden` `[N, D]` holds the
@@ -58,6 +68,10 @@ impl Heads {
 
     /// Sums the divergence that a change of `hidden`'s logits by `moved` `by`ᵀ causes.
     fn sum(&self, hidden: &Tensor, moved: &Tensor, by: &Tensor) -> Result<f64> {
-        Ok(ops::divergence_of_products([hidden, &self.before], [moved, by], self.temperature)?)
+        Ok(ops::divergence_of_products(
+            [hidden, &self.before],
+            [moved, by],
+            self.temperature,
+        )?)
     }
 }

@@ -50,8 +50,16 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("attention_dropout", "0", "dropout"),
     ("is_decoder", "false", "an encoder's decoder"),
     ("is_encoder_decoder", "false", "an encoder"),
-    ("partial_rotary_factor", "1", "rotation of a part of each head"),
-    ("rope_interleaved", "false", "rotation of neighbouring numbers"),
+    (
+        "partial_rotary_factor",
+        "1",
+        "rotation of a part of each head",
+    ),
+    (
+        "rope_interleaved",
+        "false",
+        "rotation of neighbouring numbers",
+    ),
     ("tie_encoder_decoder", "false", "an encoder"),
     ("use_mrope", "false", "rotary embeddings for images"),
 ];
@@ -70,7 +78,9 @@ pub(super) fn may_ignore(key: &str, value: &Value) -> bool {
         Value::String(_) => true,
         _ => return key.starts_with('_'),
     };
-    let names_a_mechanism = MECHANISMS.split_whitespace().any(|part| name.contains(part));
+    let names_a_mechanism = MECHANISMS
+        .split_whitespace()
+        .any(|part| name.contains(part));
     key.starts_with('_') || !says_something || !names_a_mechanism
 }
 
@@ -80,11 +90,19 @@ pub(super) fn warn_of_ignored(keys: &[impl AsRef<str>], model_type: &str) {
     if keys.is_empty() {
         return;
     }
-    let keys = keys.iter().map(|key| shown_text(key.as_ref())).collect::<Vec<_>>().join("`, `");
+    let keys = keys
+        .iter()
+        .map(|key| shown_text(key.as_ref()))
+        .collect::<Vec<_>>()
+        .join("`, `");
     let sentence = format!(
         "`config.json` of a `{model_type}` model has unknown keys, which are ignored: `{keys}` (docs/models.md#what-is-refused)"
     );
-    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(sentence.clone()) {
+    if TOLD
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(sentence.clone())
+    {
         terminal::warn(&sentence);
     }
 }
@@ -136,7 +154,9 @@ impl Family {
         match self {
             Self::Llama => &[],
             Self::Mistral => &["sliding_window"],
-            Self::Qwen2 | Self::Qwen3 => &["max_window_layers", "sliding_window", "use_sliding_window"],
+            Self::Qwen2 | Self::Qwen3 => {
+                &["max_window_layers", "sliding_window", "use_sliding_window"]
+            }
         }
     }
 
@@ -164,7 +184,9 @@ impl Family {
         if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
             let same = match value {
                 Value::Bool(on) => on.then_some("true").unwrap_or("false") == *only,
-                other => other.as_f64().is_some_and(|number| only.parse().is_ok_and(|only: f64| only == number)),
+                other => other
+                    .as_f64()
+                    .is_some_and(|number| only.parse().is_ok_and(|only: f64| only == number)),
             };
             ensure!(
                 same,
@@ -182,7 +204,11 @@ impl Family {
             );
             return Ok(true);
         }
-        let known = READ.iter().chain(HARMLESS).flat_map(|keys| keys.split(' ')).chain(self.own_keys().iter().copied());
+        let known = READ
+            .iter()
+            .chain(HARMLESS)
+            .flat_map(|keys| keys.split(' '))
+            .chain(self.own_keys().iter().copied());
         let is_known = known.into_iter().any(|known| known == key);
         ensure!(
             is_known || may_ignore(key, value),
@@ -197,7 +223,9 @@ impl Family {
     fn check_architectures(self, json: &Map<String, Value>) -> Result<()> {
         match json.get("architectures") {
             None | Some(Value::Null) => Ok(()),
-            Some(Value::Array(names)) if names.iter().any(|name| *name == self.architecture()) => Ok(()),
+            Some(Value::Array(names)) if names.iter().any(|name| *name == self.architecture()) => {
+                Ok(())
+            }
             Some(other) => bail!(
                 "`architectures` is `{}`, only `{}` is supported of a `{}` model (use a checkpoint of a language model)",
                 shown(other),
@@ -210,10 +238,14 @@ impl Family {
     /// Refuses attention that does not cover all previous tokens.
     fn check_window(self, json: &Map<String, Value>) -> Result<()> {
         if json.get("use_sliding_window") == Some(&Value::Bool(true)) {
-            bail!("sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)");
+            bail!(
+                "sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)"
+            );
         }
         let layers = json.get("layer_types").and_then(Value::as_array);
-        if let Some(other) = layers.and_then(|layers| layers.iter().find(|kind| *kind != "full_attention")) {
+        if let Some(other) =
+            layers.and_then(|layers| layers.iter().find(|kind| *kind != "full_attention"))
+        {
             bail!(
                 "`layer_types` has `{}`, but only `full_attention` is supported: sliding-window attention is not supported, nor is any other (use a checkpoint without it)",
                 shown(other)
@@ -225,7 +257,10 @@ impl Family {
             (Self::Mistral, Some(window)) => window.as_u64().unwrap_or(u64::MAX),
             _ => return Ok(()),
         };
-        let positions = json.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(0);
+        let positions = json
+            .get("max_position_embeddings")
+            .and_then(Value::as_u64)
+            .unwrap_or(0);
         ensure!(
             window >= positions,
             "`sliding_window` is {window}, less than `max_position_embeddings` {positions}: sliding-window attention is not supported (use a checkpoint where it is `null`, or lower `max_position_embeddings` to {window})"
@@ -239,7 +274,9 @@ const SHOWN: usize = 80;
 
 /// A value as JSON for a message; a text without its quotes.
 pub(super) fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| shown_text(&value.to_string()), shown_text)
+    value
+        .as_str()
+        .map_or_else(|| shown_text(&value.to_string()), shown_text)
 }
 
 pub(super) fn shown_text(text: &str) -> String {

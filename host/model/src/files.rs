@@ -64,7 +64,10 @@ impl ModelFiles {
     /// error that names its path.
     pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
         let (bytes, place) = (files::read(path)?.into(), format!("`{}`", path.display()));
-        Ok(Self::With(Box::new(self), Replacement { name, place, bytes }))
+        Ok(Self::With(
+            Box::new(self),
+            Replacement { name, place, bytes },
+        ))
     }
 
     /// These files, with other contents of those that `replaced` names.
@@ -80,13 +83,17 @@ impl ModelFiles {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                Ok(Cow::Owned(files::bytes(&path).map_err(|error| unreadable(&path, &error))?))
+                Ok(Cow::Owned(
+                    files::bytes(&path).map_err(|error| unreadable(&path, &error))?,
+                ))
             }
             Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
             Self::Adapter { .. } => self.holder(name).read(name),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
-                None => bail!("the built-in model has no file `{name}` (give a model directory instead)"),
+                None => bail!(
+                    "the built-in model has no file `{name}` (give a model directory instead)"
+                ),
             },
             Self::Gguf(gguf) => match gguf.made(name) {
                 Some(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -105,7 +112,9 @@ impl ModelFiles {
             Self::Adapter { .. } => self.holder(name).open(name),
             Self::With(files, file) if file.name != name => files.open(name),
             Self::Gguf(gguf) if gguf.made(name).is_none() => Ok(Box::new(gguf.weights(name)?)),
-            Self::Embedded(_) | Self::Gguf(_) | Self::With(..) => Ok(Box::new(Cursor::new(self.read(name)?))),
+            Self::Embedded(_) | Self::Gguf(_) | Self::With(..) => {
+                Ok(Box::new(Cursor::new(self.read(name)?)))
+            }
         }
     }
 
@@ -156,7 +165,9 @@ impl ModelFiles {
     /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its configuration and weights. A tokenizer's
     /// files fit each other alone, so all are of the adapter's folder if it has a tokenizer, else of the base's, as in transformers.
     fn holder(&self, name: &str) -> &Self {
-        let Self::Adapter { own, base } = self else { return self };
+        let Self::Adapter { own, base } = self else {
+            return self;
+        };
         let is_own = match name {
             CONFIG => false,
             BASE_FILE => true,
@@ -193,7 +204,11 @@ fn size(path: &Path) -> Result<u64> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    let hint = if error.kind() == ErrorKind::NotFound { absent(path) } else { None };
+    let hint = if error.kind() == ErrorKind::NotFound {
+        absent(path)
+    } else {
+        None
+    };
     let hint = hint.unwrap_or_else(|| "give a Hugging Face model directory".to_owned());
     anyhow!("cannot read `{}`: {error} ({hint})", path.display())
 }
@@ -202,30 +217,62 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
 fn absent(path: &Path) -> Option<String> {
     let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
     // A link of the Hub's cache may lead nowhere.
-    let there = dir.read_dir().ok()?.flatten().filter(|entry| entry.path().exists());
-    let mut names: Vec<String> = there.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let there = dir
+        .read_dir()
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.path().exists());
+    let mut names: Vec<String> = there
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     names.sort();
-    let first = |starts: &[&str]| names.iter().find(|name| starts.iter().any(|start| name.starts_with(start)));
+    let first = |starts: &[&str]| {
+        names
+            .iter()
+            .find(|name| starts.iter().any(|start| name.starts_with(start)))
+    };
     let shown = dir.display();
     let write = |class: &str, to: &Path| {
-        format!("write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{}\")`", to.display())
+        format!(
+            "write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{}\")`",
+            to.display()
+        )
     };
     // Of a cache that was filled in part, its folder tells the id.
-    let id = dir.ancestors().find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
+    let id = dir
+        .ancestors()
+        .find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
     let fetch = id.map_or_else(
         || "fetch the model again, whole".to_owned(),
-        |id| format!("fetch the rest with `host download {}`", id.replacen("--", "/", 1)),
+        |id| {
+            format!(
+                "fetch the rest with `host download {}`",
+                id.replacen("--", "/", 1)
+            )
+        },
     );
     let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == TOKENIZER);
     // Another class would leave out the head of a model that scores.
-    let class = if scores(dir) { "SequenceClassification" } else { "CausalLM" };
-    let weights = [("pytorch_model", "transformers.AutoModelFor"), ("adapter_model", "peft.AutoPeftModelFor")];
-    let others = weights.iter().find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
+    let class = if scores(dir) {
+        "SequenceClassification"
+    } else {
+        "CausalLM"
+    };
+    let weights = [
+        ("pytorch_model", "transformers.AutoModelFor"),
+        ("adapter_model", "peft.AutoPeftModelFor"),
+    ];
+    let others = weights
+        .iter()
+        .find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
     let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
     Some(if first(&["provenance.json"]).is_some() {
         match first(&["checkpoints"]) {
             Some(folder) => {
-                format!("`{shown}` is a run: name one of its checkpoints, in `{}`", dir.join(folder).display())
+                format!(
+                    "`{shown}` is a run: name one of its checkpoints, in `{}`",
+                    dir.join(folder).display()
+                )
             }
             None => format!("`{shown}` is a run that has no checkpoint yet"),
         }
@@ -237,23 +284,44 @@ fn absent(path: &Path) -> Option<String> {
             new.display()
         )
     } else if let Some(other) = vocabulary {
-        format!("its tokenizer is in `{other}` alone: {}", write("transformers.AutoTokenizer", dir))
-    } else if is_weights && names.iter().any(|name| name.ends_with(".safetensors.index.json")) {
+        format!(
+            "its tokenizer is in `{other}` alone: {}",
+            write("transformers.AutoTokenizer", dir)
+        )
+    } else if is_weights
+        && names
+            .iter()
+            .any(|name| name.ends_with(".safetensors.index.json"))
+    {
         format!("the index names it, so the download is not whole: {fetch}")
     } else if names.is_empty() {
         format!("the folder is empty: {fetch}")
-    } else if id.is_some() || names.iter().any(|name| [CONFIG, TOKENIZER].contains(&name.as_str())) {
+    } else if id.is_some()
+        || names
+            .iter()
+            .any(|name| [CONFIG, TOKENIZER].contains(&name.as_str()))
+    {
         format!("the folder has {} and no `{name}`: {fetch}", listed(&names))
     } else {
-        format!("the folder has {}: give a Hugging Face model directory", listed(&names))
+        format!(
+            "the folder has {}: give a Hugging Face model directory",
+            listed(&names)
+        )
     })
 }
 
 /// True if the model in this folder scores texts.
 fn scores(dir: &Path) -> bool {
-    let config: Option<Value> = File::open(dir.join(CONFIG)).ok().and_then(|file| serde_json::from_reader(file).ok());
-    let names = config.as_ref().and_then(|config| config["architectures"].as_array());
-    let scores = |name: &Value| name.as_str().is_some_and(|name| name.ends_with("ForSequenceClassification"));
+    let config: Option<Value> = File::open(dir.join(CONFIG))
+        .ok()
+        .and_then(|file| serde_json::from_reader(file).ok());
+    let names = config
+        .as_ref()
+        .and_then(|config| config["architectures"].as_array());
+    let scores = |name: &Value| {
+        name.as_str()
+            .is_some_and(|name| name.ends_with("ForSequenceClassification"))
+    };
     names.is_some_and(|names| names.iter().any(scores))
 }
 

@@ -59,10 +59,21 @@ impl Policy {
 
     /// Bytes of the activations that [`Policy::forward`] stores for these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
-        let parts = self.split(rows.rows(), MOST_ROWS).into_iter().map(|part| rows.slice(part));
+        let parts = self
+            .split(rows.rows(), MOST_ROWS)
+            .into_iter()
+            .map(|part| rows.slice(part));
         let bytes = |rows: Sequences| {
-            let counts = (self.packed(&rows).ids.len() as u128, rows.targets().count() as u128);
-            size::activations(self.config(), counts, self.dtype(), self.gradient_checkpointing)
+            let counts = (
+                self.packed(&rows).ids.len() as u128,
+                rows.targets().count() as u128,
+            );
+            size::activations(
+                self.config(),
+                counts,
+                self.dtype(),
+                self.gradient_checkpointing,
+            )
         };
         parts.map(bytes).sum()
     }
@@ -70,32 +81,60 @@ impl Policy {
     /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in each, and the least number: each prompt
     /// once. The last token of a completion is not read.
     pub fn tokens_of_passes(&self, rows: &Sequences, at_once: usize) -> (usize, usize) {
-        let passes =
-            (0..rows.rows()).step_by(at_once).map(|first| rows.slice(first..(first + at_once).min(rows.rows())));
-        let parts =
-            passes.flat_map(|rows| self.split(rows.rows(), MOST_ROWS).into_iter().map(move |part| rows.slice(part)));
+        let passes = (0..rows.rows())
+            .step_by(at_once)
+            .map(|first| rows.slice(first..(first + at_once).min(rows.rows())));
+        let parts = passes.flat_map(|rows| {
+            self.split(rows.rows(), MOST_ROWS)
+                .into_iter()
+                .map(move |part| rows.slice(part))
+        });
         let computed = parts.map(|rows| self.packed(&rows).ids.len()).sum();
         (computed, Packed::new(rows, true).ids.len())
     }
 
     /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
     /// `rejected`: tokens that masks reject get gradients of their own.
-    pub fn training_bytes(&self, shape: Shape, several: bool, rejected: bool) -> [(&'static str, u128); 4] {
+    pub fn training_bytes(
+        &self,
+        shape: Shape,
+        several: bool,
+        rejected: bool,
+    ) -> [(&'static str, u128); 4] {
         let parts = self.split(shape.rows, MOST_ROWS).len();
         // A single part adds its gradients to the sum; several parts first collect their own.
-        let own = if parts > 1 { parts + usize::from(several) } else { 1 };
+        let own = if parts > 1 {
+            parts + usize::from(several)
+        } else {
+            1
+        };
         let sets = own + usize::from(rejected);
-        let activations = size::activations(self.config(), shape.counts(), self.dtype(), self.gradient_checkpointing);
+        let activations = size::activations(
+            self.config(),
+            shape.counts(),
+            self.dtype(),
+            self.gradient_checkpointing,
+        );
         let (copies, head) = self.copied_bytes();
         // Matrices below the head that are copies have gradients in bf16, which several micro-batches add in f32.
-        let smaller = if several || self.adapter().is_some() { 0 } else { copies.saturating_sub(head) };
+        let smaller = if several || self.adapter().is_some() {
+            0
+        } else {
+            copies.saturating_sub(head)
+        };
         let gradients = self.params().element_count() as u128 * size::BYTES - smaller;
         [
             ("gradients", sets as u128 * gradients),
             ("activations", activations),
             (
                 "a layer and its logits at work",
-                size::at_work(self.config(), shape, self.adapter().is_none(), parts, self.device()),
+                size::at_work(
+                    self.config(),
+                    shape,
+                    self.adapter().is_none(),
+                    parts,
+                    self.device(),
+                ),
             ),
             ("copies of the weights in bf16", copies),
         ]
@@ -106,11 +145,22 @@ impl Policy {
         if self.device().is_cpu() || self.dtype() != DType::BF16 {
             return (0, 0);
         }
-        let Config { vocab_size, hidden_size, tie_word_embeddings, .. } = *self.config();
-        let (table, factors) = (vocab_size * hidden_size, self.adapter().map_or(0, |one| one.params().element_count()));
+        let Config {
+            vocab_size,
+            hidden_size,
+            tie_word_embeddings,
+            ..
+        } = *self.config();
+        let (table, factors) = (
+            vocab_size * hidden_size,
+            self.adapter().map_or(0, |one| one.params().element_count()),
+        );
         let alone = if tie_word_embeddings { 0 } else { table };
         let bytes = |count: usize| (count * DType::BF16.size_in_bytes()) as u128;
-        (bytes(self.weights().element_count() - alone + factors), bytes(table))
+        (
+            bytes(self.weights().element_count() - alone + factors),
+            bytes(table),
+        )
     }
 
     fn run(&self, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Forward> {
@@ -120,8 +170,12 @@ impl Policy {
             "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
         );
         let parts = self.split(rows.rows(), MOST_ROWS);
-        let part = |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
-        Ok(Forward::new(side_by_side(parts, part)?, rows.completion_len))
+        let part =
+            |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
+        Ok(Forward::new(
+            side_by_side(parts, part)?,
+            rows.completion_len,
+        ))
     }
 
     /// The tokens of `rows`. Under dropout, rows with the same prompt differ, so each has a prompt of its own.
@@ -132,15 +186,26 @@ impl Policy {
 
 impl Part {
     /// Runs the model. Activations are stored for the backward pass if `with_tape` is true.
-    pub(super) fn new(policy: &Policy, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Self> {
+    pub(super) fn new(
+        policy: &Policy,
+        rows: &Sequences,
+        loss_temperature: f64,
+        with_tape: bool,
+    ) -> Result<Self> {
         let (config, device) = (policy.config(), policy.device());
         let packed = policy.packed(rows);
-        let model = policy.decoder()?.for_rows(policy.drops(), &packed.numbered(&rows.numbers));
+        let model = policy
+            .decoder()?
+            .for_rows(policy.drops(), &packed.numbered(&rows.numbers));
         let tokens = packed.on(config, device)?;
         let mut layers = Vec::new();
         let x = model.residual(&tokens, |_, saved| {
             if with_tape {
-                layers.push(if policy.gradient_checkpointing { Stored::Input(saved.x) } else { Stored::All(saved) });
+                layers.push(if policy.gradient_checkpointing {
+                    Stored::Input(saved.x)
+                } else {
+                    Stored::All(saved)
+                });
             }
             Ok(())
         })?;
@@ -179,9 +244,15 @@ impl Part {
 
     /// Adds the gradients of a loss to `sum`; `cotangents` are its derivatives by this part's outputs.
     fn backward(self, cotangents: &Cotangents<'_>, sum: &mut Gradients) -> Result<()> {
-        let tape = self.tape.context("this forward pass kept no activations (call `forward`)")?;
-        let tensor = |values: &[f32]| Tensor::new(self.rows.without_padding(values), self.hidden.device());
-        let (d_logps, d_entropy) = (tensor(&cotangents.logps)?, cotangents.entropy.map(tensor).transpose()?);
+        let tape = self
+            .tape
+            .context("this forward pass kept no activations (call `forward`)")?;
+        let tensor =
+            |values: &[f32]| Tensor::new(self.rows.without_padding(values), self.hidden.device());
+        let (d_logps, d_entropy) = (
+            tensor(&cotangents.logps)?,
+            cotangents.entropy.map(tensor).transpose()?,
+        );
         let loss = TokenCotangents {
             targets: &self.targets,
             d_logps: &d_logps,
@@ -229,8 +300,9 @@ impl Forward {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let of_part =
-            |part: &Part| bytes(&part.hidden) + bytes(&part.targets) + part.tape.as_ref().map_or(0, Tape::bytes);
+        let of_part = |part: &Part| {
+            bytes(&part.hidden) + bytes(&part.targets) + part.tape.as_ref().map_or(0, Tape::bytes)
+        };
         self.parts.iter().map(of_part).sum()
     }
 
@@ -245,7 +317,11 @@ impl Forward {
 
     /// Features from which the tokens' logits are computed, `[B * T, D]`.
     pub fn hidden(&self) -> Result<Tensor> {
-        let parts: Vec<Tensor> = self.parts.iter().map(|part| part.padded(&part.hidden)).collect::<Result<_>>()?;
+        let parts: Vec<Tensor> = self
+            .parts
+            .iter()
+            .map(|part| part.padded(&part.hidden))
+            .collect::<Result<_>>()?;
         Ok(Tensor::cat(&parts, 0)?)
     }
 
@@ -262,14 +338,22 @@ impl Forward {
     ///
     /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is the derivative by the tokens' entropies,
     /// if the loss depends on them.
-    pub fn finish(self, d_logps: &[f32], d_entropy: Option<&[f32]>, sum: &mut Gradients) -> Result<()> {
+    pub fn finish(
+        self,
+        d_logps: &[f32],
+        d_entropy: Option<&[f32]>,
+        sum: &mut Gradients,
+    ) -> Result<()> {
         let d_logps = self.split(d_logps)?;
         let d_entropies = match d_entropy {
             None => vec![None; d_logps.len()],
             Some(d_entropy) => self.split(d_entropy)?.into_iter().map(Some).collect(),
         };
         let cotangents = d_logps.into_iter().zip(d_entropies);
-        let cotangents = cotangents.map(|(logps, entropy)| Cotangents { logps: Cow::Borrowed(logps), entropy });
+        let cotangents = cotangents.map(|(logps, entropy)| Cotangents {
+            logps: Cow::Borrowed(logps),
+            entropy,
+        });
         add_all(self.parts.into_iter().zip(cotangents).collect(), sum)
     }
 
@@ -280,7 +364,13 @@ impl Forward {
         let mut parts = Vec::new();
         for (part, all) in self.parts.iter().zip(self.split(d_logps)?) {
             let (rows, own) = nonzero_rows(all, self.tokens);
-            let (whole, cotangents) = (own.len() == all.len(), Cotangents { logps: own.into(), entropy: None });
+            let (whole, cotangents) = (
+                own.len() == all.len(),
+                Cotangents {
+                    logps: own.into(),
+                    entropy: None,
+                },
+            );
             if whole {
                 parts.push((part.clone(), cotangents));
             } else if !rows.is_empty() {
@@ -298,7 +388,11 @@ impl Forward {
     /// Splits `values`, `[B, T]`, into the values of each part.
     fn split<'a>(&self, values: &'a [f32]) -> Result<Vec<&'a [f32]>> {
         let count = self.count();
-        ensure!(values.len() == count, "{} derivatives for {count} tokens", values.len());
+        ensure!(
+            values.len() == count,
+            "{} derivatives for {count} tokens",
+            values.len()
+        );
         let mut rest = values;
         let own = |part: &Part| {
             let (own, others) = rest.split_at(part.count());
@@ -311,7 +405,10 @@ impl Forward {
 
 /// Indices of the rows (of `tokens` values each) that are not all 0, and the values of these rows.
 fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<usize>, Vec<f32>) {
-    let rows = values.chunks(tokens).enumerate().filter(|(_, row)| row.iter().any(|&value| value != 0.0));
+    let rows = values
+        .chunks(tokens)
+        .enumerate()
+        .filter(|(_, row)| row.iter().any(|&value| value != 0.0));
     let (rows, values): (Vec<usize>, Vec<&[f32]>) = rows.unzip();
     (rows, values.concat())
 }
@@ -329,7 +426,9 @@ fn add_all(mut parts: Vec<(Part, Cotangents<'_>)>, sum: &mut Gradients) -> Resul
         Ok(own)
     })?;
     let mut gradients = gradients.into_iter();
-    let mut all = gradients.next().context("a forward pass has at least one part")?;
+    let mut all = gradients
+        .next()
+        .context("a forward pass has at least one part")?;
     gradients.try_for_each(|own| all.accumulate(own))?;
     sum.accumulate(all)
 }

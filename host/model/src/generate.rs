@@ -58,7 +58,10 @@ pub struct Generation {
 impl Generation {
     /// Refuses a completion length of 0, and settings that [`SamplingParams::check`] refuses.
     pub fn check(&self) -> Result<()> {
-        ensure!(self.max_completion_length > 0, "`max_completion_length` is 0, expected at least 1");
+        ensure!(
+            self.max_completion_length > 0,
+            "`max_completion_length` is 0, expected at least 1"
+        );
         self.sampling.check()
     }
 }
@@ -73,7 +76,9 @@ impl Policy {
         generation: &Generation,
         rngs: &mut [R],
     ) -> Result<Vec<SampledTokens>> {
-        Ok(self.generate_with_outputs(prompts, generation, None, rngs, None)?.0)
+        Ok(self
+            .generate_with_outputs(prompts, generation, None, rngs, None)?
+            .0)
     }
 
     /// Samples one completion per prompt as [`Policy::generate`] does. If `capture` asks for them, it also returns the outputs of the drawn
@@ -90,8 +95,16 @@ impl Policy {
         partners: Option<&(dyn Fn(Range<usize>) -> Box<dyn Partner> + Sync)>,
     ) -> Result<(Vec<SampledTokens>, Option<TokenOutputs>)> {
         generation.check()?;
-        ensure!(rngs.len() == prompts.len(), "{} random streams for {} prompts", rngs.len(), prompts.len());
-        ensure!(!prompts.is_empty(), "there is no prompt (give at least one)");
+        ensure!(
+            rngs.len() == prompts.len(),
+            "{} random streams for {} prompts",
+            rngs.len(),
+            prompts.len()
+        );
+        ensure!(
+            !prompts.is_empty(),
+            "there is no prompt (give at least one)"
+        );
         check_prompts(prompts, self.config().vocab_size)?;
         let ranges = self.split(prompts.len(), MOST_ROWS);
         let most = generation.max_num_seqs.div_ceil(ranges.len());
@@ -99,24 +112,50 @@ impl Policy {
         let mut rest = rngs;
         for rows in ranges {
             let (own, others) = rest.split_at_mut(rows.len());
-            parts.push((&prompts[rows.clone()], Batch::new(generation, own, rows.start), partners.map(|of| of(rows))));
+            parts.push((
+                &prompts[rows.clone()],
+                Batch::new(generation, own, rows.start),
+                partners.map(|of| of(rows)),
+            ));
             rest = others;
         }
         let model = self.sampler()?;
         let generate = |(prompts, batch, partner): (_, _, Option<Box<dyn Partner>>)| {
             let mut captured = capture.map(Captured::new);
-            let completions =
-                self.generate_part(&model, (prompts, most), batch, captured.as_mut(), partner, |_| Ok(()))?;
+            let completions = self.generate_part(
+                &model,
+                (prompts, most),
+                batch,
+                captured.as_mut(),
+                partner,
+                |_| Ok(()),
+            )?;
             Ok((completions, captured))
         };
         let parts = side_by_side(parts, generate)?;
-        let tokens = parts.iter().flat_map(|(completions, _)| completions).map(|one| one.ids.len()).max().unwrap_or(0);
+        let tokens = parts
+            .iter()
+            .flat_map(|(completions, _)| completions)
+            .map(|one| one.ids.len())
+            .max()
+            .unwrap_or(0);
         let (mut completions, mut outputs) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (part, captured) in parts {
-            outputs.extend(captured.map(|captured| captured.finish(part.len(), tokens)).transpose()?);
+            outputs.extend(
+                captured
+                    .map(|captured| captured.finish(part.len(), tokens))
+                    .transpose()?,
+            );
             completions.extend(part);
         }
-        Ok((completions, if outputs.is_empty() { None } else { Some(TokenOutputs::join(outputs)?) }))
+        Ok((
+            completions,
+            if outputs.is_empty() {
+                None
+            } else {
+                Some(TokenOutputs::join(outputs)?)
+            },
+        ))
     }
 
     /// Samples one completion as [`Policy::generate`] does, and reports each token when it is drawn.
@@ -131,11 +170,22 @@ impl Policy {
         let prompts = [prompt.to_vec()];
         check_prompts(&prompts, self.config().vocab_size)?;
         let model = self.sampler()?;
-        let tell = |completions: &[SampledTokens]| completions[0].ids.last().map_or(Ok(()), |id| tell(*id));
+        let tell = |completions: &[SampledTokens]| {
+            completions[0].ids.last().map_or(Ok(()), |id| tell(*id))
+        };
         let mut rngs = [rng];
-        let completions =
-            self.generate_part(&model, (&prompts, 0), Batch::new(generation, &mut rngs, 0), None, None, tell)?;
-        completions.into_iter().next().context("a prompt has a completion")
+        let completions = self.generate_part(
+            &model,
+            (&prompts, 0),
+            Batch::new(generation, &mut rngs, 0),
+            None,
+            None,
+            tell,
+        )?;
+        completions
+            .into_iter()
+            .next()
+            .context("a prompt has a completion")
     }
 
     /// Memory that sampling of `shape` takes: purposes and bytes.
@@ -161,7 +211,11 @@ impl Policy {
 
     fn sampler(&self) -> Result<Decoder> {
         let model = self.decoder()?;
-        if self.is_packed() { model.pack() } else { model.stream() }
+        if self.is_packed() {
+            model.pack()
+        } else {
+            model.stream()
+        }
     }
 
     /// Samples some rows. `after` receives the completions so far whenever some rows have a new token.
@@ -174,8 +228,14 @@ impl Policy {
         mut partner: Option<Box<dyn Partner>>,
         mut after: impl FnMut(&[SampledTokens]) -> Result<()>,
     ) -> Result<Vec<SampledTokens>> {
-        let mut slots =
-            Slots::new(self, model, prompts, batch.generation.max_completion_length, most, partner.is_some())?;
+        let mut slots = Slots::new(
+            self,
+            model,
+            prompts,
+            batch.generation.max_completion_length,
+            most,
+            partner.is_some(),
+        )?;
         loop {
             if let Some(partner) = partner.as_mut().filter(|_| batch.waiting > 0) {
                 let idle = batch.new.is_empty() && !slots.can_admit();
@@ -192,7 +252,9 @@ impl Policy {
             let ended = batch.take(&next)?;
             if let Some(partner) = &mut partner {
                 batch.waiting += ended.len();
-                ended.iter().try_for_each(|row| partner.listen(*row, &batch.completions[*row]))?;
+                ended
+                    .iter()
+                    .try_for_each(|row| partner.listen(*row, &batch.completions[*row]))?;
             } else {
                 SAMPLED.fetch_add(ended.len(), Ordering::Relaxed);
                 ended.into_iter().for_each(|row| slots.release(row));
@@ -233,20 +295,36 @@ impl<'a, R: Rng> Batch<'a, R> {
 
     /// Adds a partner's replies. The rows that have ended are returned.
     fn hear(&mut self, replies: Vec<Reply>) -> Vec<usize> {
-        let Generation { max_completion_length, logps, sampler_logps, top_k, .. } = *self.generation;
+        let Generation {
+            max_completion_length,
+            logps,
+            sampler_logps,
+            top_k,
+            ..
+        } = *self.generation;
         self.waiting -= replies.len();
         let mut ended = Vec::new();
         for Reply { row, ids } in replies {
             let completion = &mut self.completions[row];
-            let Some(ids) = ids.filter(|ids| completion.ids.len() + ids.len() < max_completion_length) else {
+            let Some(ids) =
+                ids.filter(|ids| completion.ids.len() + ids.len() < max_completion_length)
+            else {
                 ended.push(row);
                 continue;
             };
-            self.new.extend(completion.ids.last().into_iter().chain(&ids).map(|id| (row, *id)));
+            self.new.extend(
+                completion
+                    .ids
+                    .last()
+                    .into_iter()
+                    .chain(&ids)
+                    .map(|id| (row, *id)),
+            );
             let from = completion.ids.len();
             completion.ids.extend(&ids);
             completion.added.push(from..completion.ids.len());
-            let resize = |values: &mut Vec<f32>, width| values.resize(completion.ids.len() * width, 0.0);
+            let resize =
+                |values: &mut Vec<f32>, width| values.resize(completion.ids.len() * width, 0.0);
             resize(&mut completion.logps, usize::from(logps));
             resize(&mut completion.sampler_logps, usize::from(sampler_logps));
             resize(&mut completion.top_logps, top_k);
@@ -257,7 +335,13 @@ impl<'a, R: Rng> Batch<'a, R> {
 
     /// Draws a token for each row of `next`. The rows whose turns have ended are returned.
     fn take(&mut self, next: &Next) -> Result<Vec<usize>> {
-        let Generation { sampling, max_completion_length, max_turn_length, eos_ids, .. } = self.generation;
+        let Generation {
+            sampling,
+            max_completion_length,
+            max_turn_length,
+            eos_ids,
+            ..
+        } = self.generation;
         let ids = self.draw(sampling, next)?;
         let mut ended = Vec::new();
         for (row, id) in next.rows.iter().zip(ids) {
@@ -267,9 +351,13 @@ impl<'a, R: Rng> Batch<'a, R> {
                 format!("cannot sample token {token} of completion {row}")
             })?;
             completion.ids.push(id);
-            let (length, before) = (completion.ids.len(), completion.added.last().map_or(0, |added| added.end));
+            let (length, before) = (
+                completion.ids.len(),
+                completion.added.last().map_or(0, |added| added.end),
+            );
             completion.truncated = length == *max_completion_length && !eos_ids.contains(&id);
-            if completion.truncated || eos_ids.contains(&id) || length - before == *max_turn_length {
+            if completion.truncated || eos_ids.contains(&id) || length - before == *max_turn_length
+            {
                 ended.push(*row);
                 continue;
             }
@@ -284,14 +372,32 @@ impl<'a, R: Rng> Batch<'a, R> {
             let ids = &self.completions[*row].ids;
             Some((*ids.last()?, ids.len() - 1))
         };
-        rows.iter().map(newest).collect::<Option<_>>().context("a row has drawn no token")
+        rows.iter()
+            .map(newest)
+            .collect::<Option<_>>()
+            .context("a row has drawn no token")
     }
 
     /// Draws a token for each row, and stores the log-probabilities and top tokens that were asked for.
-    fn draw(&mut self, sampling: &SamplingParams, Next { rows, logits, .. }: &Next) -> Result<Vec<Option<u32>>> {
-        let number = |row: &usize| if sampling.temperature == 0.0 { 0.0 } else { uniform(&mut self.rngs[*row]) };
+    fn draw(
+        &mut self,
+        sampling: &SamplingParams,
+        Next { rows, logits, .. }: &Next,
+    ) -> Result<Vec<Option<u32>>> {
+        let number = |row: &usize| {
+            if sampling.temperature == 0.0 {
+                0.0
+            } else {
+                uniform(&mut self.rngs[*row])
+            }
+        };
         let numbers: Vec<f64> = rows.iter().map(number).collect();
-        let Generation { logps, sampler_logps, top_k, .. } = *self.generation;
+        let Generation {
+            logps,
+            sampler_logps,
+            top_k,
+            ..
+        } = *self.generation;
         let drawn = if !logps && sampling.can_draw_rows(logits)? {
             sampling.draw_rows(logits, &numbers, sampler_logps, &mut self.scratch)?
         } else {
@@ -299,7 +405,9 @@ impl<'a, R: Rng> Batch<'a, R> {
         };
         if sampler_logps {
             for (row, drawn) in rows.iter().zip(&drawn) {
-                self.completions[*row].sampler_logps.extend(drawn.map(|drawn| drawn.logp));
+                self.completions[*row]
+                    .sampler_logps
+                    .extend(drawn.map(|drawn| drawn.logp));
             }
         }
         if let (1.., Some(drawn)) = (top_k, drawn.iter().copied().collect::<Option<Vec<_>>>()) {
@@ -309,7 +417,10 @@ impl<'a, R: Rng> Batch<'a, R> {
                 self.completions[*row].top_logps.extend(logps);
             }
         }
-        Ok(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.id)).collect())
+        Ok(drawn
+            .into_iter()
+            .map(|drawn| drawn.map(|drawn| drawn.id))
+            .collect())
     }
 
     /// Draws a token for each of `rows` from the logits in host memory.
@@ -320,15 +431,22 @@ impl<'a, R: Rng> Batch<'a, R> {
         logits: &Tensor,
         numbers: &[f64],
     ) -> Result<Vec<Option<Drawn>>> {
-        let Generation { logps, sampler_logps, .. } = *self.generation;
+        let Generation {
+            logps,
+            sampler_logps,
+            ..
+        } = *self.generation;
         let (vocab, logits) = (logits.dim(1)?, host(logits)?);
         let draw = |scratch: &mut Scratch, (number, logits): (&f64, &[f32])| {
             let drawn = sampling.draw(logits, *number, sampler_logps, scratch);
             let logp = |drawn: Drawn| logp(logits, drawn.id, sampling.temperature);
             (drawn, drawn.filter(|_| logps).map(logp))
         };
-        let drawn: Vec<_> =
-            numbers.par_iter().zip(logits.par_chunks_exact(vocab)).map_init(Scratch::default, draw).collect();
+        let drawn: Vec<_> = numbers
+            .par_iter()
+            .zip(logits.par_chunks_exact(vocab))
+            .map_init(Scratch::default, draw)
+            .collect();
         for (row, (_, logp)) in rows.iter().zip(&drawn) {
             self.completions[*row].logps.extend(logp);
         }
@@ -341,6 +459,9 @@ fn logp(logits: &[f32], id: u32, temperature: f64) -> f32 {
     let temperature = if temperature == 0.0 { 1.0 } else { temperature };
     let scaled = |logit: f32| f64::from(logit) / temperature;
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| (scaled(*logit) - scaled(largest)).exp()).sum();
+    let sum: f64 = logits
+        .iter()
+        .map(|logit| (scaled(*logit) - scaled(largest)).exp())
+        .sum();
     (scaled(logits[id as usize]) - scaled(largest) - sum.ln()) as f32
 }

@@ -32,22 +32,31 @@ impl Gradients {
             self.tensors.is_empty() || self.tensors.keys().eq(other.tensors.keys()),
             "the gradients belong to different models"
         );
-        other.tensors.into_iter().try_for_each(|(name, gradient)| self.add(name, gradient))
+        other
+            .tensors
+            .into_iter()
+            .try_for_each(|(name, gradient)| self.add(name, gradient))
     }
 
     /// The gradient by the weight `name`, in its shape; an unknown name is an error.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
-        self.tensors.get(name).with_context(|| format!("there is no gradient for `{name}`"))
+        self.tensors
+            .get(name)
+            .with_context(|| format!("there is no gradient for `{name}`"))
     }
 
     /// Names and gradients, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+        self.tensors
+            .iter()
+            .map(|(name, tensor)| (name.as_str(), tensor))
     }
 }
 
 impl FromIterator<(String, Tensor)> for Gradients {
     fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
-        Self { tensors: tensors.into_iter().collect() }
+        Self {
+            tensors: tensors.into_iter().collect(),
+        }
     }
 }

@@ -21,7 +21,11 @@ pub fn groups(params: &Params) -> Vec<Group> {
     let mut groups = BTreeMap::new();
     for (tensor, var) in params.iter() {
         let (place, name) = place(tensor);
-        let group = groups.entry(place).or_insert_with(|| Group { name, parameters: 0, tensors: Vec::new() });
+        let group = groups.entry(place).or_insert_with(|| Group {
+            name,
+            parameters: 0,
+            tensors: Vec::new(),
+        });
         group.parameters += var.elem_count() as u64;
         group.tensors.push(tensor.to_owned());
     }
@@ -30,7 +34,9 @@ pub fn groups(params: &Params) -> Vec<Group> {
 
 /// Position and name of the group that holds `tensor`.
 fn place(tensor: &str) -> (usize, String) {
-    let block = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    let block = tensor
+        .strip_prefix("model.layers.")
+        .and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     match block {
         _ if tensor == EMBEDDING => (0, "embedding".to_owned()),
         Some(block) => (1 + block, format!("block.{block}")),

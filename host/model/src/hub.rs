@@ -20,7 +20,9 @@ pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
 
 /// The cache directory of the Hub's own clients, from the environment variables that they use.
 pub fn cache() -> Option<PathBuf> {
-    path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).or_else(|| Some(home()?.join("hub")))
+    path("HF_HUB_CACHE")
+        .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
+        .or_else(|| Some(home()?.join("hub")))
 }
 
 fn home() -> Option<PathBuf> {
@@ -32,7 +34,11 @@ fn home() -> Option<PathBuf> {
 fn path(name: &str) -> Option<PathBuf> {
     let value = env::var_os(name).filter(|value| !value.is_empty())?;
     let expanded = |text| expanded(text, env::home_dir().as_deref(), |name| env::var(name).ok());
-    Some(value.to_str().map_or_else(|| value.clone().into(), |text| expanded(text).into()))
+    Some(
+        value
+            .to_str()
+            .map_or_else(|| value.clone().into(), |text| expanded(text).into()),
+    )
 }
 
 /// A variable with a value other than blanks.
@@ -43,22 +49,35 @@ fn variable(name: &str) -> Option<String> {
 /// `path` with the home folder `user` in place of a leading `~`, and with the values of `$NAME` and `${NAME}`; a name without a value stays.
 /// Source: `os.path.expandvars(os.path.expanduser(path))` in `huggingface_hub.constants`.
 fn expanded(path: &str, user: Option<&Path>, value: impl Fn(&str) -> Option<String>) -> String {
-    let below = path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
-    let whole = below.zip(user).map_or_else(|| path.to_owned(), |(rest, user)| format!("{}{rest}", user.display()));
+    let below = path
+        .strip_prefix('~')
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let whole = below.zip(user).map_or_else(
+        || path.to_owned(),
+        |(rest, user)| format!("{}{rest}", user.display()),
+    );
     let mut parts = whole.split('$');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |before, part| {
-        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
+        let end = part
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(part.len());
         let braced = part.strip_prefix('{').and_then(|part| part.split_once('}'));
         let (name, rest) = braced.unwrap_or_else(|| part.split_at(end));
-        value(name).map_or_else(|| format!("{before}${part}"), |value| format!("{before}{value}{rest}"))
+        value(name).map_or_else(
+            || format!("{before}${part}"),
+            |value| format!("{before}{value}{rest}"),
+        )
     })
 }
 
 /// The user's access token for the Hub: of the environment, else the one that `hf auth login` stored.
 pub fn token() -> Option<String> {
-    let file = || fs::read_to_string(path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
-    let token = variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")).or_else(file)?;
+    let file =
+        || fs::read_to_string(path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
+    let token = variable("HF_TOKEN")
+        .or_else(|| variable("HUGGING_FACE_HUB_TOKEN"))
+        .or_else(file)?;
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
@@ -78,16 +97,28 @@ pub fn is_id(name: &str) -> bool {
 
 fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     let fetch = format!("fetch it again with `host download {id}`");
-    let Some(snapshot) = snapshot(&cache.join(folder_name(id)), id, &fetch)? else { return Ok(None) };
-    ensure!(snapshot.join(CONFIG_FILE).is_file(), "`{}` has no `{CONFIG_FILE}` ({fetch})", snapshot.display());
+    let Some(snapshot) = snapshot(&cache.join(folder_name(id)), id, &fetch)? else {
+        return Ok(None);
+    };
+    ensure!(
+        snapshot.join(CONFIG_FILE).is_file(),
+        "`{}` has no `{CONFIG_FILE}` ({fetch})",
+        snapshot.display()
+    );
     Ok(Some(snapshot))
 }
 
 fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     let folder = cache.join(format!("datasets--{}", id.replace('/', "--")));
     let fetch = format!("fetch it again with `hf download --repo-type dataset {id}`");
-    let Some(snapshot) = snapshot(&folder, id, &fetch)? else { return Ok(None) };
-    ensure!(snapshot.is_dir(), "`{}` is missing ({fetch})", snapshot.display());
+    let Some(snapshot) = snapshot(&folder, id, &fetch)? else {
+        return Ok(None);
+    };
+    ensure!(
+        snapshot.is_dir(),
+        "`{}` is missing ({fetch})",
+        snapshot.display()
+    );
     Ok(Some(snapshot))
 }
 
@@ -97,8 +128,8 @@ fn snapshot(folder: &Path, id: &str, fetch: &str) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let reference = folder.join("refs/main");
-    let hash =
-        fs::read_to_string(&reference).with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
+    let hash = fs::read_to_string(&reference)
+        .with_context(|| format!("cannot read `{}` ({fetch})", reference.display()))?;
     let hash = hash.trim();
     if hash.is_empty() || !hash.chars().all(|c| c.is_ascii_alphanumeric()) {
         bail!("`{}` names no snapshot ({fetch})", reference.display());
@@ -115,7 +146,18 @@ mod tests {
         for id in ["Qwen/Qwen2.5-0.5B", "gpt2", "a/b_c"] {
             assert!(is_id(id), "{id}");
         }
-        for other in ["", "/", "a/", "/a", "a/b/c", "../a", "a/..", "./a", "a b", "embedded:tiny-arithmetic"] {
+        for other in [
+            "",
+            "/",
+            "a/",
+            "/a",
+            "a/b/c",
+            "../a",
+            "a/..",
+            "./a",
+            "a b",
+            "embedded:tiny-arithmetic",
+        ] {
             assert!(!is_id(other), "{other}");
         }
     }
@@ -131,7 +173,11 @@ mod tests {
             ("${X_1}b$X_1", "xbx"),
             ("$X_12/$$X_1/${Y}/$", "$X_12/$x/${Y}/$"),
         ] {
-            assert_eq!(expanded(path, Some(Path::new("/u")), value), expected, "{path}");
+            assert_eq!(
+                expanded(path, Some(Path::new("/u")), value),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -142,13 +188,25 @@ mod tests {
         assert_eq!(found("org/model"), Ok(None));
         let folder = cache.path().join("models--org--model");
         fs::create_dir_all(folder.join("refs")).unwrap();
-        assert!(found("org/model").unwrap_err().contains("`host download org/model`"));
+        assert!(
+            found("org/model")
+                .unwrap_err()
+                .contains("`host download org/model`")
+        );
         for reference in ["../../x", ""] {
             fs::write(folder.join("refs/main"), reference).unwrap();
-            assert!(found("org/model").unwrap_err().contains("names no snapshot"));
+            assert!(
+                found("org/model")
+                    .unwrap_err()
+                    .contains("names no snapshot")
+            );
         }
         fs::write(folder.join("refs/main"), "0123abc\n").unwrap();
-        assert!(found("org/model").unwrap_err().contains("has no `config.json`"));
+        assert!(
+            found("org/model")
+                .unwrap_err()
+                .contains("has no `config.json`")
+        );
         let snapshot = folder.join("snapshots/0123abc");
         fs::create_dir_all(&snapshot).unwrap();
         fs::write(snapshot.join("config.json"), "{}").unwrap();
@@ -159,13 +217,21 @@ mod tests {
     #[test]
     fn datasets_have_folders_of_their_own() {
         let cache = tempfile::tempdir().unwrap();
-        let found = |id: &str| find_dataset_in(cache.path(), id).map_err(|error| format!("{error:#}"));
+        let found =
+            |id: &str| find_dataset_in(cache.path(), id).map_err(|error| format!("{error:#}"));
         assert_eq!(found("openai/gsm8k"), Ok(None));
         let folder = cache.path().join("datasets--openai--gsm8k");
         fs::create_dir_all(folder.join("refs")).unwrap();
         fs::write(folder.join("refs/main"), "abc").unwrap();
-        assert!(found("openai/gsm8k").unwrap_err().contains("`hf download --repo-type dataset openai/gsm8k`"));
+        assert!(
+            found("openai/gsm8k")
+                .unwrap_err()
+                .contains("`hf download --repo-type dataset openai/gsm8k`")
+        );
         fs::create_dir_all(folder.join("snapshots/abc")).unwrap();
-        assert_eq!(found("openai/gsm8k"), Ok(Some(folder.join("snapshots/abc"))));
+        assert_eq!(
+            found("openai/gsm8k"),
+            Ok(Some(folder.join("snapshots/abc")))
+        );
     }
 }

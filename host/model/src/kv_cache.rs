@@ -15,13 +15,23 @@ pub(super) struct KvCache {
 }
 
 impl KvCache {
-    pub(super) fn new(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        rows: usize,
+        tokens: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
         let shape = (rows, config.num_key_value_heads, tokens, config.head_dim());
         let layer = |_| {
             let zeros = || Tensor::zeros(shape, dtype, device);
             Ok((zeros()?, zeros()?))
         };
-        Ok(Self { layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()? })
+        Ok(Self {
+            layers: (0..config.num_hidden_layers)
+                .map(layer)
+                .collect::<Result<_>>()?,
+        })
     }
 
     /// Stores the keys and values of packed tokens at the beginning of all cache rows: `tokens`, `[B, P]` u32, names that of each place;
@@ -31,7 +41,9 @@ impl KvCache {
         let (_, kv_heads, _, width) = keys.dims4()?;
         let (rows, count) = tokens.dims2()?;
         for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
-            let all = new.index_select(&tokens.flatten_all()?, 0)?.reshape((rows, count, kv_heads, width))?;
+            let all = new
+                .index_select(&tokens.flatten_all()?, 0)?
+                .reshape((rows, count, kv_heads, width))?;
             cache.slice_set(&all.transpose(1, 2)?.contiguous()?, 2, 0)?;
         }
         Ok(())
@@ -48,8 +60,15 @@ impl KvCache {
         let (_, kv_heads, _, width) = keys.dims4()?;
         for (tokens, place) in rows {
             for (cache, new) in [(keys, &heads.keys), (values, &heads.values)] {
-                let own = new.narrow(0, tokens.start, tokens.len())?.reshape((1, tokens.len(), kv_heads, width))?;
-                cache.narrow(0, place, 1)?.slice_set(&own.transpose(1, 2)?.contiguous()?, 2, 0)?;
+                let own = new.narrow(0, tokens.start, tokens.len())?.reshape((
+                    1,
+                    tokens.len(),
+                    kv_heads,
+                    width,
+                ))?;
+                cache
+                    .narrow(0, place, 1)?
+                    .slice_set(&own.transpose(1, 2)?.contiguous()?, 2, 0)?;
             }
         }
         Ok(())
@@ -65,7 +84,8 @@ impl KvCache {
         rows: &DecodeRows,
     ) -> Result<Tensor> {
         let ((keys, values), [queries, new_keys, new_values]) = (&self.layers[layer], projected);
-        let turned = ops::decode_heads([queries, new_keys, new_values], rope, [keys, values], rows)?;
+        let turned =
+            ops::decode_heads([queries, new_keys, new_values], rope, [keys, values], rows)?;
         Ok(ops::decode_attention(&turned, keys, values, rows)?)
     }
 }

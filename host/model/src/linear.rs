@@ -22,8 +22,18 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    pub(super) fn new(weight: Tensor, bias: Option<Tensor>, adapter: Option<Factors>) -> Result<Self> {
-        Ok(Self { transposed: weight.t()?, weight, streamed: None, bias, adapter })
+    pub(super) fn new(
+        weight: Tensor,
+        bias: Option<Tensor>,
+        adapter: Option<Factors>,
+    ) -> Result<Self> {
+        Ok(Self {
+            transposed: weight.t()?,
+            weight,
+            streamed: None,
+            bias,
+            adapter,
+        })
     }
 
     /// Maps `[N, in]` to `[N, out]`.
@@ -43,12 +53,25 @@ impl Linear {
         out: DType,
     ) -> Result<[Tensor; COUNT]> {
         let rows = x.dim(0)?;
-        let streamed = linears.map(|linear| linear.streamed.as_deref().filter(|streamed| streamed.takes(rows)));
+        let streamed = linears.map(|linear| {
+            linear
+                .streamed
+                .as_deref()
+                .filter(|streamed| streamed.takes(rows))
+        });
         let products: Vec<Tensor> = if streamed.iter().all(Option::is_some) {
-            ops::products_of_few_rows(x, streamed.map(|streamed| streamed.expect("each has one")), out)?.into()
+            ops::products_of_few_rows(
+                x,
+                streamed.map(|streamed| streamed.expect("each has one")),
+                out,
+            )?
+            .into()
         } else {
             let product = |linear: &Self| ops::product_of_rows(x, &linear.transposed, out);
-            linears.into_iter().map(product).collect::<candle_core::Result<_>>()?
+            linears
+                .into_iter()
+                .map(product)
+                .collect::<candle_core::Result<_>>()?
         };
         let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
             if let Some(bias) = &linear.bias {
@@ -59,14 +82,22 @@ impl Linear {
             }
             Ok(y)
         };
-        let all = linears.into_iter().zip(products).map(finish).collect::<Result<Vec<_>>>()?;
+        let all = linears
+            .into_iter()
+            .zip(products)
+            .map(finish)
+            .collect::<Result<Vec<_>>>()?;
         Ok(all.try_into().expect("as many products as linears"))
     }
 
     /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if all have one, as in each family.
-    pub(super) fn join<const COUNT: usize>(linears: [&mut Self; COUNT], all: Option<&Tensor>) -> Result<Self> {
+    pub(super) fn join<const COUNT: usize>(
+        linears: [&mut Self; COUNT],
+        all: Option<&Tensor>,
+    ) -> Result<Self> {
         let weights: Vec<Tensor> = linears.iter().map(|linear| linear.weight.clone()).collect();
-        let biases: Option<Vec<Tensor>> = linears.iter().map(|linear| linear.bias.clone()).collect();
+        let biases: Option<Vec<Tensor>> =
+            linears.iter().map(|linear| linear.bias.clone()).collect();
         let bias = biases.map(|biases| stacked(&biases, all)).transpose()?;
         let joined = Self::new(stacked(&weights, all)?, bias, None)?;
         let mut first = 0;
@@ -85,14 +116,19 @@ impl Linear {
         joined: Option<&Self>,
         x: &Tensor,
     ) -> Result<[Tensor; COUNT]> {
-        let Some(joined) = joined else { return Self::forward_all(linears, x, x.dtype()) };
+        let Some(joined) = joined else {
+            return Self::forward_all(linears, x, x.dtype());
+        };
         let (all, mut first) = (joined.forward(x)?, 0);
         let part = |linear: &Self| {
             let outputs = linear.weight.dim(0)?;
             first += outputs;
             all.narrow(D::Minus1, first - outputs, outputs)
         };
-        let parts = linears.into_iter().map(part).collect::<candle_core::Result<Vec<_>>>()?;
+        let parts = linears
+            .into_iter()
+            .map(part)
+            .collect::<candle_core::Result<Vec<_>>>()?;
         Ok(parts.try_into().expect("as many parts as linears"))
     }
 }

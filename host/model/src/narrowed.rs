@@ -49,14 +49,24 @@ pub(super) struct Narrowed<'a> {
 
 impl<'a> Narrowed<'a> {
     pub(super) fn of(config: &Config, weights: &'a Params, dtype: DType) -> Result<Self> {
-        let mut narrowed = Self { weights, dtype, copies: HashMap::new(), all: None };
+        let mut narrowed = Self {
+            weights,
+            dtype,
+            copies: HashMap::new(),
+            all: None,
+        };
         if dtype != DType::BF16 {
             return Ok(narrowed);
         }
         let named = |layer: usize| PARTS.map(|part| format!("model.layers.{layer}.{part}"));
         let last = [FINAL_NORM, head_name(config)].map(str::to_owned);
         let names = (0..config.num_hidden_layers).flat_map(named).chain(last);
-        let there = names.filter_map(|name| weights.get(&name).ok().map(|var| (name, var.as_detached_tensor())));
+        let there = names.filter_map(|name| {
+            weights
+                .get(&name)
+                .ok()
+                .map(|var| (name, var.as_detached_tensor()))
+        });
         // A reference in bf16 has weights in bf16.
         let there = there.filter(|(_, weight)| weight.dtype() == DType::F32);
         let (names, weights): (Vec<String>, Vec<Tensor>) = there.unzip();
@@ -80,7 +90,11 @@ impl<'a> Narrowed<'a> {
     /// The matrix `name` as products read it.
     pub(super) fn matrix(&self, name: &str) -> Result<Tensor> {
         let stored = self.stored(name)?;
-        if is_rounded(stored.device(), self.dtype) { Ok(stored) } else { self.get(name) }
+        if is_rounded(stored.device(), self.dtype) {
+            Ok(stored)
+        } else {
+            self.get(name)
+        }
     }
 
     /// The head `name`.
@@ -89,7 +103,11 @@ impl<'a> Narrowed<'a> {
     }
 
     /// The copy of the weight `name`, or what `f` makes of the stored one.
-    fn get_or(&self, name: &str, f: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
+    fn get_or(
+        &self,
+        name: &str,
+        f: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
+    ) -> Result<Tensor> {
         match self.copies.get(name) {
             Some(copy) => Ok(copy.clone()),
             None => Ok(f(&self.stored(name)?)?),
@@ -100,10 +118,15 @@ impl<'a> Narrowed<'a> {
 /// Tensors one below the other, which share storage with `all` where they follow each other in it.
 pub(super) fn stacked(parts: &[Tensor], all: Option<&Tensor>) -> Result<Tensor> {
     let starts = |part: &Tensor| part.layout().start_offset();
-    let follow = parts.windows(2).all(|pair| starts(&pair[0]) + pair[0].elem_count() == starts(&pair[1]));
+    let follow = parts
+        .windows(2)
+        .all(|pair| starts(&pair[0]) + pair[0].elem_count() == starts(&pair[1]));
     match (all, parts) {
         (Some(all), [first, ..]) if follow => {
-            let rows = parts.iter().map(|part| part.dim(0)).sum::<candle_core::Result<usize>>()?;
+            let rows = parts
+                .iter()
+                .map(|part| part.dim(0))
+                .sum::<candle_core::Result<usize>>()?;
             let count = parts.iter().map(Tensor::elem_count).sum();
             let shape = [&[rows], &first.dims()[1..]].concat();
             Ok(all.narrow(0, starts(first), count)?.reshape(shape)?)

@@ -161,12 +161,28 @@ impl Forward {
     /// The outputs of all tokens. Logits of a bounded number of tokens are in memory at a time.
     pub fn outputs(&self, wants: &Wants) -> Result<TokenOutputs> {
         let k = wants.last_layer_k;
-        ensure!(k != Some(0), "the number of top tokens is 0, expected at least 1");
+        ensure!(
+            k != Some(0),
+            "the number of top tokens is 0, expected at least 1"
+        );
         let parts = side_by_side(self.parts.iter().collect(), |part| part.outputs(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
-        let top = |number: usize| join(parts.iter().flat_map(|part| &part.top).map(|top| &top[number]));
-        let top = if k.is_some() { Some((top(0)?, top(1)?)) } else { None };
-        let hidden = (wants.hidden || k.is_some()).then(|| self.hidden()).transpose()?;
+        let top = |number: usize| {
+            join(
+                parts
+                    .iter()
+                    .flat_map(|part| &part.top)
+                    .map(|top| &top[number]),
+            )
+        };
+        let top = if k.is_some() {
+            Some((top(0)?, top(1)?))
+        } else {
+            None
+        };
+        let hidden = (wants.hidden || k.is_some())
+            .then(|| self.hidden())
+            .transpose()?;
         collect(wants, &stats, hidden, top, self.parts[0].head.dim(0)?)
     }
 }
@@ -183,7 +199,14 @@ pub(super) fn collect(
     let last_layer = match (top, &hidden) {
         (Some((topk_ids, topk_logits)), Some(hidden)) => {
             let (hidden, logsumexp, action_logits) = (hidden.clone(), column(1)?, column(3)?);
-            let tensors = LastLayerTensors { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size };
+            let tensors = LastLayerTensors {
+                hidden,
+                topk_ids,
+                topk_logits,
+                logsumexp,
+                action_logits,
+                vocab_size,
+            };
             Some(match tensors.hidden.device().is_cpu() {
                 true => LastLayerOutputs::Host(tensors.to_host()?),
                 false => LastLayerOutputs::Device(tensors),
@@ -191,14 +214,24 @@ pub(super) fn collect(
         }
         _ => None,
     };
-    let entropy = if wants.entropy { Some(host(&column(2)?)?) } else { None };
-    Ok(TokenOutputs { logps: host(&column(0)?)?, entropy, hidden: hidden.filter(|_| wants.hidden), last_layer })
+    let entropy = if wants.entropy {
+        Some(host(&column(2)?)?)
+    } else {
+        None
+    };
+    Ok(TokenOutputs {
+        logps: host(&column(0)?)?,
+        entropy,
+        hidden: hidden.filter(|_| wants.hidden),
+        last_layer,
+    })
 }
 
 impl TokenOutputs {
     /// Joins the outputs of consecutive rows. An empty list is an error.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let (mut logps, mut entropy, mut hidden, mut last_layers) = (Vec::new(), None, Vec::new(), Vec::new());
+        let (mut logps, mut entropy, mut hidden, mut last_layers) =
+            (Vec::new(), None, Vec::new(), Vec::new());
         for part in parts {
             logps.extend(part.logps);
             if let Some(own) = part.entropy {
@@ -207,9 +240,18 @@ impl TokenOutputs {
             hidden.extend(part.hidden);
             last_layers.extend(part.last_layer);
         }
-        let hidden = (!hidden.is_empty()).then(|| Tensor::cat(&hidden, 0)).transpose()?;
-        let last_layer = (!last_layers.is_empty()).then(|| LastLayerOutputs::join(last_layers)).transpose()?;
-        Ok(Self { logps, entropy, hidden, last_layer })
+        let hidden = (!hidden.is_empty())
+            .then(|| Tensor::cat(&hidden, 0))
+            .transpose()?;
+        let last_layer = (!last_layers.is_empty())
+            .then(|| LastLayerOutputs::join(last_layers))
+            .transpose()?;
+        Ok(Self {
+            logps,
+            entropy,
+            hidden,
+            last_layer,
+        })
     }
 }
 
@@ -242,16 +284,28 @@ impl Part {
             }
         }
         let all = |parts: &[Tensor]| self.padded(&join(parts.iter())?);
-        let top = if k.is_some() { Some([all(&topk_ids)?, all(&topk_logits)?]) } else { None };
-        Ok(PartOutputs { stats: all(&stats)?, top })
+        let top = if k.is_some() {
+            Some([all(&topk_ids)?, all(&topk_logits)?])
+        } else {
+            None
+        };
+        Ok(PartOutputs {
+            stats: all(&stats)?,
+            top,
+        })
     }
 
     /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if the loss is.
     fn stats(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let of = |logits: &Tensor| ops::logit_stats(logits, targets, self.loss_temperature);
         let stats = of(logits)?;
-        let Some(truncation) = self.truncation else { return Ok(stats) };
+        let Some(truncation) = self.truncation else {
+            return Ok(stats);
+        };
         let truncated = of(&ops::truncate(logits, targets, truncation)?)?;
-        Ok(Tensor::cat(&[truncated.narrow(1, 0, 1)?, stats.narrow(1, 1, 3)?], 1)?)
+        Ok(Tensor::cat(
+            &[truncated.narrow(1, 0, 1)?, stats.narrow(1, 1, 3)?],
+            1,
+        )?)
     }
 }

@@ -39,19 +39,29 @@ impl Packed {
         let length = rows.prompt_len + rows.completion_len;
         let row = |row: usize| {
             let (ids, completion) = rows.ids[row * length..][..length].split_at(rows.prompt_len);
-            (&ids[rows.starts[row]..], &completion[..rows.tokens_of(row) - 1])
+            (
+                &ids[rows.starts[row]..],
+                &completion[..rows.tokens_of(row) - 1],
+            )
         };
         Self::of((0..rows.rows()).map(row), shares)
     }
 
     /// Prompts with the beginnings of their completions, which may be empty.
-    pub(super) fn of<'a>(rows: impl IntoIterator<Item = (&'a [u32], &'a [u32])>, shares: bool) -> Self {
+    pub(super) fn of<'a>(
+        rows: impl IntoIterator<Item = (&'a [u32], &'a [u32])>,
+        shares: bool,
+    ) -> Self {
         let mut places: HashMap<&[u32], usize> = HashMap::new();
         let mut stems: Vec<(&[u32], Vec<usize>)> = Vec::new();
         let rows: Vec<(&[u32], &[u32])> = rows.into_iter().collect();
         for (row, (prompt, _)) in rows.iter().enumerate() {
             let next = stems.len();
-            let place = if shares { *places.entry(prompt).or_insert(next) } else { next };
+            let place = if shares {
+                *places.entry(prompt).or_insert(next)
+            } else {
+                next
+            };
             if place == next {
                 stems.push((prompt, Vec::new()));
             }
@@ -71,22 +81,42 @@ impl Packed {
             for row in own {
                 ranges[*row] = [context.clone(), add(rows[*row].1, prompt.len())];
             }
-            lengths.push((prompt.len(), own.iter().map(|row| rows[*row].1.len()).collect::<Vec<_>>()));
+            lengths.push((
+                prompt.len(),
+                own.iter().map(|row| rows[*row].1.len()).collect::<Vec<_>>(),
+            ));
         }
-        let packing = Packing::new(lengths.iter().map(|(prompt, completions)| (*prompt, completions.as_slice())));
-        Self { ids, positions, packing, shares, rows: ranges }
+        let packing = Packing::new(
+            lengths
+                .iter()
+                .map(|(prompt, completions)| (*prompt, completions.as_slice())),
+        );
+        Self {
+            ids,
+            positions,
+            packing,
+            shares,
+            rows: ranges,
+        }
     }
 
     /// The tokens on `device`, with the rotation of the model `config`.
     pub(super) fn on(&self, config: &Config, device: &Device) -> Result<Tokens> {
-        let table = rope_table(config, self.positions.iter().max().map_or(0, |last| last + 1));
+        let table = rope_table(
+            config,
+            self.positions.iter().max().map_or(0, |last| last + 1),
+        );
         self.with_table(table, device)
     }
 
     /// The tokens on `device`, rotated by `table`.
     pub(super) fn with_table(&self, table: Arc<RopeTable>, device: &Device) -> Result<Tokens> {
         let ids = Tensor::new(self.ids.as_slice(), device)?;
-        Ok(Tokens { ids, rope: Rope::at(table, &self.positions), packing: self.packing.clone() })
+        Ok(Tokens {
+            ids,
+            rope: Rope::at(table, &self.positions),
+            packing: self.packing.clone(),
+        })
     }
 
     /// Packed tokens of the prompt of `row`.
@@ -96,13 +126,21 @@ impl Packed {
 
     /// The packed token before each completion token, row by row.
     pub(super) fn before(&self) -> Vec<u32> {
-        let row = |[prompt, own]: &[Range<usize>; 2]| std::iter::once(prompt.end - 1).chain(own.clone());
-        self.rows.iter().flat_map(row).map(|token| token as u32).collect()
+        let row =
+            |[prompt, own]: &[Range<usize>; 2]| std::iter::once(prompt.end - 1).chain(own.clone());
+        self.rows
+            .iter()
+            .flat_map(row)
+            .map(|token| token as u32)
+            .collect()
     }
 
     /// The `numbers` of the rows, each with the number of its tokens.
     pub(super) fn numbered(&self, numbers: &[u64]) -> Arc<[(u64, usize)]> {
-        let tokens = self.rows.iter().map(|[prompt, own]| prompt.len() + own.len());
+        let tokens = self
+            .rows
+            .iter()
+            .map(|[prompt, own]| prompt.len() + own.len());
         numbers.iter().copied().zip(tokens).collect()
     }
 
@@ -111,7 +149,9 @@ impl Packed {
         let mut places = vec![0; self.ids.len()];
         for (own, row) in self.rows.iter().zip(rows) {
             for (own, other) in own.iter().zip(&all.rows[*row]) {
-                own.clone().zip(other.clone()).for_each(|(own, other)| places[own] = other as u32);
+                own.clone()
+                    .zip(other.clone())
+                    .for_each(|(own, other)| places[own] = other as u32);
             }
         }
         places
@@ -120,5 +160,8 @@ impl Packed {
 
 /// Cosines and sines of the model `config` for `positions` positions.
 pub(super) fn rope_table(config: &Config, positions: usize) -> Arc<RopeTable> {
-    Arc::new(RopeTable::new(positions, &config.rotary.frequencies(config.head_dim())))
+    Arc::new(RopeTable::new(
+        positions,
+        &config.rotary.frequencies(config.head_dim()),
+    ))
 }

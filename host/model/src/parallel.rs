@@ -15,10 +15,16 @@ const AWAKE: usize = 8;
 /// thread. On a busy machine, small products on two threads are slower than on one, because each waits for the thread
 /// that was descheduled. A single item may use all threads, but runs on one of them: work that arrives from a
 /// thread outside the pool puts that thread to sleep at every operation.
-pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
+pub(super) fn side_by_side<T: Send, R: Send>(
+    items: Vec<T>,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let threads = rayon::current_num_threads().min(items.len());
     if threads <= 1 {
-        return items.into_iter().map(|item| on_all_threads(|| work(item))).collect();
+        return items
+            .into_iter()
+            .map(|item| on_all_threads(|| work(item)))
+            .collect();
     }
     let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let queue = Mutex::new(items.into_iter().zip(&results));
@@ -35,13 +41,18 @@ pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> 
     std::thread::scope(|scope| {
         for pool in pools.iter().take(threads) {
             // If the system cannot start another thread, this thread does the work.
-            if std::thread::Builder::new().spawn_scoped(scope, || pool.install(drain)).is_err() {
+            if std::thread::Builder::new()
+                .spawn_scoped(scope, || pool.install(drain))
+                .is_err()
+            {
                 pool.install(drain);
             }
         }
     });
     let result = |slot: Mutex<Option<Result<R>>>| {
-        let done = slot.into_inner().map_err(|_| anyhow!("a worker thread panicked"))?;
+        let done = slot
+            .into_inner()
+            .map_err(|_| anyhow!("a worker thread panicked"))?;
         done.unwrap_or_else(|| Err(anyhow!("a worker thread panicked")))
     };
     results.into_iter().map(result).collect()
@@ -73,7 +84,11 @@ pub(super) fn on_all_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         }
         None
     });
-    results.into_iter().flatten().next().expect("the first thread has run the work")
+    results
+        .into_iter()
+        .flatten()
+        .next()
+        .expect("the first thread has run the work")
 }
 
 /// Pools of one thread each, as many as rayon's threads.
@@ -83,7 +98,9 @@ fn pools() -> Result<&'static [ThreadPool]> {
         return Ok(pools);
     }
     let pool = |_| ThreadPoolBuilder::new().num_threads(1).build();
-    let pools = (0..rayon::current_num_threads()).map(pool).collect::<Result<_, _>>()?;
+    let pools = (0..rayon::current_num_threads())
+        .map(pool)
+        .collect::<Result<_, _>>()?;
     Ok(POOLS.get_or_init(|| pools))
 }
 
@@ -94,9 +111,23 @@ mod tests {
     #[test]
     fn results_come_in_order_and_the_first_error_wins() {
         let square = |x: u64| Ok(x * x);
-        assert_eq!(side_by_side((0..50).collect(), square).unwrap(), (0..50).map(|x| x * x).collect::<Vec<_>>());
-        let picky = |x: u64| if x % 10 == 7 { Err(anyhow!("{x} is refused")) } else { Ok(x) };
-        assert_eq!(side_by_side((0..50).collect(), picky).unwrap_err().to_string(), "7 is refused");
+        assert_eq!(
+            side_by_side((0..50).collect(), square).unwrap(),
+            (0..50).map(|x| x * x).collect::<Vec<_>>()
+        );
+        let picky = |x: u64| {
+            if x % 10 == 7 {
+                Err(anyhow!("{x} is refused"))
+            } else {
+                Ok(x)
+            }
+        };
+        assert_eq!(
+            side_by_side((0..50).collect(), picky)
+                .unwrap_err()
+                .to_string(),
+            "7 is refused"
+        );
         assert!(side_by_side(Vec::<u64>::new(), square).unwrap().is_empty());
     }
 
@@ -105,9 +136,13 @@ mod tests {
         use rayon::prelude::*;
 
         let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        let sum = |count: u64| on_all_threads(|| (0..count).into_par_iter().map(|x| x % 7).sum::<u64>());
+        let sum =
+            |count: u64| on_all_threads(|| (0..count).into_par_iter().map(|x| x % 7).sum::<u64>());
         for count in 0..300 {
-            assert_eq!(pool.install(|| sum(count)), (0..count).map(|x| x % 7).sum::<u64>());
+            assert_eq!(
+                pool.install(|| sum(count)),
+                (0..count).map(|x| x % 7).sum::<u64>()
+            );
         }
         let panics = || on_all_threads(|| (0..9_u32).into_par_iter().for_each(|x| assert!(x < 8)));
         assert!(pool.install(|| std::panic::catch_unwind(panics)).is_err());

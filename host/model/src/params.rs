@@ -36,11 +36,14 @@ pub fn save_tensors(
 ) -> Result<()> {
     let write = || {
         let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
-        if let Some(name) = not_finite(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))? {
+        if let Some(name) =
+            not_finite(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?
+        {
             bail!("`{name}` has a number that is not finite");
         }
         // With a single entry, equal tensors make equal bytes: the library writes several in any order.
-        let metadata = format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
+        let metadata =
+            format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
         let new = NewFile::create(path)?;
         let permissions = fs::metadata(new.partial())?.permissions();
         safetensors::serialize_to_file(tensors, metadata, new.partial())?;
@@ -54,7 +57,9 @@ pub fn save_tensors(
 }
 
 /// The name of the first tensor that has a number that is not finite.
-pub(crate) fn not_finite<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Option<&'a str>> {
+pub(crate) fn not_finite<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+) -> Result<Option<&'a str>> {
     for (name, tensor) in tensors {
         if !is_finite(tensor)? {
             return Ok(Some(name));
@@ -76,20 +81,33 @@ impl Params {
     ) -> Result<Self> {
         let mut loading = Loading::new(config, None);
         loading.skips_head = more.is_some();
-        loading.expected.extend(more.map(|(name, shape)| (name.to_owned(), shape)));
+        loading
+            .expected
+            .extend(more.map(|(name, shape)| (name.to_owned(), shape)));
         loading.load(files, config, device)
     }
 
     /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
-    pub(super) fn restore(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<()> {
-        Loading::new(config, Some(self)).load(files, config, device).map(drop)
+    pub(super) fn restore(
+        &self,
+        files: &ModelFiles,
+        config: &Config,
+        device: &Device,
+    ) -> Result<()> {
+        Loading::new(config, Some(self))
+            .load(files, config, device)
+            .map(drop)
     }
 
     /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases and the embedding of padding 0, norms 1.
     ///
     /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
     /// `transformers.PreTrainedModel._init_weights`.
-    pub fn init(config: &Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
+    pub fn init(
+        config: &Config,
+        device: &Device,
+        fill_normal: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<Self> {
         size::fits_memory(config, device)?;
         let mut vars = BTreeMap::new();
         for (name, shape) in shapes(config) {
@@ -97,10 +115,16 @@ impl Params {
             let mut values = vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; count];
             if shape.len() >= 2 {
                 fill_normal(&mut values);
-                values.iter_mut().for_each(|value| *value *= config.initializer_range as f32);
+                values
+                    .iter_mut()
+                    .for_each(|value| *value *= config.initializer_range as f32);
             }
             if let (EMBEDDING, Some(id)) = (name.as_str(), config.padding()) {
-                values.chunks_mut(config.hidden_size).nth(id as usize).into_iter().for_each(|row| row.fill(0.0));
+                values
+                    .chunks_mut(config.hidden_size)
+                    .nth(id as usize)
+                    .into_iter()
+                    .for_each(|row| row.fill(0.0));
             }
             let var = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
             vars.insert(name, var);
@@ -111,9 +135,12 @@ impl Params {
     /// Zeros on the CPU, which take no memory until they are read or written. Sizes that fit no machine are an error.
     pub(super) fn zeros(config: &Config) -> Result<Self> {
         size::fits_any_machine(config)?;
-        let zeros =
-            shapes(config).into_iter().map(|(name, shape)| Ok((name, Var::zeros(shape, DType::F32, &Device::Cpu)?)));
-        Ok(Self { vars: zeros.collect::<Result<_>>()? })
+        let zeros = shapes(config)
+            .into_iter()
+            .map(|(name, shape)| Ok((name, Var::zeros(shape, DType::F32, &Device::Cpu)?)));
+        Ok(Self {
+            vars: zeros.collect::<Result<_>>()?,
+        })
     }
 
     pub fn are_there(files: &ModelFiles) -> bool {
@@ -122,14 +149,16 @@ impl Params {
 
     /// Writes `model.safetensors` and `config.json` into `directory` (created if missing), each file atomically.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
-        fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create `{}`", directory.display()))?;
         self.save_file(&directory.join(WEIGHTS_FILE), "")?;
         write_atomic(&directory.join(CONFIG_FILE), config.to_json()?.as_bytes())
     }
 
     /// Writes these weights to a safetensors file as 32-bit floats. Each name begins with `prefix`.
     pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
-        let named = |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
+        let named =
+            |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
         save_tensors(path, self.vars.iter().map(named), Some("pt"))
     }
 
@@ -140,7 +169,8 @@ impl Params {
             "the weights belong to another model (use a checkpoint of this run)"
         );
         for (name, var) in &self.vars {
-            var.set(&other.vars[name].as_detached_tensor().copy()?).with_context(|| format!("cannot set `{name}`"))?;
+            var.set(&other.vars[name].as_detached_tensor().copy()?)
+                .with_context(|| format!("cannot set `{name}`"))?;
         }
         Ok(())
     }
@@ -151,7 +181,9 @@ impl Params {
             let copied = Var::from_tensor(&var.as_detached_tensor().copy()?.to_dtype(dtype)?)?;
             Ok((name.clone(), copied))
         };
-        Ok(Self { vars: self.vars.iter().map(copy).collect::<Result<_>>()? })
+        Ok(Self {
+            vars: self.vars.iter().map(copy).collect::<Result<_>>()?,
+        })
     }
 
     /// True if there is a weight called `name`.
@@ -161,7 +193,9 @@ impl Params {
 
     /// The weight called `name`. An unknown name is an error.
     pub fn get(&self, name: &str) -> Result<&Var> {
-        self.vars.get(name).with_context(|| format!("the model has no weight `{name}`"))
+        self.vars
+            .get(name)
+            .with_context(|| format!("the model has no weight `{name}`"))
     }
 
     /// Names and weights, ordered by name.
@@ -171,7 +205,11 @@ impl Params {
 
     /// The name of the first weight that has a number that is not finite.
     pub fn not_finite(&self) -> Result<Option<&str>> {
-        not_finite(self.vars.iter().map(|(name, var)| (name.as_str(), var.as_tensor())))
+        not_finite(
+            self.vars
+                .iter()
+                .map(|(name, var)| (name.as_str(), var.as_tensor())),
+        )
     }
 
     /// Number of scalar weights.
@@ -182,7 +220,9 @@ impl Params {
 
 impl FromIterator<(String, Var)> for Params {
     fn from_iter<I: IntoIterator<Item = (String, Var)>>(vars: I) -> Self {
-        Self { vars: vars.into_iter().collect() }
+        Self {
+            vars: vars.into_iter().collect(),
+        }
     }
 }
 
@@ -199,7 +239,13 @@ struct Loading<'a> {
 
 impl<'a> Loading<'a> {
     fn new(config: &Config, into: Option<&'a Params>) -> Self {
-        Self { expected: shapes(config), vars: BTreeMap::new(), into, spare_head: None, skips_head: false }
+        Self {
+            expected: shapes(config),
+            vars: BTreeMap::new(),
+            into,
+            spare_head: None,
+            skips_head: false,
+        }
     }
 
     fn load(mut self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
@@ -210,10 +256,16 @@ impl<'a> Loading<'a> {
         }
         for name in &names {
             let file = TensorFile::open(files, name)?;
-            self.add(file, config, device).with_context(|| format!("cannot use {}", files.describe(name)))?;
+            self.add(file, config, device)
+                .with_context(|| format!("cannot use {}", files.describe(name)))?;
         }
-        let place = if names.len() == 1 { &names[0] } else { INDEX_FILE };
-        self.finish().with_context(|| format!("cannot use {}", files.describe(place)))
+        let place = if names.len() == 1 {
+            &names[0]
+        } else {
+            INDEX_FILE
+        };
+        self.finish()
+            .with_context(|| format!("cannot use {}", files.describe(place)))
     }
 
     fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
@@ -227,7 +279,9 @@ impl<'a> Loading<'a> {
                 continue;
             }
             let Some(shape) = self.expected.get(name) else {
-                bail!("unexpected tensor `{name}` (the weights and `config.json` must be of one model)");
+                bail!(
+                    "unexpected tensor `{name}` (the weights and `config.json` must be of one model)"
+                );
             };
             let found = file.shape(name)?;
             ensure!(
@@ -244,14 +298,23 @@ impl<'a> Loading<'a> {
                 None => Var::from_tensor(&tensor)?,
             };
             let previous = self.vars.insert(name.to_owned(), var);
-            ensure!(previous.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
+            ensure!(
+                previous.is_none(),
+                "tensor `{name}` is also in another shard (fetch the files again)"
+            );
         }
         Ok(())
     }
 
     fn finish(self) -> Result<Params> {
-        if let Some(missing) = self.expected.keys().find(|name| !self.vars.contains_key(*name)) {
-            bail!("tensor `{missing}` is missing (the weights and `config.json` must be of one model)");
+        if let Some(missing) = self
+            .expected
+            .keys()
+            .find(|name| !self.vars.contains_key(*name))
+        {
+            bail!(
+                "tensor `{missing}` is missing (the weights and `config.json` must be of one model)"
+            );
         }
         if let Some(head) = self.spare_head {
             let embedding = self.vars[EMBEDDING].flatten_all()?.to_vec1::<f32>()?;
@@ -276,10 +339,14 @@ pub(super) fn weight_files(files: &ModelFiles) -> Result<Vec<String>> {
     }
     let bytes = files.read(INDEX_FILE)?;
     let place = files.describe(INDEX_FILE);
-    let index: Index = serde_json::from_slice(&bytes)
-        .with_context(|| format!("cannot use {place}: not a safetensors index (fetch the file again)"))?;
+    let index: Index = serde_json::from_slice(&bytes).with_context(|| {
+        format!("cannot use {place}: not a safetensors index (fetch the file again)")
+    })?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
-    ensure!(!shards.is_empty(), "cannot use {place}: it lists no file (fetch the file again)");
+    ensure!(
+        !shards.is_empty(),
+        "cannot use {place}: it lists no file (fetch the file again)"
+    );
     for shard in &shards {
         ensure!(
             !shard.contains(['/', '\\']) && shard != "..",

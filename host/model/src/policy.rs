@@ -39,8 +39,14 @@ impl Policy {
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::load(files, &config, None, device)?;
-        let adapter = files.contains(ADAPTER_CONFIG_FILE).then(|| Adapter::load(files, &config, device)).transpose()?;
-        Ok(Self { adapter, ..Self::of(config, weights, device) })
+        let adapter = files
+            .contains(ADAPTER_CONFIG_FILE)
+            .then(|| Adapter::load(files, &config, device))
+            .transpose()?;
+        Ok(Self {
+            adapter,
+            ..Self::of(config, weights, device)
+        })
     }
 
     /// A policy with these weights, in f32 and without an adapter.
@@ -65,7 +71,10 @@ impl Policy {
     pub fn counted(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
-        Ok(Self { counted: true, ..Self::of(config, weights, device) })
+        Ok(Self {
+            counted: true,
+            ..Self::of(config, weights, device)
+        })
     }
 
     /// True if only the sizes of the weights are known.
@@ -81,7 +90,11 @@ impl Policy {
     }
 
     /// A policy with fresh weights; `fill_normal` fills a slice with standard normals.
-    pub fn init(config: Config, device: &Device, fill_normal: &mut dyn FnMut(&mut [f32])) -> Result<Self> {
+    pub fn init(
+        config: Config,
+        device: &Device,
+        fill_normal: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<Self> {
         let weights = Params::init(&config, device, fill_normal)?;
         Ok(Self::of(config, weights, device))
     }
@@ -89,25 +102,39 @@ impl Policy {
     /// The frozen model with a fresh adapter that is trained in place of its weights. `seed` initializes the adapter's first factors.
     pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
         let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
-        Ok(Self { adapter: Some(adapter), ..self })
+        Ok(Self {
+            adapter: Some(adapter),
+            ..self
+        })
     }
 
     /// A policy that shares the weights, and applies `dropout` in its passes.
     pub fn in_training(&self, dropout: Dropout) -> Self {
-        Self { dropout: Some(dropout), ..self.share() }
+        Self {
+            dropout: Some(dropout),
+            ..self.share()
+        }
     }
 
     /// A policy that shares the weights for passes between two of their updates. The passes share conversions of the weights, such as a GPU's
     /// copy in bf16.
     pub fn prepared(&self) -> Result<Self> {
-        Ok(Self { decoder: Some(Arc::new(self.decoder()?)), ..self.share() })
+        Ok(Self {
+            decoder: Some(Arc::new(self.decoder()?)),
+            ..self.share()
+        })
     }
 
     /// The weights as a pass reads them.
     pub(super) fn decoder(&self) -> Result<Decoder> {
         match &self.decoder {
             Some(decoder) => Ok(Decoder::clone(decoder)),
-            None => Decoder::new(&self.config, &self.weights, self.adapter.as_ref(), self.dtype),
+            None => Decoder::new(
+                &self.config,
+                &self.weights,
+                self.adapter.as_ref(),
+                self.dtype,
+            ),
         }
     }
 
@@ -115,7 +142,11 @@ impl Policy {
     ///
     /// The trained and saved weights stay f32, and so do logits and all results computed from them.
     pub fn with_dtype(self, dtype: DType) -> Self {
-        Self { dtype, decoder: None, ..self }
+        Self {
+            dtype,
+            decoder: None,
+            ..self
+        }
     }
 
     /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the backward pass recomputes the layers one at a
@@ -123,7 +154,10 @@ impl Policy {
     ///
     /// Gradients stay the same bit by bit, except for rounding when only some of the rows run the backward pass.
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
-        Self { gradient_checkpointing, ..self }
+        Self {
+            gradient_checkpointing,
+            ..self
+        }
     }
 
     /// The policy with log-probabilities and their gradients under truncated distributions. The sampled token is never cut off.
@@ -133,9 +167,22 @@ impl Policy {
 
     /// A policy that shares the weights: an update of one also updates the other.
     pub fn share(&self) -> Self {
-        let Self { config, weights, adapter, device, .. } = self;
+        let Self {
+            config,
+            weights,
+            adapter,
+            device,
+            ..
+        } = self;
         let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
-        Self { config, weights, adapter, decoder: None, device: device.clone(), ..*self }
+        Self {
+            config,
+            weights,
+            adapter,
+            decoder: None,
+            device: device.clone(),
+            ..*self
+        }
     }
 
     /// The configuration.
@@ -160,19 +207,30 @@ impl Policy {
 
     /// Dropout of this policy's passes, and the probability that a number is dropped. Rows with the same prompt then differ.
     pub(super) fn drops(&self) -> Option<(Dropout, f64)> {
-        let rate = self.adapter.as_ref().map_or(0.0, |adapter| adapter.config().dropout);
-        self.dropout.filter(|_| rate > 0.0).map(|dropout| (dropout, rate))
+        let rate = self
+            .adapter
+            .as_ref()
+            .map_or(0.0, |adapter| adapter.config().dropout);
+        self.dropout
+            .filter(|_| rate > 0.0)
+            .map(|dropout| (dropout, rate))
     }
 
     /// True if the adapter has dropout in training passes.
     pub fn drops_out(&self) -> bool {
-        self.adapter.as_ref().is_some_and(|adapter| adapter.config().dropout > 0.0)
+        self.adapter
+            .as_ref()
+            .is_some_and(|adapter| adapter.config().dropout > 0.0)
     }
 
     /// Overwrites the trained parameters with those of a checkpoint in `files`.
     pub fn restore(&self, files: &ModelFiles) -> Result<()> {
         match &self.adapter {
-            Some(adapter) => adapter.params().assign(&adapter.factors_of(files, &self.config, &self.device)?),
+            Some(adapter) => {
+                adapter
+                    .params()
+                    .assign(&adapter.factors_of(files, &self.config, &self.device)?)
+            }
             None => self.weights.restore(files, &self.config, &self.device),
         }
     }
@@ -190,12 +248,19 @@ impl Policy {
     /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an adapter, the copy shares the weights.
     pub fn reference(&self) -> Result<Self> {
         if let Some(adapter) = &self.adapter {
-            return Ok(Self { adapter: Some(adapter.deep_copy()?), dropout: None, ..self.share() });
+            return Ok(Self {
+                adapter: Some(adapter.deep_copy()?),
+                dropout: None,
+                ..self.share()
+            });
         }
         if self.counted {
             return Ok(self.share());
         }
-        Ok(Self { weights: self.weights.deep_copy(self.dtype)?, ..self.share() })
+        Ok(Self {
+            weights: self.weights.deep_copy(self.dtype)?,
+            ..self.share()
+        })
     }
 
     /// Writes the trained parameters: a Hugging Face directory, see `Params::save`, or an adapter's directory.
@@ -209,18 +274,31 @@ impl Policy {
     /// The model with its adapter merged in. The weights change in place, so policies that share them change too. A merged weight that is not
     /// finite is an error.
     pub fn merged(self) -> Result<Self> {
-        let Some(adapter) = &self.adapter else { return Ok(self) };
+        let Some(adapter) = &self.adapter else {
+            return Ok(self);
+        };
         adapter.add_to(&self.weights)?;
         if let Some(name) = self.weights.not_finite()? {
             bail!("the adapter makes numbers of `{name}` infinite or NaN (use another checkpoint)");
         }
-        Ok(Self { adapter: None, ..self })
+        Ok(Self {
+            adapter: None,
+            ..self
+        })
     }
 
     /// Refuses prompts and completions whose total length in tokens exceeds the positions, or of which `rows` at a time do not fit into
     /// memory. `section` is the configuration section that sets the completion length.
-    pub fn check_lengths(&self, prompt: usize, (section, completion): (&str, usize), rows: usize) -> Result<()> {
-        let (sum, limit) = (prompt.saturating_add(completion), self.config.max_position_embeddings);
+    pub fn check_lengths(
+        &self,
+        prompt: usize,
+        (section, completion): (&str, usize),
+        rows: usize,
+    ) -> Result<()> {
+        let (sum, limit) = (
+            prompt.saturating_add(completion),
+            self.config.max_position_embeddings,
+        );
         ensure!(
             sum <= limit,
             "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} make {sum} tokens, the model has {limit} positions (lower one of them)"
@@ -230,7 +308,11 @@ impl Policy {
 
     /// Refuses completions whose keys and values, for `rows` rows at a time, do not fit into memory.
     pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
-        if self.counted { Ok(()) } else { size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device) }
+        if self.counted {
+            Ok(())
+        } else {
+            size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device)
+        }
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, which run in parallel; a larger model gets one part.
@@ -238,8 +320,14 @@ impl Policy {
     /// Small matrix products do not gain from more threads, but whole parts do. The split depends only on the number of
     /// rows, so the number of threads does not affect the bits of any result.
     pub(super) fn split(&self, rows: usize, most: usize) -> Vec<Range<usize>> {
-        let parts = if self.is_small() { (2 * rows.div_ceil(2 * most)).clamp(1, rows.max(1)) } else { 1 };
-        (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
+        let parts = if self.is_small() {
+            (2 * rows.div_ceil(2 * most)).clamp(1, rows.max(1))
+        } else {
+            1
+        };
+        (0..parts)
+            .map(|part| part * rows / parts..(part + 1) * rows / parts)
+            .collect()
     }
 
     /// True if copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).

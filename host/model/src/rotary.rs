@@ -68,14 +68,23 @@ impl Rotary {
         let read = |place: &'static str| -> Result<Option<Self>> {
             match json.get(place) {
                 None | Some(Value::Null) => Ok(None),
-                Some(Value::Object(settings)) => {
-                    Settings { place, left: settings.clone() }.read(theta, positions).map(Some)
+                Some(Value::Object(settings)) => Settings {
+                    place,
+                    left: settings.clone(),
                 }
-                Some(other) => bail!("`{place}` is `{}`, expected an object (correct `config.json`)", shown(other)),
+                .read(theta, positions)
+                .map(Some),
+                Some(other) => bail!(
+                    "`{place}` is `{}`, expected an object (correct `config.json`)",
+                    shown(other)
+                ),
             }
         };
         match (read("rope_scaling")?, read("rope_parameters")?) {
-            (None, None) => Ok(Self { theta, scaling: Scaling::Default }),
+            (None, None) => Ok(Self {
+                theta,
+                scaling: Scaling::Default,
+            }),
             (Some(rotary), None) | (None, Some(rotary)) => Ok(rotary),
             (Some(old), Some(new)) => {
                 ensure!(
@@ -93,21 +102,44 @@ impl Rotary {
         match self.scaling {
             Scaling::Default => plain,
             Scaling::Linear { factor } => plain.map(|_, frequency| frequency / factor),
-            Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => plain.map(|_, frequency| {
+            Scaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original,
+            } => plain.map(|_, frequency| {
                 let turns = original * frequency / TAU;
-                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
+                    .clamp(0.0, 1.0);
                 mix(frequency, factor, kept)
             }),
-            Scaling::Yarn { factor, original, attention_factor, beta_fast, beta_slow, truncate } => {
+            Scaling::Yarn {
+                factor,
+                original,
+                attention_factor,
+                beta_fast,
+                beta_slow,
+                truncate,
+            } => {
                 let last = width as f64 - 1.0;
                 // Index of the frequency that makes `turns` turns over the original positions.
-                let index = |turns: f64| width as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                let index = |turns: f64| {
+                    width as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln())
+                };
                 let (low, high) = (index(beta_fast), index(beta_slow));
-                let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = if truncate {
+                    (low.floor(), high.ceil())
+                } else {
+                    (low, high)
+                };
                 let (low, high) = (low.max(0.0), high.min(last));
                 let high = if low == high { high + 0.001 } else { high };
                 let scaled = plain.map(|i, frequency| {
-                    mix(frequency, factor, 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0))
+                    mix(
+                        frequency,
+                        factor,
+                        1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0),
+                    )
                 });
                 scaled.amplified(attention_factor as f32)
             }
@@ -128,7 +160,8 @@ struct Settings {
 
 impl Settings {
     fn read(mut self, theta: f64, positions: usize) -> Result<Rotary> {
-        let theta = at_least_1("rope_theta", self.left.remove("rope_theta").as_ref())?.unwrap_or(theta);
+        let theta =
+            at_least_1("rope_theta", self.left.remove("rope_theta").as_ref())?.unwrap_or(theta);
         let partial = self.number("partial_rotary_factor")?.unwrap_or(1.0);
         ensure!(
             partial == 1.0,
@@ -138,7 +171,9 @@ impl Settings {
         let kind = self.kind()?;
         let scaling = match kind.as_str() {
             "default" => Scaling::Default,
-            "linear" => Scaling::Linear { factor: self.factor(&kind)? },
+            "linear" => Scaling::Linear {
+                factor: self.factor(&kind)?,
+            },
             "llama3" => self.llama3(positions)?,
             "yarn" => self.yarn(theta, positions)?,
             other => bail!(
@@ -158,11 +193,18 @@ impl Settings {
 
     /// The value of `rope_type`, or of its older name `type`.
     fn kind(&mut self) -> Result<String> {
-        let [new, old] = ["rope_type", "type"].map(|key| self.left.remove(key).filter(|kind| !kind.is_null()));
+        let [new, old] =
+            ["rope_type", "type"].map(|key| self.left.remove(key).filter(|kind| !kind.is_null()));
         if let (Some(new), Some(old)) = (&new, &old) {
-            ensure!(new == old, "`rope_type` and `type` of `{}` differ (remove `type` from `config.json`)", self.place);
+            ensure!(
+                new == old,
+                "`rope_type` and `type` of `{}` differ (remove `type` from `config.json`)",
+                self.place
+            );
         }
-        Ok(new.or(old).map_or_else(|| "default".to_owned(), |kind| shown(&kind)))
+        Ok(new
+            .or(old)
+            .map_or_else(|| "default".to_owned(), |kind| shown(&kind)))
     }
 
     fn llama3(&mut self, positions: usize) -> Result<Scaling> {
@@ -174,14 +216,28 @@ impl Settings {
             "`high_freq_factor` of `{}` is {high_freq_factor}, expected more than `low_freq_factor` {low_freq_factor} (correct `config.json`)",
             self.place
         );
-        Ok(Scaling::Llama3 { factor, low_freq_factor, high_freq_factor, original: self.original(positions)? })
+        Ok(Scaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original: self.original(positions)?,
+        })
     }
 
     fn yarn(&mut self, theta: f64, positions: usize) -> Result<Scaling> {
-        ensure!(theta > 1.0, "`rope_theta` is 1, expected more for `yarn` (correct `config.json`)");
+        ensure!(
+            theta > 1.0,
+            "`rope_theta` is 1, expected more for `yarn` (correct `config.json`)"
+        );
         let factor = self.factor("yarn")?;
         let [mscale, mscale_all_dim] = [self.number("mscale")?, self.number("mscale_all_dim")?];
-        let scale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+        let scale = |weight: f64| {
+            if factor <= 1.0 {
+                1.0
+            } else {
+                0.1 * weight * factor.ln() + 1.0
+            }
+        };
         let attention_factor = match (self.number("attention_factor")?, mscale, mscale_all_dim) {
             (Some(factor), ..) => factor,
             (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
@@ -197,14 +253,27 @@ impl Settings {
         let truncate = match self.left.remove("truncate") {
             None | Some(Value::Null) => true,
             Some(Value::Bool(truncate)) => truncate,
-            Some(other) => bail!("`truncate` of `{}` is `{}`, expected true or false", self.place, shown(&other)),
+            Some(other) => bail!(
+                "`truncate` of `{}` is `{}`, expected true or false",
+                self.place,
+                shown(&other)
+            ),
         };
         let original = self.original(positions)?;
-        Ok(Scaling::Yarn { factor, original, attention_factor, beta_fast, beta_slow, truncate })
+        Ok(Scaling::Yarn {
+            factor,
+            original,
+            attention_factor,
+            beta_fast,
+            beta_slow,
+            truncate,
+        })
     }
 
     fn original(&mut self, positions: usize) -> Result<f64> {
-        Ok(self.number("original_max_position_embeddings")?.unwrap_or(positions as f64))
+        Ok(self
+            .number("original_max_position_embeddings")?
+            .unwrap_or(positions as f64))
     }
 
     fn factor(&mut self, kind: &str) -> Result<f64> {
@@ -214,7 +283,9 @@ impl Settings {
 
     fn needed(&mut self, kind: &str, key: &str) -> Result<f64> {
         let place = self.place;
-        self.number(key)?.with_context(|| format!("`{place}` of type `{kind}` has no `{key}` (correct `config.json`)"))
+        self.number(key)?.with_context(|| {
+            format!("`{place}` of type `{kind}` has no `{key}` (correct `config.json`)")
+        })
     }
 
     fn number(&mut self, key: &str) -> Result<Option<f64>> {
@@ -224,9 +295,18 @@ impl Settings {
 
 /// A number above 0; `None` if it is absent or null.
 fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
-    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
-    let number = value.as_f64().filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX));
-    let wrong = || format!("`{key}` is `{}`, expected a number above 0 (correct `config.json`)", shown(value));
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let number = value
+        .as_f64()
+        .filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX));
+    let wrong = || {
+        format!(
+            "`{key}` is `{}`, expected a number above 0 (correct `config.json`)",
+            shown(value)
+        )
+    };
     number.map(Some).with_context(wrong)
 }
 

@@ -18,7 +18,11 @@ pub struct SamplingParams {
 
 impl SamplingParams {
     /// Always takes the most likely token.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0 };
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+    };
 
     /// Refuses a temperature below 0 and a `top_p` outside (0, 1].
     pub fn check(&self) -> Result<()> {
@@ -37,9 +41,16 @@ impl SamplingParams {
 
     /// Draws a token from `logits` `[V]` with a `uniform` number in [0, 1), which greedy sampling ignores. The log-probability is computed
     /// if `asked`. `None` if the largest logit is NaN or infinite.
-    pub(super) fn draw(&self, logits: &[f32], uniform: f64, asked: bool, scratch: &mut Scratch) -> Option<Drawn> {
+    pub(super) fn draw(
+        &self,
+        logits: &[f32],
+        uniform: f64,
+        asked: bool,
+        scratch: &mut Scratch,
+    ) -> Option<Drawn> {
         let best = argmax(logits);
-        let largest = Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
+        let largest =
+            Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
         if self.temperature == 0.0 {
             return Some(Drawn::certain(best));
         }
@@ -48,7 +59,11 @@ impl SamplingParams {
             let place = pick(&scratch.weights, uniform);
             return Some(Drawn::new(place as u32, place, &scratch.weights, asked));
         }
-        let k = if self.is_unlimited(logits.len()) { logits.len() } else { self.top_k };
+        let k = if self.is_unlimited(logits.len()) {
+            logits.len()
+        } else {
+            self.top_k
+        };
         let ids = top_k(logits, k, &mut scratch.order);
         let tops: Vec<f32> = ids.iter().map(|id| logits[*id as usize]).collect();
         Some(self.among(ids, &tops, largest, (uniform, asked), &mut scratch.weights))
@@ -72,12 +87,26 @@ impl SamplingParams {
         if self.is_unlimited(vocab) && !greedy {
             let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
             let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
-            let logps = if asked { self.logps_of(logits, &ids)? } else { vec![0.0; ids.len()] };
-            let drawn = |(id, logp)| Some(Drawn { id, candidates: vocab, logp }).filter(|drawn| drawn.id != NOT_FINITE);
+            let logps = if asked {
+                self.logps_of(logits, &ids)?
+            } else {
+                vec![0.0; ids.len()]
+            };
+            let drawn = |(id, logp)| {
+                Some(Drawn {
+                    id,
+                    candidates: vocab,
+                    logp,
+                })
+                .filter(|drawn| drawn.id != NOT_FINITE)
+            };
             return Ok(ids.into_iter().zip(logps).map(drawn).collect());
         }
         let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
-        let (ids, tops) = (ids.to_vec2::<u32>()?, logits.gather(&ids, 1)?.to_vec2::<f32>()?);
+        let (ids, tops) = (
+            ids.to_vec2::<u32>()?,
+            logits.gather(&ids, 1)?.to_vec2::<f32>()?,
+        );
         let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
             let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
             Some(match greedy {
@@ -90,16 +119,34 @@ impl SamplingParams {
 
     /// The `k` most likely tokens of each row of `logits` `[A, V]`, and their log-probabilities: minus infinity for tokens outside top-k or
     /// top-p. `drawn` is the row's drawn token with its log-probability.
-    pub(super) fn tops(&self, logits: &Tensor, k: usize, drawn: &[Drawn]) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
-        let temperature = if self.temperature == 0.0 { 1.0 } else { self.temperature };
+    pub(super) fn tops(
+        &self,
+        logits: &Tensor,
+        k: usize,
+        drawn: &[Drawn],
+    ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
+        let temperature = if self.temperature == 0.0 {
+            1.0
+        } else {
+            self.temperature
+        };
         let ids = top_ids(logits, k.min(logits.dim(1)?))?;
         let own: Vec<u32> = drawn.iter().map(|drawn| drawn.id).collect();
-        let own = logits.gather(&Tensor::from_vec(own, (drawn.len(), 1), logits.device())?, 1)?.to_vec2::<f32>()?;
+        let own = logits
+            .gather(
+                &Tensor::from_vec(own, (drawn.len(), 1), logits.device())?,
+                1,
+            )?
+            .to_vec2::<f32>()?;
         let tops = logits.gather(&ids, 1)?.to_vec2::<f32>()?;
         let logps = |((tops, own), drawn): ((&Vec<f32>, &Vec<f32>), &Drawn)| {
             let logp = |(place, logit): (usize, &f32)| {
                 let above = (f64::from(*logit) - f64::from(own[0])) / temperature;
-                if place < drawn.candidates { (f64::from(drawn.logp) + above) as f32 } else { f32::NEG_INFINITY }
+                if place < drawn.candidates {
+                    (f64::from(drawn.logp) + above) as f32
+                } else {
+                    f32::NEG_INFINITY
+                }
             };
             tops.iter().enumerate().map(logp).collect::<Vec<_>>()
         };
@@ -156,13 +203,25 @@ pub(super) struct Drawn {
 impl Drawn {
     /// The token `id`, drawn at index `place` of `weights`.
     fn new(id: u32, place: usize, weights: &[f64], asked: bool) -> Self {
-        let logp = if asked { (weights[place] / weights.iter().sum::<f64>()).ln() as f32 } else { 0.0 };
-        Self { id, candidates: weights.len(), logp }
+        let logp = if asked {
+            (weights[place] / weights.iter().sum::<f64>()).ln() as f32
+        } else {
+            0.0
+        };
+        Self {
+            id,
+            candidates: weights.len(),
+            logp,
+        }
     }
 
     /// A token that is drawn with probability 1.
     fn certain(id: u32) -> Self {
-        Self { id, candidates: 1, logp: 0.0 }
+        Self {
+            id,
+            candidates: 1,
+            logp: 0.0,
+        }
     }
 }
 
@@ -178,31 +237,72 @@ mod tests {
             (weight(id) / kept.iter().map(|&id| weight(id)).sum::<f64>()).ln()
         };
         let cases: [(SamplingParams, &[usize]); 4] = [
-            (SamplingParams { temperature: 0.7, top_k: 0, top_p: 1.0 }, &[0, 1, 2, 3]),
-            (SamplingParams { temperature: 0.7, top_k: 3, top_p: 1.0 }, &[1, 2, 0]),
-            (SamplingParams { temperature: 1.0, top_k: 0, top_p: 0.8 }, &[1, 2]),
-            (SamplingParams { temperature: 1.0, top_k: 2, top_p: 0.5 }, &[1]),
+            (
+                SamplingParams {
+                    temperature: 0.7,
+                    top_k: 0,
+                    top_p: 1.0,
+                },
+                &[0, 1, 2, 3],
+            ),
+            (
+                SamplingParams {
+                    temperature: 0.7,
+                    top_k: 3,
+                    top_p: 1.0,
+                },
+                &[1, 2, 0],
+            ),
+            (
+                SamplingParams {
+                    temperature: 1.0,
+                    top_k: 0,
+                    top_p: 0.8,
+                },
+                &[1, 2],
+            ),
+            (
+                SamplingParams {
+                    temperature: 1.0,
+                    top_k: 2,
+                    top_p: 0.5,
+                },
+                &[1],
+            ),
         ];
         for (sampling, kept) in cases {
             for uniform in [0.0, 0.3, 0.6, 0.75, 0.9, 0.999] {
                 let mut scratch = Scratch::default();
                 let drawn = sampling.draw(&logits, uniform, true, &mut scratch).unwrap();
                 assert!(kept.contains(&(drawn.id as usize)));
-                let close =
-                    |logp: f32, id: usize| (f64::from(logp) - share(kept, id, sampling.temperature)).abs() < 1e-6;
-                assert!(close(drawn.logp, drawn.id as usize), "{sampling:?} {uniform}");
+                let close = |logp: f32, id: usize| {
+                    (f64::from(logp) - share(kept, id, sampling.temperature)).abs() < 1e-6
+                };
+                assert!(
+                    close(drawn.logp, drawn.id as usize),
+                    "{sampling:?} {uniform}"
+                );
                 // The most likely tokens of this row; the drawn token is one of them.
                 let row = Tensor::new(&[logits], &candle_core::Device::Cpu).unwrap();
                 let (ids, logps) = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
                 assert_eq!(ids, [1, 2, 0, 3]);
                 for (id, logp) in ids.into_iter().map(|id| id as usize).zip(logps) {
                     let left_out = logp == f32::NEG_INFINITY;
-                    assert!(if kept.contains(&id) { close(logp, id) } else { left_out }, "{sampling:?} {id} {logp}");
+                    assert!(
+                        if kept.contains(&id) {
+                            close(logp, id)
+                        } else {
+                            left_out
+                        },
+                        "{sampling:?} {id} {logp}"
+                    );
                 }
             }
         }
         let mut scratch = Scratch::default();
-        let greedy = SamplingParams::GREEDY.draw(&logits, 0.5, true, &mut scratch).unwrap();
+        let greedy = SamplingParams::GREEDY
+            .draw(&logits, 0.5, true, &mut scratch)
+            .unwrap();
         assert_eq!((greedy.id, greedy.logp), (1, 0.0));
     }
 }

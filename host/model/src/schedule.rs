@@ -38,7 +38,12 @@ impl Schedule {
             "`warmup_ratio` is {warmup_ratio}, expected 0 to 1 (it is a share of `max_steps`)"
         );
         let warmup_steps = (warmup_ratio * max_steps as f64 * (1.0 - 1e-9)).ceil() as u64;
-        Ok(Self { kind, peak, warmup_steps, max_steps })
+        Ok(Self {
+            kind,
+            peak,
+            warmup_steps,
+            max_steps,
+        })
     }
 
     /// Learning rate of the update after `step` updates. With a warm-up, the first update has 0.
@@ -53,8 +58,14 @@ impl Schedule {
         // 1 / (1 − 0.9) is a little above 10 in f64.
         let memory = (1.0 / (1.0 - beta1) - 1e-9).ceil().max(1.0);
         let left = self.max_steps.saturating_sub(step).max(1);
-        let remembered = if memory < left as f64 { memory as u64 } else { left };
-        (step..step + remembered).map(|step| self.learning_rate(step)).fold(0.0, f64::max)
+        let remembered = if memory < left as f64 {
+            memory as u64
+        } else {
+            left
+        };
+        (step..step + remembered)
+            .map(|step| self.learning_rate(step))
+            .fold(0.0, f64::max)
     }
 
     fn factor(&self, step: u64) -> f64 {

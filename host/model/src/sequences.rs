@@ -53,17 +53,41 @@ impl Sequences {
             self.prompt_len,
             self.completion_len
         );
-        ensure!(self.ids.len() == rows * length, "{} ids do not fill {rows} rows of {length} tokens", self.ids.len());
-        ensure!(self.numbers.len() == rows, "{} numbers for {rows} rows", self.numbers.len());
-        ensure!(self.lengths.len() == rows, "{} lengths for {rows} rows", self.lengths.len());
-        if let Some(length) = self.lengths.iter().find(|length| **length > self.completion_len) {
-            bail!("a completion of {length} tokens is longer than {} (give the longest length)", self.completion_len);
+        ensure!(
+            self.ids.len() == rows * length,
+            "{} ids do not fill {rows} rows of {length} tokens",
+            self.ids.len()
+        );
+        ensure!(
+            self.numbers.len() == rows,
+            "{} numbers for {rows} rows",
+            self.numbers.len()
+        );
+        ensure!(
+            self.lengths.len() == rows,
+            "{} lengths for {rows} rows",
+            self.lengths.len()
+        );
+        if let Some(length) = self
+            .lengths
+            .iter()
+            .find(|length| **length > self.completion_len)
+        {
+            bail!(
+                "a completion of {length} tokens is longer than {} (give the longest length)",
+                self.completion_len
+            );
         }
         if let Some(start) = self.starts.iter().find(|start| **start >= self.prompt_len) {
-            bail!("a prompt starts at {start} in {} prompt tokens (give at least one prompt token)", self.prompt_len);
+            bail!(
+                "a prompt starts at {start} in {} prompt tokens (give at least one prompt token)",
+                self.prompt_len
+            );
         }
         match self.ids.iter().find(|id| **id as usize >= vocab_size) {
-            Some(id) => bail!("token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"),
+            Some(id) => bail!(
+                "token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
+            ),
             None => Ok(()),
         }
     }
@@ -76,10 +100,22 @@ impl Sequences {
     /// The rows with the indices `rows`, in this order.
     pub fn select(&self, rows: &[usize]) -> Self {
         let length = self.prompt_len + self.completion_len;
-        let ids = rows.iter().flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied()).collect();
-        let (starts, numbers) = rows.iter().map(|&row| (self.starts[row], self.numbers[row])).unzip();
+        let ids = rows
+            .iter()
+            .flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied())
+            .collect();
+        let (starts, numbers) = rows
+            .iter()
+            .map(|&row| (self.starts[row], self.numbers[row]))
+            .unzip();
         let lengths = rows.iter().map(|&row| self.lengths[row]).collect();
-        Self { ids, starts, lengths, numbers, ..*self }
+        Self {
+            ids,
+            starts,
+            lengths,
+            numbers,
+            ..*self
+        }
     }
 
     /// The completion tokens without padding, `[K]`, row by row.
@@ -92,7 +128,12 @@ impl Sequences {
     /// The numbers of the completion tokens without padding, `[K]`, among `values` `[B, T]`.
     pub(super) fn without_padding(&self, values: &[f32]) -> Vec<f32> {
         let own = |(row, values)| -> &[f32] { &<[f32]>::as_ref(values)[..self.tokens_of(row)] };
-        values.chunks(self.completion_len).enumerate().flat_map(own).copied().collect()
+        values
+            .chunks(self.completion_len)
+            .enumerate()
+            .flat_map(own)
+            .copied()
+            .collect()
     }
 
     /// For each of the `[B, T]` completion tokens and their padding, its place among those without padding; for padding its row's last.
@@ -109,6 +150,9 @@ impl Sequences {
     /// The places of the completion tokens of these rows among all without padding.
     pub(super) fn tokens_in(&self, rows: &[usize]) -> Vec<u32> {
         let places = self.places();
-        rows.iter().flat_map(|row| &places[row * self.completion_len..][..self.tokens_of(*row)]).copied().collect()
+        rows.iter()
+            .flat_map(|row| &places[row * self.completion_len..][..self.tokens_of(*row)])
+            .copied()
+            .collect()
     }
 }

@@ -43,16 +43,29 @@ pub fn shapes(config: &Config) -> BTreeMap<String, Vec<usize>> {
             (biases.mlp, "mlp.gate_proj.bias", vec![inner]),
             (biases.mlp, "mlp.up_proj.bias", vec![inner]),
             (biases.mlp, "mlp.down_proj.bias", vec![hidden]),
-            (config.norms_heads(), "self_attn.q_norm.weight", vec![config.head_dim()]),
-            (config.norms_heads(), "self_attn.k_norm.weight", vec![config.head_dim()]),
+            (
+                config.norms_heads(),
+                "self_attn.q_norm.weight",
+                vec![config.head_dim()],
+            ),
+            (
+                config.norms_heads(),
+                "self_attn.k_norm.weight",
+                vec![config.head_dim()],
+            ),
         ];
         let there = parts.into_iter().filter(|(is_there, ..)| *is_there);
-        shapes.extend(there.map(|(_, part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
+        shapes
+            .extend(there.map(|(_, part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
     }
     shapes
 }
 
 /// The name of the matrix that maps hidden states to logits.
 pub fn head_name(config: &Config) -> &'static str {
-    if config.tie_word_embeddings { EMBEDDING } else { HEAD }
+    if config.tie_word_embeddings {
+        EMBEDDING
+    } else {
+        HEAD
+    }
 }

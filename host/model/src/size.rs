@@ -18,8 +18,12 @@ const LEAST_BYTES: u128 = 2;
 
 /// Number of weights of `config`, and number in its largest matrix.
 fn weights(config: &Config) -> (u128, u128) {
-    let counts = shapes(config).into_values().map(|shape| shape.into_iter().map(|size| size as u128).product());
-    counts.fold((0, 0), |(all, largest), count: u128| (all + count, largest.max(count)))
+    let counts = shapes(config)
+        .into_values()
+        .map(|shape| shape.into_iter().map(|size| size as u128).product());
+    counts.fold((0, 0), |(all, largest), count: u128| {
+        (all + count, largest.max(count))
+    })
 }
 
 /// Number and lengths of sequences.
@@ -38,38 +42,70 @@ pub struct Shape {
 impl Shape {
     /// Number of tokens that a forward pass reads (prompts once, and all but the last of each completion), and number of log-probabilities that it returns.
     pub(super) fn counts(self) -> (u128, u128) {
-        let Self { rows, prompts, prompt, tokens } = self;
-        let inputs = prompts as u128 * prompt as u128 + rows as u128 * tokens.saturating_sub(1) as u128;
+        let Self {
+            rows,
+            prompts,
+            prompt,
+            tokens,
+        } = self;
+        let inputs =
+            prompts as u128 * prompt as u128 + rows as u128 * tokens.saturating_sub(1) as u128;
         (inputs, rows as u128 * tokens as u128)
     }
 }
 
 /// Bytes of the activations that a forward pass stores for its backward pass, by the numbers of tokens that run through the model and of
 /// log-probabilities.
-pub(super) fn activations(config: &Config, (inputs, tokens): (u128, u128), dtype: DType, checkpointing: bool) -> u128 {
+pub(super) fn activations(
+    config: &Config,
+    (inputs, tokens): (u128, u128),
+    dtype: DType,
+    checkpointing: bool,
+) -> u128 {
     let hidden = config.hidden_size as u128;
     let (heads, keys) = widths(config);
-    let unnormed = if config.norms_heads() { heads + keys } else { 0 };
+    let unnormed = if config.norms_heads() {
+        heads + keys
+    } else {
+        0
+    };
     let all = 2 * (hidden + heads + keys) + unnormed + 2 * config.intermediate_size as u128;
     let layer = if checkpointing { hidden } else { all };
-    let numbers = inputs.saturating_mul(config.num_hidden_layers as u128 * layer).saturating_add(tokens * 2 * hidden);
-    numbers.saturating_mul(dtype.size_in_bytes() as u128).saturating_add((inputs + tokens) * BYTES)
+    let numbers = inputs
+        .saturating_mul(config.num_hidden_layers as u128 * layer)
+        .saturating_add(tokens * 2 * hidden);
+    numbers
+        .saturating_mul(dtype.size_in_bytes() as u128)
+        .saturating_add((inputs + tokens) * BYTES)
 }
 
 /// Total widths of the queries and of the keys.
 fn widths(config: &Config) -> (u128, u128) {
     let width = |heads: usize| heads as u128 * config.head_dim() as u128;
-    (width(config.num_attention_heads), width(config.num_key_value_heads))
+    (
+        width(config.num_attention_heads),
+        width(config.num_key_value_heads),
+    )
 }
 
 /// Bytes that sampling takes, by purpose; `copy` is the number of bytes of copied weights.
-pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) -> [(&'static str, u128); 3] {
-    let Shape { rows, prompts, prompt, tokens } = shape;
+pub(super) fn sampling(
+    config: &Config,
+    shape: Shape,
+    dtype: DType,
+    copy: u128,
+) -> [(&'static str, u128); 3] {
+    let Shape {
+        rows,
+        prompts,
+        prompt,
+        tokens,
+    } = shape;
     let (heads, keys) = widths(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
     // Either all prompts are in one layer at once, or all newest tokens are in the head.
-    let layer =
-        (prompts * prompt) as u128 * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
+    let layer = (prompts * prompt) as u128
+        * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
@@ -79,20 +115,42 @@ pub(super) fn sampling(config: &Config, shape: Shape, dtype: DType, copy: u128) 
 }
 
 /// Peak bytes of temporary tensors in a training pass with `parts` in parallel: one layer's gradients, or logits and the head's gradients.
-pub(super) fn at_work(config: &Config, shape: Shape, trains_head: bool, parts: usize, device: &Device) -> u128 {
+pub(super) fn at_work(
+    config: &Config,
+    shape: Shape,
+    trains_head: bool,
+    parts: usize,
+    device: &Device,
+) -> u128 {
     let (inputs, tokens) = shape.counts();
-    let (hidden, inner, vocab) =
-        (config.hidden_size as u128, config.intermediate_size as u128, config.vocab_size as u128);
+    let (hidden, inner, vocab) = (
+        config.hidden_size as u128,
+        config.intermediate_size as u128,
+        config.vocab_size as u128,
+    );
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
     // Attention probabilities of a block of queries for each head; in the backward pass, also their gradients.
     let longest = shape.prompt.saturating_add(shape.tokens);
     let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
-    let attention = scores.iter().fold(4_u128, |product, size| product.saturating_mul(*size as u128));
+    let attention = scores.iter().fold(4_u128, |product, size| {
+        product.saturating_mul(*size as u128)
+    });
     let chunk = (chunk_rows(config.vocab_size, device) as u128 * parts as u128).min(tokens) * vocab;
-    let strip = if device.is_cpu() { vocab.min(STRIP as u128) } else { vocab };
-    let head = if trains_head { (vocab + strip) * hidden } else { 0 };
-    layer.saturating_add(attention).max(3 * chunk + head).saturating_mul(BYTES)
+    let strip = if device.is_cpu() {
+        vocab.min(STRIP as u128)
+    } else {
+        vocab
+    };
+    let head = if trains_head {
+        (vocab + strip) * hidden
+    } else {
+        0
+    };
+    layer
+        .saturating_add(attention)
+        .max(3 * chunk + head)
+        .saturating_mul(BYTES)
 }
 
 /// Refuses a configuration with more weights than the files `names` can hold.
@@ -102,8 +160,11 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
         bytes += u128::from(files.size(name)?);
     }
     let (count, _) = weights(config);
-    let place =
-        if names.len() == 1 { files.describe(&names[0]) } else { format!("the {} files of weights", names.len()) };
+    let place = if names.len() == 1 {
+        files.describe(&names[0])
+    } else {
+        format!("the {} files of weights", names.len())
+    };
     ensure!(
         count.saturating_mul(LEAST_BYTES) <= bytes,
         "{} describes a model of {count} weights, which need {} or more, but {place} has {} (fetch it again; weights and `config.json` must be of one model)",
@@ -118,7 +179,11 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
 /// On a GPU, only that copy takes host memory.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
-    let needed = BYTES.saturating_mul(if device.is_cpu() { count + largest } else { largest });
+    let needed = BYTES.saturating_mul(if device.is_cpu() {
+        count + largest
+    } else {
+        largest
+    });
     if let Some([needed, free]) = lacking(needed) {
         bail!(
             "a model of {count} weights takes {needed} of memory, and {free} are free (use a smaller model, or a larger machine)"
@@ -131,15 +196,31 @@ pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
 pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     let (count, _) = weights(config);
     let bytes = count.saturating_mul(BYTES);
-    ensure!(bytes <= MOST_BYTES, "a model of {count} weights fits no machine (correct the sizes in `config.json`)");
+    ensure!(
+        bytes <= MOST_BYTES,
+        "a model of {count} weights fits no machine (correct the sizes in `config.json`)"
+    );
     Ok(())
 }
 
 /// Refuses `rows` completions of `tokens` tokens whose keys and values exceed the available host memory. GPU memory is not checked.
-pub(super) fn fits_cache(config: &Config, rows: usize, tokens: usize, dtype: DType, device: &Device) -> Result<()> {
-    let sizes =
-        [config.num_hidden_layers, config.num_key_value_heads, config.head_dim(), tokens, dtype.size_in_bytes()];
-    let needed = sizes.iter().fold(2 * rows as u128, |product, size| product.saturating_mul(*size as u128));
+pub(super) fn fits_cache(
+    config: &Config,
+    rows: usize,
+    tokens: usize,
+    dtype: DType,
+    device: &Device,
+) -> Result<()> {
+    let sizes = [
+        config.num_hidden_layers,
+        config.num_key_value_heads,
+        config.head_dim(),
+        tokens,
+        dtype.size_in_bytes(),
+    ];
+    let needed = sizes.iter().fold(2 * rows as u128, |product, size| {
+        product.saturating_mul(*size as u128)
+    });
     if device.is_cpu()
         && let Some([needed, free]) = lacking(needed)
     {
@@ -164,11 +245,20 @@ mod tests {
             );
             Config::from_json(json.as_bytes()).unwrap()
         };
-        let fits = |rows, tokens| fits_cache(&config(15, 8), rows, tokens, DType::F32, &Device::Cpu);
+        let fits =
+            |rows, tokens| fits_cache(&config(15, 8), rows, tokens, DType::F32, &Device::Cpu);
         fits(8, 64).unwrap();
         let error = fits(1 << 20, 1 << 24).unwrap_err().to_string();
-        assert!(error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "), "{error}");
-        let error = fits_memory(&config(LARGEST, LARGEST), &Device::Cpu).unwrap_err().to_string();
-        assert!(error.starts_with("a model of ") && error.contains(" takes "), "{error}");
+        assert!(
+            error.starts_with("keys and values of 1048576 completions of 16777216 tokens take "),
+            "{error}"
+        );
+        let error = fits_memory(&config(LARGEST, LARGEST), &Device::Cpu)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("a model of ") && error.contains(" takes "),
+            "{error}"
+        );
     }
 }

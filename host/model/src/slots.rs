@@ -20,9 +20,14 @@ const SHARE: usize = 8;
 
 pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<()> {
     for (row, prompt) in prompts.iter().enumerate() {
-        ensure!(!prompt.is_empty(), "prompt {row} has no token (give at least one)");
+        ensure!(
+            !prompt.is_empty(),
+            "prompt {row} has no token (give at least one)"
+        );
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab_size) {
-            bail!("prompt {row}: token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)");
+            bail!(
+                "prompt {row}: token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
+            );
         }
     }
     Ok(())
@@ -76,7 +81,11 @@ impl<'a> Slots<'a> {
     ) -> Result<Self> {
         let config = policy.config();
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_completion_length;
-        let count = if most == 0 { prompts.len() } else { most.min(prompts.len()) };
+        let count = if most == 0 {
+            prompts.len()
+        } else {
+            most.min(prompts.len())
+        };
         let all = (count + 1).next_multiple_of(MULTIPLE);
         let (fewest, most, fewest_rows) = match (any_order, policy.device().is_cpu()) {
             (_, true) => (0, MOST_TOKENS, 0),
@@ -117,69 +126,132 @@ impl<'a> Slots<'a> {
         // On a GPU the first rows are always the same ones.
         if self.any_order && (self.waiting > 0 || self.policy.device().is_cpu()) {
             let waiting = &self.prompts[self.waiting..][..count];
-            count = waiting.iter().take_while(|prompt| **prompt == waiting[0]).count();
+            count = waiting
+                .iter()
+                .take_while(|prompt| **prompt == waiting[0])
+                .count();
         }
         let rows = self.waiting..self.waiting + count;
         self.waiting = rows.end;
-        let packed = Packed::of(self.prompts[rows.clone()].iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
+        let packed = Packed::of(
+            self.prompts[rows.clone()]
+                .iter()
+                .map(|ids| (ids.as_slice(), [].as_slice())),
+            true,
+        );
         for row in rows.clone() {
-            self.places[row] = self.free.pop().expect("as many places are free as rows are let in");
+            self.places[row] = self
+                .free
+                .pop()
+                .expect("as many places are free as rows are let in");
         }
         let device = self.policy.device();
         // The first rows fill the whole cache at once.
-        let length = rows.clone().map(|row| self.prompts[row].len()).max().unwrap_or(0);
+        let length = rows
+            .clone()
+            .map(|row| self.prompts[row].len())
+            .max()
+            .unwrap_or(0);
         let place_of = |row: usize| {
             let prompt = packed.prompt(row);
             let none = length - prompt.len();
-            prompt.map(|token| token as u32).chain(std::iter::repeat_n(u32::MAX, none))
+            prompt
+                .map(|token| token as u32)
+                .chain(std::iter::repeat_n(u32::MAX, none))
         };
-        let whole = (rows.start == 0 && count == self.count).then(|| (0..count).flat_map(place_of).collect());
-        let whole = whole.map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device)).transpose()?;
-        let x = self.model.residual(&packed.with_table(self.table.clone(), device)?, |layer, saved| match &whole {
-            Some(tokens) => self.cache.fill_all(layer, &saved.heads, tokens),
-            None => {
-                let place = |row: usize| (packed.prompt(row - rows.start), self.places[row]);
-                self.cache.fill(layer, &saved.heads, rows.clone().map(place))
-            }
-        })?;
+        let whole = (rows.start == 0 && count == self.count)
+            .then(|| (0..count).flat_map(place_of).collect());
+        let whole = whole
+            .map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device))
+            .transpose()?;
+        let x = self.model.residual(
+            &packed.with_table(self.table.clone(), device)?,
+            |layer, saved| match &whole {
+                Some(tokens) => self.cache.fill_all(layer, &saved.heads, tokens),
+                None => {
+                    let place = |row: usize| (packed.prompt(row - rows.start), self.places[row]);
+                    self.cache
+                        .fill(layer, &saved.heads, rows.clone().map(place))
+                }
+            },
+        )?;
         // The features and logits of each distinct prompt, and which of them each row has.
         let (mut ends, mut prompt_of) = (Vec::new(), Vec::new());
         for row in 0..count {
             let end = packed.prompt(row).end as u32 - 1;
-            prompt_of.push(ends.iter().position(|other| *other == end).unwrap_or(ends.len()) as u32);
+            prompt_of.push(
+                ends.iter()
+                    .position(|other| *other == end)
+                    .unwrap_or(ends.len()) as u32,
+            );
             ends.extend((prompt_of[row] as usize == ends.len()).then_some(end));
         }
         let (ends, prompt_of) = (Tensor::new(ends, device)?, Tensor::new(prompt_of, device)?);
         let features = self.model.features(&x.index_select(&ends, 0)?)?;
         let logits = self.model.logits(&features)?.index_select(&prompt_of, 0)?;
-        Ok(Some(Next { rows: rows.collect(), features: features.index_select(&prompt_of, 0)?, logits }))
+        Ok(Some(Next {
+            rows: rows.collect(),
+            features: features.index_select(&prompt_of, 0)?,
+            logits,
+        }))
     }
 
     /// Runs further tokens of some rows through the model. Those of a row stand together; the last of them predicts its next.
     pub(super) fn append(&mut self, tokens: &[(usize, u32)]) -> Result<Next> {
         let (mut rows, mut features) = (Vec::new(), Vec::new());
-        let mut after = tokens.iter().map(|(row, _)| Some(*row)).skip(1).chain([None]);
+        let mut after = tokens
+            .iter()
+            .map(|(row, _)| Some(*row))
+            .skip(1)
+            .chain([None]);
         for part in tokens.chunks(self.most) {
-            let is_last: Vec<bool> = part.iter().map(|(row, _)| after.next() != Some(Some(*row))).collect();
+            let is_last: Vec<bool> = part
+                .iter()
+                .map(|(row, _)| after.next() != Some(Some(*row)))
+                .collect();
             let x = self.run(part)?;
-            let last: Vec<u32> = (0..).zip(&is_last).filter_map(|(token, last)| last.then_some(token)).collect();
+            let last: Vec<u32> = (0..)
+                .zip(&is_last)
+                .filter_map(|(token, last)| last.then_some(token))
+                .collect();
             if last.is_empty() {
                 continue;
             }
             rows.extend(last.iter().map(|token| part[*token as usize].0));
             let all = last.len() == part.len();
-            features.push(if all { x } else { x.index_select(&Tensor::new(last, x.device())?, 0)? });
+            features.push(if all {
+                x
+            } else {
+                x.index_select(&Tensor::new(last, x.device())?, 0)?
+            });
         }
-        let x = if features.len() == 1 { features.remove(0) } else { Tensor::cat(&features, 0)? };
+        let x = if features.len() == 1 {
+            features.remove(0)
+        } else {
+            Tensor::cat(&features, 0)?
+        };
         let count = rows.len();
-        let of_rows = |all: Tensor| if all.dim(0)? == count { Ok(all) } else { all.narrow(0, 0, count) };
+        let of_rows = |all: Tensor| {
+            if all.dim(0)? == count {
+                Ok(all)
+            } else {
+                all.narrow(0, 0, count)
+            }
+        };
         let filling = std::iter::repeat_n(0, self.fewest_rows.saturating_sub(count));
         let x = match filling.len() {
             0 => x,
-            _ => x.index_select(&Tensor::from_iter((0..count as u32).chain(filling), x.device())?, 0)?,
+            _ => x.index_select(
+                &Tensor::from_iter((0..count as u32).chain(filling), x.device())?,
+                0,
+            )?,
         };
         let features = self.model.features(&x)?;
-        Ok(Next { rows, logits: of_rows(self.model.logits(&features)?)?, features: of_rows(features)? })
+        Ok(Next {
+            rows,
+            logits: of_rows(self.model.logits(&features)?)?,
+            features: of_rows(features)?,
+        })
     }
 
     /// The last layer's output for further tokens, `[tokens, D]`.
@@ -209,7 +281,11 @@ impl<'a> Slots<'a> {
             (stream, output) = (gated.x, Some(more));
         }
         let x = output.map_or(Ok(stream.clone()), |output| ops::add(&output, &stream))?;
-        Ok(if all > tokens.len() { x.narrow(0, 0, tokens.len())? } else { x })
+        Ok(if all > tokens.len() {
+            x.narrow(0, 0, tokens.len())?
+        } else {
+            x
+        })
     }
 
     pub(super) fn release(&mut self, row: usize) {

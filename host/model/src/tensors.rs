@@ -34,10 +34,15 @@ impl<'a> TensorFile<'a> {
     fn new(mut source: Box<dyn Source + 'a>) -> Result<Self> {
         let size = source.seek(SeekFrom::End(0))?;
         source.rewind()?;
-        let header = header(&mut source, size)
-            .map_err(|error| anyhow!("not a whole safetensors file: {error} (fetch the file again)"))?;
+        let header = header(&mut source, size).map_err(|error| {
+            anyhow!("not a whole safetensors file: {error} (fetch the file again)")
+        })?;
         let start = source.stream_position()?;
-        Ok(Self { source, header, start })
+        Ok(Self {
+            source,
+            header,
+            start,
+        })
     }
 
     /// Names of the tensors, sorted, so that among several errors the same one is always reported.
@@ -64,7 +69,8 @@ impl<'a> TensorFile<'a> {
         };
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0; to - from];
-        self.source.seek(SeekFrom::Start(self.start + from as u64))?;
+        self.source
+            .seek(SeekFrom::Start(self.start + from as u64))?;
         self.source.read_exact(&mut bytes)?;
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
     }
@@ -84,7 +90,9 @@ impl<'a> TensorFile<'a> {
     }
 
     fn info(&self, name: &str) -> Result<&TensorInfo> {
-        self.header.info(name).with_context(|| format!("it has no tensor `{name}`"))
+        self.header
+            .info(name)
+            .with_context(|| format!("it has no tensor `{name}`"))
     }
 }
 
@@ -99,11 +107,15 @@ fn header(source: &mut impl Read, size: u64) -> Result<Metadata> {
     source.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     ensure!(length <= MOST_HEADER, SafeTensorError::HeaderTooLarge);
-    ensure!(length <= size - LENGTH as u64, SafeTensorError::InvalidHeaderLength);
+    ensure!(
+        length <= size - LENGTH as u64,
+        SafeTensorError::InvalidHeaderLength
+    );
     let mut text = vec![0; length as usize];
     source.read_exact(&mut text)?;
     let text = str::from_utf8(&text).map_err(SafeTensorError::InvalidHeader)?;
-    let header: Metadata = serde_json::from_str(text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let header: Metadata =
+        serde_json::from_str(text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
     let whole = header.data_len() as u64 + length + LENGTH as u64;
     ensure!(whole == size, SafeTensorError::MetadataIncompleteBuffer);
     Ok(header)

@@ -16,7 +16,11 @@ pub fn takes_all(trained: &[Trained<'_>]) -> bool {
     let f32 = |x: &Tensor| takes(x) && x.dtype() == candle_core::DType::F32;
     let one = |one: &Trained<'_>| {
         let [mean, square] = one.moments;
-        f32(one.weight) && f32(mean) && f32(square) && takes(one.grad) && one.rejected.is_none_or(takes)
+        f32(one.weight)
+            && f32(mean)
+            && f32(square)
+            && takes(one.grad)
+            && one.rejected.is_none_or(takes)
     };
     !trained.is_empty() && trained.iter().all(one)
 }

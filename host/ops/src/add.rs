@@ -32,7 +32,11 @@ pub fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
 struct Add;
 
 impl Add {
-    fn run<N: Number>(&self, (a, shape): Arg<'_, N>, (b, other): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (a, shape): Arg<'_, N>,
+        (b, other): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
         if shape != other {
             return layout_error(self.name(), format!("{shape:?} and {other:?} differ"));
         }

@@ -37,7 +37,9 @@ pub(super) fn is_rounded(x: &Tensor) -> bool {
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     let here = x.device().is_cpu() && x.is_contiguous();
     match (x.dtype(), dtype) {
-        (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => x.apply_op1_no_bwd(&Convert),
+        (DType::F32, DType::BF16) | (DType::BF16, DType::F32) if here => {
+            x.apply_op1_no_bwd(&Convert)
+        }
         _ => x.to_dtype(dtype),
     }
 }
@@ -45,7 +47,10 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 /// Copies of f32 tensors on a GPU in bf16: one tensor, and its parts in their order; `None` elsewhere.
 pub fn narrowed(tensors: &[Tensor]) -> Result<Option<(Tensor, Vec<Tensor>)>> {
     #[cfg(feature = "cuda")]
-    if tensors.first().is_some_and(|tensor| tensor.device().is_cuda()) {
+    if tensors
+        .first()
+        .is_some_and(|tensor| tensor.device().is_cuda())
+    {
         return super::cuda::narrowed(tensors).map(Some);
     }
     let _ = tensors;
@@ -70,12 +75,15 @@ impl CustomOp1 for ByChance {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let values = whole(x, layout, self.name())?;
         let mut out = vec![bf16::ZERO; values.len()];
-        out.par_chunks_mut(RUN).zip(values.par_chunks(RUN)).enumerate().for_each(|(run, (out, values))| {
-            for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
-                let chance = mixed((run * RUN + at) as u32 ^ self.key) & 0xffff;
-                *out = bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16);
-            }
-        });
+        out.par_chunks_mut(RUN)
+            .zip(values.par_chunks(RUN))
+            .enumerate()
+            .for_each(|(run, (out, values))| {
+                for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
+                    let chance = mixed((run * RUN + at) as u32 ^ self.key) & 0xffff;
+                    *out = bf16::from_bits((value.to_bits().wrapping_add(chance) >> 16) as u16);
+                }
+            });
         Ok((CpuStorage::BF16(out), layout.shape().clone()))
     }
 }
@@ -105,7 +113,10 @@ pub(super) fn on_cpu<const N: usize, R>(
     tensors: [&Tensor; N],
     kernel: impl FnOnce([Tensor; N]) -> Result<R>,
 ) -> Result<R> {
-    let ready: Vec<Tensor> = tensors.iter().map(|x| x.contiguous()).collect::<Result<_>>()?;
+    let ready: Vec<Tensor> = tensors
+        .iter()
+        .map(|x| x.contiguous())
+        .collect::<Result<_>>()?;
     kernel(ready.try_into().expect("as many as there were"))
 }
 

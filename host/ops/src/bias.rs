@@ -13,7 +13,11 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     if super::cuda::takes(x) {
         return super::cuda::add_bias(x, bias);
     }
-    by_kernel([x, bias], || x.broadcast_add(bias), |[x, bias]| x.apply_op2_no_bwd(&bias, &AddBias))
+    by_kernel(
+        [x, bias],
+        || x.broadcast_add(bias),
+        |[x, bias]| x.apply_op2_no_bwd(&bias, &AddBias),
+    )
 }
 
 /// Sum over all rows of `x` `[.., W]`, as `[W]`.
@@ -29,7 +33,9 @@ pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
         ones.matmul(&x.reshape((rows, width))?)?.reshape(width)
     };
     match x.dtype() {
-        DType::BF16 if x.device().is_cpu() => to_dtype(&sum(&to_dtype(x, DType::F32)?)?, DType::BF16),
+        DType::BF16 if x.device().is_cpu() => {
+            to_dtype(&sum(&to_dtype(x, DType::F32)?)?, DType::BF16)
+        }
         _ => sum(x),
     }
 }
@@ -37,9 +43,16 @@ pub fn sum_rows(x: &Tensor) -> Result<Tensor> {
 struct AddBias;
 
 impl AddBias {
-    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (b, _): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (x, shape): Arg<'_, N>,
+        (b, _): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
         if shape.dims().last() != Some(&b.len()) {
-            return layout_error(self.name(), format!("x {shape:?} does not end in {}", b.len()));
+            return layout_error(
+                self.name(),
+                format!("x {shape:?} does not end in {}", b.len()),
+            );
         }
         let (bias, width) = (N::read(b), b.len());
         let out = rows!(N; x.len(), width, |row, out| {

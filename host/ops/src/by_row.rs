@@ -21,7 +21,9 @@ pub fn product_of_rows(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
 }
 
 fn in_order(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else { return in_f32(a, b) };
+    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else {
+        return in_f32(a, b);
+    };
     if !is_f32(a) || !is_f32(b) || inner != same || inner == 0 || rows * columns == 0 {
         return in_f32(a, b);
     }
@@ -32,7 +34,9 @@ fn in_order(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
     if rows == 1 {
         // The library has a way of its own for one row.
-        return in_parts(&Tensor::cat(&[a, a], 0)?, b)?.narrow(0, 0, 1)?.contiguous();
+        return in_parts(&Tensor::cat(&[a, a], 0)?, b)?
+            .narrow(0, 0, 1)?
+            .contiguous();
     }
     in_parts(a, b)
 }

@@ -26,17 +26,32 @@ pub fn decode_heads(
     #[cfg(feature = "cuda")]
     if super::cuda::takes(queries) {
         let table = rope.table.on(queries.device())?;
-        return super::cuda::decode_heads([queries, keys, values], &table, [key_cache, value_cache], rows);
+        return super::cuda::decode_heads(
+            [queries, keys, values],
+            &table,
+            [key_cache, value_cache],
+            rows,
+        );
     }
     let (_, kv_heads, _, width) = key_cache.dims4()?;
     let (active, all) = queries.dims2()?;
     append_to_cache(key_cache, &rope.apply(&keys.unsqueeze(1)?, kv_heads)?, rows)?;
-    append_to_cache(value_cache, &values.reshape((active, kv_heads, 1, width))?, rows)?;
-    rope.apply(&queries.unsqueeze(1)?, all / width.max(1))?.reshape((active, all))
+    append_to_cache(
+        value_cache,
+        &values.reshape((active, kv_heads, 1, width))?,
+        rows,
+    )?;
+    rope.apply(&queries.unsqueeze(1)?, all / width.max(1))?
+        .reshape((active, all))
 }
 
 /// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to their own positions, as `[A, H * width]`.
-pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+pub fn decode_attention(
+    queries: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    rows: &DecodeRows,
+) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if super::cuda::takes(queries) && super::cuda::attends(queries, keys)? {
         return super::cuda::decode_attention(queries, keys, values, rows);
@@ -51,16 +66,28 @@ pub fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: 
 struct Append(DecodeRows);
 
 impl Append {
-    fn write<T: Copy>(&self, (cache, cl): (&mut [T], &Layout), (new, nl): (&[T], &Layout)) -> Result<()> {
+    fn write<T: Copy>(
+        &self,
+        (cache, cl): (&mut [T], &Layout),
+        (new, nl): (&[T], &Layout),
+    ) -> Result<()> {
         let (_, heads, tokens, width) = cl.shape().dims4()?;
-        let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets()) else {
+        let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets())
+        else {
             return Err(Error::RequiresContiguous { op: self.name() });
         };
         if to - from != self.0.cache_rows.len() * heads * width || self.0.longest() > tokens {
-            return layout_error(self.name(), format!("{:?} does not fit {:?}", nl.dims(), cl.dims()));
+            return layout_error(
+                self.name(),
+                format!("{:?} does not fit {:?}", nl.dims(), cl.dims()),
+            );
         }
         for (run, new) in new[from..to].chunks_exact(width).enumerate() {
-            let (row, position, head) = (self.0.cache_rows[run / heads], self.0.positions[run / heads], run % heads);
+            let (row, position, head) = (
+                self.0.cache_rows[run / heads],
+                self.0.positions[run / heads],
+                run % heads,
+            );
             let at = ((row * heads + head) * tokens + position) * width;
             cache[at..at + width].copy_from_slice(new);
         }
@@ -73,7 +100,13 @@ impl InplaceOp2 for Append {
         "append-to-cache"
     }
 
-    fn cpu_fwd(&self, cache: &mut CpuStorage, cl: &Layout, new: &CpuStorage, nl: &Layout) -> Result<()> {
+    fn cpu_fwd(
+        &self,
+        cache: &mut CpuStorage,
+        cl: &Layout,
+        new: &CpuStorage,
+        nl: &Layout,
+    ) -> Result<()> {
         match (&mut *cache, new) {
             (CpuStorage::F32(cache), CpuStorage::F32(new)) => self.write((cache, cl), (new, nl)),
             (CpuStorage::BF16(cache), CpuStorage::BF16(new)) => self.write((cache, cl), (new, nl)),
@@ -96,7 +129,9 @@ impl Attend {
                 *prob = dot(query, key) * scale;
             }
             let largest = maximum(&probs);
-            probs.iter_mut().for_each(|prob| *prob = (*prob - largest).exp());
+            probs
+                .iter_mut()
+                .for_each(|prob| *prob = (*prob - largest).exp());
             let inverse = T::from_f64(1.0) / sum(&probs);
             probs.iter_mut().for_each(|prob| *prob *= inverse);
             let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
@@ -105,13 +140,18 @@ impl Attend {
                 let mut mixed = [T::from_f64(0.0); BLOCK];
                 for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
                     let value = &value[BLOCK * number..][..BLOCK];
-                    mixed.iter_mut().zip(value).for_each(|(mixed, value)| *mixed += *prob * *value);
+                    mixed
+                        .iter_mut()
+                        .zip(value)
+                        .for_each(|(mixed, value)| *mixed += *prob * *value);
                 }
                 *out = mixed;
             }
             rest.fill(T::from_f64(0.0));
             for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
-                rest.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out += *prob * *value);
+                rest.iter_mut()
+                    .zip(&value[first..])
+                    .for_each(|(out, value)| *out += *prob * *value);
             }
         }
     }
@@ -126,7 +166,10 @@ impl Attend {
         let places = &self.0;
         let group = queries.len() / (places.cache_rows.len() * kv_heads).max(1);
         if !group.is_multiple_of(width) || places.longest() > tokens || of_keys != of_values {
-            return layout_error(self.name(), format!("queries {shape:?} do not fit {of_keys:?}"));
+            return layout_error(
+                self.name(),
+                format!("queries {shape:?} do not fit {of_keys:?}"),
+            );
         }
         let out = rows!(N; queries.len(), group, places.longest(), |run, out| {
             let (active, head) = (run / kv_heads, run % kv_heads);

@@ -24,7 +24,9 @@ pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<
     if !fused(logits) {
         return generic::divergence(logits, change, temperature);
     }
-    logits.contiguous()?.apply_op2_no_bwd(&change.contiguous()?, &Divergence { temperature })
+    logits
+        .contiguous()?
+        .apply_op2_no_bwd(&change.contiguous()?, &Divergence { temperature })
 }
 
 /// Sum of [`divergence`] over the rows of the logits `hidden` `head`ᵀ, under their change by `moved` `by`ᵀ. Logits of few rows are in memory
@@ -34,7 +36,10 @@ pub fn divergence_of_products(
     [moved, by]: [&Tensor; 2],
     temperature: f64,
 ) -> Result<f64> {
-    let (count, chunk) = (hidden.dim(0)?, (chunk_rows(head.dim(0)?, head.device()) / 2).max(1));
+    let (count, chunk) = (
+        hidden.dim(0)?,
+        (chunk_rows(head.dim(0)?, head.device()) / 2).max(1),
+    );
     let mut rows = Vec::new();
     for from in (0..count).step_by(chunk) {
         let len = chunk.min(count - from);
@@ -74,7 +79,10 @@ impl Divergence {
             let mut x = wide(&change[at * BLOCK..][..weights.len()]);
             let x = &mut x[..weights.len()];
             x.iter_mut().for_each(|x| *x = (*x - mean) * inverse);
-            let size = x.iter().fold(0.0, |size: f64, x| if x.abs() <= size { size } else { x.abs() });
+            let size = x.iter().fold(
+                0.0,
+                |size: f64, x| if x.abs() <= size { size } else { x.abs() },
+            );
             if size <= SMALL {
                 x.iter_mut().for_each(|x| *x = series(*x));
             } else if size < HUGE {
@@ -91,7 +99,10 @@ impl Divergence {
     fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
         let scaled = |x: f64| x / self.temperature;
         let before = logits.iter().map(|logit| scaled(f64::from(*logit)));
-        let after = logits.iter().zip(change).map(|(z, d)| scaled(f64::from(*z) + f64::from(*d) - mean));
+        let after = logits
+            .iter()
+            .zip(change)
+            .map(|(z, d)| scaled(f64::from(*z) + f64::from(*d) - mean));
         logsumexp(after) - logsumexp(before)
     }
 }
@@ -99,20 +110,31 @@ impl Divergence {
 /// `e^((logit - largest) * inverse)`.
 fn exponentials(logits: &[f32], largest: f32, inverse: f64, out: &mut [f64]) {
     let narrow = inverse as f32;
-    if logits.iter().all(|logit| (*logit - largest) * narrow > DEEP) {
+    if logits
+        .iter()
+        .all(|logit| (*logit - largest) * narrow > DEEP)
+    {
         let mut exps = [0.0_f32; BLOCK];
         let exps = &mut exps[..logits.len()];
-        exps.iter_mut().zip(logits).for_each(|(exp, logit)| *exp = Real::exp((*logit - largest) * narrow));
-        out.iter_mut().zip(exps).for_each(|(out, exp)| *out = f64::from(*exp));
+        exps.iter_mut()
+            .zip(logits)
+            .for_each(|(exp, logit)| *exp = Real::exp((*logit - largest) * narrow));
+        out.iter_mut()
+            .zip(exps)
+            .for_each(|(out, exp)| *out = f64::from(*exp));
     } else {
         let exact = |logit: f32| (f64::from(logit - largest) * inverse).exp();
-        out.iter_mut().zip(logits).for_each(|(out, logit)| *out = exact(*logit));
+        out.iter_mut()
+            .zip(logits)
+            .for_each(|(out, logit)| *out = exact(*logit));
     }
 }
 
 fn wide(values: &[f32]) -> [f64; BLOCK] {
     let mut out = [0.0; BLOCK];
-    out.iter_mut().zip(values).for_each(|(out, value)| *out = f64::from(*value));
+    out.iter_mut()
+        .zip(values)
+        .for_each(|(out, value)| *out = f64::from(*value));
     out
 }
 
@@ -131,17 +153,28 @@ fn series(x: f64) -> f64 {
         1.0 / 6.0,
         1.0 / 2.0,
     ];
-    x * x * INVERSE_FACTORIALS.iter().fold(0.0, |sum, factor| sum * x + factor)
+    x * x
+        * INVERSE_FACTORIALS
+            .iter()
+            .fold(0.0, |sum, factor| sum * x + factor)
 }
 
 /// `e^x - 1 - x`.
 fn beyond_first_order(x: f64) -> f64 {
-    if x.abs() <= SMALL { series(x) } else { x.exp_m1() - x }
+    if x.abs() <= SMALL {
+        series(x)
+    } else {
+        x.exp_m1() - x
+    }
 }
 
 fn logsumexp(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
-    largest + values.map(|value| (value - largest).exp()).sum::<f64>().ln()
+    largest
+        + values
+            .map(|value| (value - largest).exp())
+            .sum::<f64>()
+            .ln()
 }
 
 impl CustomOp2 for Divergence {
@@ -149,12 +182,24 @@ impl CustomOp2 for Divergence {
         "divergence"
     }
 
-    fn cpu_fwd(&self, z: &CpuStorage, zl: &Layout, d: &CpuStorage, dl: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        z: &CpuStorage,
+        zl: &Layout,
+        d: &CpuStorage,
+        dl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = zl.shape().dims2()?;
         if zl.shape() != dl.shape() || vocab == 0 {
-            return layout_error(self.name(), format!("logits {:?} and changes {:?} differ", zl.dims(), dl.dims()));
+            return layout_error(
+                self.name(),
+                format!("logits {:?} and changes {:?} differ", zl.dims(), dl.dims()),
+            );
         }
-        let (logits, change) = (slice::<f32>(z, zl, self.name())?, slice::<f32>(d, dl, self.name())?);
+        let (logits, change) = (
+            slice::<f32>(z, zl, self.name())?,
+            slice::<f32>(d, dl, self.name())?,
+        );
         let mut out = vec![0.0_f64; rows];
         for_rows!(&mut out, 1, 4 * vocab, |row, out| {
             let row = row * vocab..(row + 1) * vocab;

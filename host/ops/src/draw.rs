@@ -18,7 +18,9 @@ pub const NOT_FINITE: u32 = u32::MAX;
 /// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`. It inverts the cumulative distribution at
 /// `uniform` `[N]` f64 in [0, 1). `NOT_FINITE` for a row whose largest logit is not finite. The temperature must be above 0.
 pub fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
-    logits.contiguous()?.apply_op2_no_bwd(uniform, &Draw { temperature })
+    logits
+        .contiguous()?
+        .apply_op2_no_bwd(uniform, &Draw { temperature })
 }
 
 /// Index of the largest logit, the lowest among equals; NaN counts as largest.
@@ -34,8 +36,18 @@ impl NullaryFnOnce for Largest<'_> {
     #[inline(always)]
     fn call(self) -> u32 {
         let any_nan = self.0.iter().fold(false, |any, logit| any | logit.is_nan());
-        let largest = if any_nan { f32::NAN } else { self.0.iter().copied().fold(f32::NEG_INFINITY, f32::max) };
-        let found = self.0.iter().position(|logit| if any_nan { logit.is_nan() } else { *logit == largest });
+        let largest = if any_nan {
+            f32::NAN
+        } else {
+            self.0.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+        };
+        let found = self.0.iter().position(|logit| {
+            if any_nan {
+                logit.is_nan()
+            } else {
+                *logit == largest
+            }
+        });
         found.unwrap_or(0) as u32
     }
 }
@@ -44,7 +56,12 @@ impl NullaryFnOnce for Largest<'_> {
 pub fn weigh(logits: &[f32], largest: f64, temperature: f64, weights: &mut Vec<f64>) {
     weights.clear();
     weights.resize(logits.len(), 0.0);
-    Arch::new().dispatch(Weigh { logits, largest, temperature, weights });
+    Arch::new().dispatch(Weigh {
+        logits,
+        largest,
+        temperature,
+        weights,
+    });
 }
 
 struct Weigh<'a> {
@@ -98,11 +115,27 @@ impl CustomOp2 for Draw {
         "draw"
     }
 
-    fn cpu_fwd(&self, logits: &CpuStorage, ll: &Layout, u: &CpuStorage, ul: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        ll: &Layout,
+        u: &CpuStorage,
+        ul: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = ll.shape().dims2()?;
-        let (logits, uniform) = (slice::<f32>(logits, ll, self.name())?, slice::<f64>(u, ul, self.name())?);
+        let (logits, uniform) = (
+            slice::<f32>(logits, ll, self.name())?,
+            slice::<f64>(u, ul, self.name())?,
+        );
         if uniform.len() != rows || vocab == 0 {
-            return layout_error(self.name(), format!("{} uniform numbers for logits {:?}", uniform.len(), ll.dims()));
+            return layout_error(
+                self.name(),
+                format!(
+                    "{} uniform numbers for logits {:?}",
+                    uniform.len(),
+                    ll.dims()
+                ),
+            );
         }
         let mut weights = Vec::with_capacity(vocab);
         let mut draw = |(row, uniform): (&[f32], &f64)| {
@@ -113,12 +146,22 @@ impl CustomOp2 for Draw {
             weigh(row, largest, self.temperature, &mut weights);
             pick(&weights, *uniform) as u32
         };
-        let ids = logits.chunks_exact(vocab).zip(uniform).map(&mut draw).collect();
+        let ids = logits
+            .chunks_exact(vocab)
+            .zip(uniform)
+            .map(&mut draw)
+            .collect();
         Ok((CpuStorage::U32(ids), rows.into()))
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, a: &CudaStorage, al: &Layout, b: &CudaStorage, bl: &Layout) -> Result<(CudaStorage, Shape)> {
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        al: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
         super::cuda::draw((a, al), (b, bl), self.temperature)
     }
 }

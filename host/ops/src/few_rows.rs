@@ -60,14 +60,22 @@ pub fn products_of_few_rows<const COUNT: usize>(
     weights: [&Streamed; COUNT],
     out: DType,
 ) -> Result<[Tensor; COUNT]> {
-    Ok(products(x, &weights, out)?.try_into().expect("as many products as weights"))
+    Ok(products(x, &weights, out)?
+        .try_into()
+        .expect("as many products as weights"))
 }
 
 /// Without parameters, so that it is compiled in this crate.
 fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>> {
     let packed: Vec<&Packed> = weights
         .iter()
-        .filter_map(|weight| if let Streamed::Packed(packed) = weight { Some(packed) } else { None })
+        .filter_map(|weight| {
+            if let Streamed::Packed(packed) = weight {
+                Some(packed)
+            } else {
+                None
+            }
+        })
         .collect();
     if packed.len() == weights.len() {
         let (instructions, x) = (Instructions::of_this_machine()?, to_dtype(x, DType::BF16)?);
@@ -78,14 +86,23 @@ fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>
     }
     let stored: Vec<&Tensor> = weights
         .iter()
-        .filter_map(|weight| if let Streamed::Stored(stored) = weight { Some(stored) } else { None })
+        .filter_map(|weight| {
+            if let Streamed::Stored(stored) = weight {
+                Some(stored)
+            } else {
+                None
+            }
+        })
         .collect();
     let wide = to_dtype(&x.contiguous()?, DType::F32)?;
     let products = match stored[0].dtype() {
         DType::BF16 => widened::<bf16>(&wide, &stored)?,
         _ => widened::<f32>(&wide, &stored)?,
     };
-    products.iter().map(|product| to_dtype(product, out)).collect()
+    products
+        .iter()
+        .map(|product| to_dtype(product, out))
+        .collect()
 }
 
 /// `x weight^T` for contiguous f32 on the CPU.
@@ -121,13 +138,27 @@ fn widened<W: Weight>(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
     let (rows, inner) = x.dims2()?;
     for weight in weights {
         if weight.dims2()?.1 != inner || inner == 0 {
-            return layout_error(NAME, format!("{:?} does not fit {:?}", x.dims(), weight.dims()));
+            return layout_error(
+                NAME,
+                format!("{:?} does not fit {:?}", x.dims(), weight.dims()),
+            );
         }
     }
-    let (x, stored) = (x.storage_and_layout(), weights.iter().map(|weight| weight.storage_and_layout()));
+    let (x, stored) = (
+        x.storage_and_layout(),
+        weights.iter().map(|weight| weight.storage_and_layout()),
+    );
     let stored: Vec<_> = stored.collect();
-    let weights: Vec<&[W]> = stored.iter().map(|(storage, layout)| numbers(storage, layout)).collect::<Result<_>>()?;
-    let products = Arch::new().dispatch(Products { x: numbers(&x.0, x.1)?, weights: &weights, inner, rows });
+    let weights: Vec<&[W]> = stored
+        .iter()
+        .map(|(storage, layout)| numbers(storage, layout))
+        .collect::<Result<_>>()?;
+    let products = Arch::new().dispatch(Products {
+        x: numbers(&x.0, x.1)?,
+        weights: &weights,
+        inner,
+        rows,
+    });
     let tensor = |product: Vec<f32>| {
         let outputs = product.len() / rows;
         Tensor::from_vec(product, (rows, outputs), &Device::Cpu)
@@ -168,20 +199,44 @@ impl<W: Weight> Products<'_, W> {
     /// Computes with `BLOCK` rows of weights and `VECTORS` vectors of rows at a time.
     #[inline(always)]
     fn run<S: Simd, const BLOCK: usize, const VECTORS: usize>(self, simd: S) -> Vec<Vec<f32>> {
-        let Self { x, weights, inner, rows } = self;
+        let Self {
+            x,
+            weights,
+            inner,
+            rows,
+        } = self;
         let outputs = weights.iter().map(|weight| weight.len()).sum::<usize>() / inner;
         let panels = panels(x, inner, VECTORS * S::F32_LANES);
-        let blocks = outputs.div_ceil(SHARES * rayon::current_num_threads()).div_ceil(BLOCK);
+        let blocks = outputs
+            .div_ceil(SHARES * rayon::current_num_threads())
+            .div_ceil(BLOCK);
         let share = blocks.min(TAKEN) * BLOCK;
         // Each product is a sequence of parts `[M, share]`, so that each thread writes one contiguous range.
-        let mut products: Vec<Vec<f32>> = weights.iter().map(|weight| vec![0.0; weight.len() / inner * rows]).collect();
+        let mut products: Vec<Vec<f32>> = weights
+            .iter()
+            .map(|weight| vec![0.0; weight.len() / inner * rows])
+            .collect();
         let parts = products
             .iter_mut()
             .zip(weights)
-            .flat_map(|(product, weight)| product.chunks_mut(share * rows).zip(weight.chunks(share * inner)));
-        parts.collect::<Vec<_>>().into_par_iter().for_each(|(part, weight)| {
-            simd.vectorize(Chunk::<S, W, BLOCK, VECTORS> { simd, weight, panels: &panels, inner, rows, part });
-        });
+            .flat_map(|(product, weight)| {
+                product
+                    .chunks_mut(share * rows)
+                    .zip(weight.chunks(share * inner))
+            });
+        parts
+            .collect::<Vec<_>>()
+            .into_par_iter()
+            .for_each(|(part, weight)| {
+                simd.vectorize(Chunk::<S, W, BLOCK, VECTORS> {
+                    simd,
+                    weight,
+                    panels: &panels,
+                    inner,
+                    rows,
+                    part,
+                });
+            });
         let in_order = |parts: Vec<f32>| {
             rows!(f32; parts.len(), parts.len() / rows, |row, out| {
                 for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
@@ -222,25 +277,54 @@ impl<S: Simd, W: Weight, const BLOCK: usize, const VECTORS: usize> pulp::Nullary
 
     #[inline(always)]
     fn call(self) {
-        let Self { simd, weight, panels, inner, rows, part } = self;
+        let Self {
+            simd,
+            weight,
+            panels,
+            inner,
+            rows,
+            part,
+        } = self;
         let ((panels, _), lanes) = (S::as_simd_f32s(panels), VECTORS * S::F32_LANES);
         let outputs = weight.len() / inner;
         let row_of = |output: usize| &weight[output * inner..][..inner];
         // A block's rows are far apart in memory, because the processor prefetches one row per page, not two.
         let apart = outputs / BLOCK;
-        let mut room = vec![0.0; if W::DTYPE == DType::F32 { 0 } else { BLOCK * inner }];
-        for (panel, row) in panels.chunks_exact(inner * VECTORS).zip((0..rows).step_by(lanes)) {
+        let mut room = vec![
+            0.0;
+            if W::DTYPE == DType::F32 {
+                0
+            } else {
+                BLOCK * inner
+            }
+        ];
+        for (panel, row) in panels
+            .chunks_exact(inner * VECTORS)
+            .zip((0..rows).step_by(lanes))
+        {
             let part = &mut part[row * outputs..(row + lanes).min(rows) * outputs];
             for first in 0..apart {
                 let mut weights = [&[][..]; BLOCK];
                 let mut rooms = room.chunks_mut(inner);
                 for (row, weights) in weights.iter_mut().enumerate() {
-                    *weights = W::widen(row_of(first + row * apart), rooms.next().unwrap_or_default());
+                    *weights = W::widen(
+                        row_of(first + row * apart),
+                        rooms.next().unwrap_or_default(),
+                    );
                 }
-                write::<S, BLOCK, VECTORS>(&block(simd, &weights, panel), part, outputs, first, apart);
+                write::<S, BLOCK, VECTORS>(
+                    &block(simd, &weights, panel),
+                    part,
+                    outputs,
+                    first,
+                    apart,
+                );
             }
             for output in apart * BLOCK..outputs {
-                let weights = [W::widen(row_of(output), room.get_mut(..inner).unwrap_or_default())];
+                let weights = [W::widen(
+                    row_of(output),
+                    room.get_mut(..inner).unwrap_or_default(),
+                )];
                 write::<S, 1, VECTORS>(&block(simd, &weights, panel), part, outputs, output, 1);
             }
         }
@@ -275,7 +359,8 @@ fn block<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     let part = part_of(inner);
     let mut sums = part_of_block(simd, rows, panel, 0..part.min(inner));
     for from in (part..inner).step_by(part) {
-        let more = part_of_block::<S, BLOCK, VECTORS>(simd, rows, panel, from..(from + part).min(inner));
+        let more =
+            part_of_block::<S, BLOCK, VECTORS>(simd, rows, panel, from..(from + part).min(inner));
         for (sum, more) in sums.iter_mut().flatten().zip(more.iter().flatten()) {
             *sum = simd.add_f32s(*sum, *more);
         }

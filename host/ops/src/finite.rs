@@ -12,16 +12,24 @@ pub fn is_finite(x: &Tensor) -> Result<bool> {
     let (storage, layout) = x.storage_and_layout();
     match (&*storage, layout.contiguous_offsets()) {
         (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => {
-            Ok(all(&values[from..to], |value| value.to_bits() & f32::INFINITY.to_bits() != f32::INFINITY.to_bits()))
+            Ok(all(&values[from..to], |value| {
+                value.to_bits() & f32::INFINITY.to_bits() != f32::INFINITY.to_bits()
+            }))
         }
         (Storage::Cpu(CpuStorage::BF16(values)), Some((from, to))) => {
-            Ok(all(&values[from..to], |value| value.to_bits() & bf16::INFINITY.to_bits() != bf16::INFINITY.to_bits()))
+            Ok(all(&values[from..to], |value| {
+                value.to_bits() & bf16::INFINITY.to_bits() != bf16::INFINITY.to_bits()
+            }))
         }
         _ if !x.dtype().is_float() => Ok(true),
         _ => {
             drop(storage);
             // The difference of a number and itself is 0, or NaN where it is not finite.
-            Ok(x.sub(x)?.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()? == 0.0)
+            Ok(x.sub(x)?
+                .to_dtype(DType::F32)?
+                .sum_all()?
+                .to_scalar::<f32>()?
+                == 0.0)
         }
     }
 }
@@ -29,5 +37,9 @@ pub fn is_finite(x: &Tensor) -> Result<bool> {
 /// True if `test` holds for all values. It looks at a whole run at a time, which the compiler makes vectors of.
 fn all<T: Copy + Sync>(values: &[T], test: impl Fn(T) -> bool + Sync) -> bool {
     let run = |values: &[T]| values.iter().fold(true, |all, value| all & test(*value));
-    if values.len() <= RUN { run(values) } else { values.par_chunks(RUN).all(run) }
+    if values.len() <= RUN {
+        run(values)
+    } else {
+        values.par_chunks(RUN).all(run)
+    }
 }

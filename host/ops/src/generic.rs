@@ -17,20 +17,29 @@ const FEW_LOGITS: usize = 1 << 22;
 
 /// What `part` gives for each of the runs of few rows into which the rows of `logits` `[N, V]` are split: it gets the first one and their
 /// number. Rows do not depend on each other, so the split changes no bit.
-pub(super) fn few_rows(logits: &Tensor, mut part: impl FnMut(usize, usize) -> Result<Tensor>) -> Result<Tensor> {
+pub(super) fn few_rows(
+    logits: &Tensor,
+    mut part: impl FnMut(usize, usize) -> Result<Tensor>,
+) -> Result<Tensor> {
     let (rows, vocab) = logits.dims2()?;
     let few = (FEW_LOGITS / vocab.max(1)).max(1);
     if rows <= few {
         return part(0, rows);
     }
-    let parts: Vec<Tensor> =
-        (0..rows).step_by(few).map(|from| part(from, few.min(rows - from))).collect::<Result<_>>()?;
+    let parts: Vec<Tensor> = (0..rows)
+        .step_by(few)
+        .map(|from| part(from, few.min(rows - from)))
+        .collect::<Result<_>>()?;
     Tensor::cat(&parts, 0)
 }
 
 /// Dtype in which sums are computed.
 fn wide_dtype(x: &Tensor) -> DType {
-    if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
+    if x.dtype() == DType::F64 {
+        DType::F64
+    } else {
+        DType::F32
+    }
 }
 
 fn wide(x: &Tensor) -> Result<Tensor> {
@@ -38,11 +47,18 @@ fn wide(x: &Tensor) -> Result<Tensor> {
 }
 
 fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
-    ((x.sqr()?.sum_keepdim(D::Minus1)? / x.dim(D::Minus1)? as f64)? + eps)?.sqrt()?.recip()
+    ((x.sqr()?.sum_keepdim(D::Minus1)? / x.dim(D::Minus1)? as f64)? + eps)?
+        .sqrt()?
+        .recip()
 }
 
 /// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with `r = 1 / rms(x)`.
-pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+pub(super) fn rms_norm_backward(
+    x: &Tensor,
+    weight: &Tensor,
+    grad: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor)> {
     let (dtype, width) = (x.dtype(), x.dim(D::Minus1)? as f64);
     let (x, grad) = (wide(x)?, wide(grad)?);
     let r = inverse_rms(&x, eps)?;
@@ -50,21 +66,51 @@ pub(super) fn rms_norm_backward(x: &Tensor, weight: &Tensor, grad: &Tensor, eps:
     let weighted = grad.broadcast_mul(&wide(weight)?)?;
     let mean = ((&weighted * &normed)?.sum_keepdim(D::Minus1)? / width)?;
     let dx = (weighted - normed.broadcast_mul(&mean)?)?.broadcast_mul(&r)?;
-    Ok((dx.to_dtype(dtype)?, sum_rows(&(grad * normed)?)?.to_dtype(dtype)?))
+    Ok((
+        dx.to_dtype(dtype)?,
+        sum_rows(&(grad * normed)?)?.to_dtype(dtype)?,
+    ))
 }
 
 /// Attends over a copy of each token's row. Products are in the cache's dtype, as for whole sequences.
-pub(super) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
+pub(super) fn decode_attention(
+    queries: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    rows: &DecodeRows,
+) -> Result<Tensor> {
     let (_, kv_heads, _, width) = keys.dims4()?;
-    let (dtype, device, active, count) = (keys.dtype(), keys.device(), rows.cache_rows.len(), rows.longest());
-    let (own, positions) = (ids(&rows.cache_rows, device)?, ids(&rows.positions, device)?);
-    let [keys, values] = [keys, values].map(|cache| cache.narrow(2, 0, count)?.contiguous()?.index_select(&own, 0));
+    let (dtype, device, active, count) = (
+        keys.dtype(),
+        keys.device(),
+        rows.cache_rows.len(),
+        rows.longest(),
+    );
+    let (own, positions) = (
+        ids(&rows.cache_rows, device)?,
+        ids(&rows.positions, device)?,
+    );
+    let [keys, values] = [keys, values].map(|cache| {
+        cache
+            .narrow(2, 0, count)?
+            .contiguous()?
+            .index_select(&own, 0)
+    });
     let index = Tensor::arange(0, count as u32, device)?.reshape((1, 1, 1, count))?;
     let seen = index.broadcast_le(&positions.reshape((active, 1, 1, 1))?)?;
-    let masked = seen.to_dtype(wide_dtype(queries))?.affine(MASKED, -MASKED)?;
-    let scores = wide(&queries.reshape((active, kv_heads, (), width))?.matmul(&keys?.t()?)?)?;
+    let masked = seen
+        .to_dtype(wide_dtype(queries))?
+        .affine(MASKED, -MASKED)?;
+    let scores = wide(
+        &queries
+            .reshape((active, kv_heads, (), width))?
+            .matmul(&keys?.t()?)?,
+    )?;
     let probs = softmax_last_dim(&(scores / (width as f64).sqrt())?.broadcast_add(&masked)?)?;
-    probs.to_dtype(dtype)?.matmul(&values?)?.reshape((active, ()))
+    probs
+        .to_dtype(dtype)?
+        .matmul(&values?)?
+        .reshape((active, ()))
 }
 
 /// Intermediate values for the rows of `logits` `[N, V]`.
@@ -83,12 +129,22 @@ impl Rows {
         let largest = scaled.max_keepdim(1)?;
         let below = scaled.broadcast_sub(&largest)?;
         let exps = below.exp()?;
-        Ok(Self { largest, sum: exps.sum_keepdim(1)?, below, exps })
+        Ok(Self {
+            largest,
+            sum: exps.sum_keepdim(1)?,
+            below,
+            exps,
+        })
     }
 }
 
 pub(super) fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
-    let Rows { largest, below, exps, sum } = Rows::new(logits, temperature)?;
+    let Rows {
+        largest,
+        below,
+        exps,
+        sum,
+    } = Rows::new(logits, temperature)?;
     let log_sum = sum.log()?;
     let action = wide(&logits.gather(&targets.unsqueeze(1)?, 1)?)?;
     let logp = (((&action / temperature)? - &largest)? - &log_sum)?;
@@ -97,7 +153,12 @@ pub(super) fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -
 }
 
 /// `d_v = d_logps / temperature * (1[v = target] - softmax(logits / temperature)_v)`.
-pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor, temperature: f64) -> Result<Tensor> {
+pub(super) fn logit_gradient(
+    logits: &Tensor,
+    targets: &Tensor,
+    d_logps: &Tensor,
+    temperature: f64,
+) -> Result<Tensor> {
     let Rows { exps, sum, .. } = Rows::new(logits, temperature)?;
     let weight = (wide(d_logps)?.unsqueeze(1)? / temperature)?;
     let d_logits = exps.broadcast_mul(&(weight.neg()? / sum)?)?;
@@ -105,8 +166,14 @@ pub(super) fn logit_gradient(logits: &Tensor, targets: &Tensor, d_logps: &Tensor
 }
 
 /// `d_v = -d_entropy / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
-pub(super) fn entropy_gradient(logits: &Tensor, d_entropy: &Tensor, temperature: f64) -> Result<Tensor> {
-    let Rows { below, exps, sum, .. } = Rows::new(logits, temperature)?;
+pub(super) fn entropy_gradient(
+    logits: &Tensor,
+    d_entropy: &Tensor,
+    temperature: f64,
+) -> Result<Tensor> {
+    let Rows {
+        below, exps, sum, ..
+    } = Rows::new(logits, temperature)?;
     let (log_sum, p) = (sum.log()?, exps.broadcast_div(&sum)?);
     let entropy = (&log_sum - (&below * &p)?.sum_keepdim(1)?)?;
     let surplus = below.broadcast_add(&(entropy - log_sum)?)?;
@@ -117,13 +184,19 @@ pub(super) fn entropy_gradient(logits: &Tensor, d_entropy: &Tensor, temperature:
 /// Computed in f64, which `e^x - 1 - x` needs: by its series below 0.1, directly above.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     few_rows(logits, |from, len| {
-        divergence_of_few(&logits.narrow(0, from, len)?, &change.narrow(0, from, len)?, temperature)
+        divergence_of_few(
+            &logits.narrow(0, from, len)?,
+            &change.narrow(0, from, len)?,
+            temperature,
+        )
     })
 }
 
 fn divergence_of_few(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
-    let (logits, change) =
-        ((logits.to_dtype(DType::F64)? / temperature)?, (change.to_dtype(DType::F64)? / temperature)?);
+    let (logits, change) = (
+        (logits.to_dtype(DType::F64)? / temperature)?,
+        (change.to_dtype(DType::F64)? / temperature)?,
+    );
     let Rows { exps, sum, .. } = Rows::new(&logits, 1.0)?;
     let probs = exps.broadcast_div(&sum)?;
     let x = change.broadcast_sub(&(&probs * &change)?.sum_keepdim(1)?)?;

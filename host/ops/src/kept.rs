@@ -10,8 +10,16 @@ use candle_core::{Device, Result, Tensor};
 pub(crate) struct Kept(Arc<OnceLock<Tensor>>);
 
 impl Kept {
-    pub(crate) fn get(&self, device: &Device, make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-        if let Some(kept) = self.0.get().filter(|kept| kept.device().same_device(device)) {
+    pub(crate) fn get(
+        &self,
+        device: &Device,
+        make: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        if let Some(kept) = self
+            .0
+            .get()
+            .filter(|kept| kept.device().same_device(device))
+        {
             return Ok(kept.clone());
         }
         let made = make()?;
@@ -29,7 +37,10 @@ pub struct Starts {
 
 impl<T: Into<Arc<[usize]>>> From<T> for Starts {
     fn from(rows: T) -> Self {
-        Self { rows: rows.into(), on_device: Kept::default() }
+        Self {
+            rows: rows.into(),
+            on_device: Kept::default(),
+        }
     }
 }
 
@@ -67,7 +78,11 @@ pub struct DecodeRows {
 impl DecodeRows {
     /// New tokens at these `positions` of these rows of the cache.
     pub fn new(cache_rows: Vec<usize>, positions: Vec<usize>) -> Self {
-        Self { cache_rows: cache_rows.into(), positions: positions.into(), places: Kept::default() }
+        Self {
+            cache_rows: cache_rows.into(),
+            positions: positions.into(),
+            places: Kept::default(),
+        }
     }
 
     /// Largest number of tokens that a new token attends to, itself included.
@@ -78,6 +93,8 @@ impl DecodeRows {
     /// Cache rows and positions, `[2, A]` u32.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn places(&self, device: &Device) -> Result<Tensor> {
-        self.places.get(device, || ids(&[&self.cache_rows[..], &self.positions].concat(), device))
+        self.places.get(device, || {
+            ids(&[&self.cache_rows[..], &self.positions].concat(), device)
+        })
     }
 }

@@ -3,7 +3,9 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use candle_core::{CpuStorage, Error, InplaceOp2, InplaceOp3, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{
+    CpuStorage, Error, InplaceOp2, InplaceOp3, Layout, Result, Shape, Tensor, WithDType,
+};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
@@ -17,7 +19,11 @@ const BLOCK: usize = 1 << 14;
 const LANES: usize = 8;
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
-pub fn slice<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
+pub fn slice<'a, T: WithDType>(
+    storage: &'a CpuStorage,
+    layout: &Layout,
+    op: &'static str,
+) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&T::cpu_storage_as_slice(storage)?[from..to]),
         None => Err(Error::RequiresContiguous { op }),
@@ -41,7 +47,9 @@ pub fn whole_mut<'a>(
 ) -> Result<&'a mut [f32]> {
     let len = like.shape().elem_count();
     match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(values), Some((from, to))) if to - from == len => Ok(&mut values[from..to]),
+        (CpuStorage::F32(values), Some((from, to))) if to - from == len => {
+            Ok(&mut values[from..to])
+        }
         _ => layout_error(op, format!("a weight is not {len} contiguous f32")),
     }
 }
@@ -55,7 +63,11 @@ pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
 /// The elements of a contiguous argument, and its shape.
 pub type Arg<'a, T> = (&'a [T], &'a Shape);
 
-pub fn argument<'a, T: WithDType>(storage: &'a CpuStorage, layout: &'a Layout, op: &'static str) -> Result<Arg<'a, T>> {
+pub fn argument<'a, T: WithDType>(
+    storage: &'a CpuStorage,
+    layout: &'a Layout,
+    op: &'static str,
+) -> Result<Arg<'a, T>> {
     Ok((slice(storage, layout, op)?, layout.shape()))
 }
 
@@ -158,7 +170,14 @@ pub fn written_rows<N: Number>(
     let mut numbers = Vec::with_capacity(len);
     if width > 0 {
         let room = &mut numbers.spare_capacity_mut()[..len];
-        in_parts(room, width, cost, |first, out| Arch::new().dispatch(WrittenRows { first, width, out, f: &f }));
+        in_parts(room, width, cost, |first, out| {
+            Arch::new().dispatch(WrittenRows {
+                first,
+                width,
+                out,
+                f: &f,
+            })
+        });
         // SAFETY: the parts are all of `room`, and `WrittenRows` writes every number of its part.
         unsafe { numbers.set_len(len) };
     }
@@ -166,14 +185,31 @@ pub fn written_rows<N: Number>(
 }
 
 /// The function behind `for_rows!`: runs `f` on each row of `out`, `width` elements long.
-pub fn run_rows<T: Real>(out: &mut [T], width: usize, cost: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+pub fn run_rows<T: Real>(
+    out: &mut [T],
+    width: usize,
+    cost: usize,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
     if width > 0 {
-        in_parts(out, width, cost, |first, out| Arch::new().dispatch(Rows { first, width, out, f: &f }));
+        in_parts(out, width, cost, |first, out| {
+            Arch::new().dispatch(Rows {
+                first,
+                width,
+                out,
+                f: &f,
+            })
+        });
     }
 }
 
 /// Calls `part` with some rows of `out` and the number of the first one, on several threads if there is enough work.
-fn in_parts<T: Send>(out: &mut [T], width: usize, cost: usize, part: impl Fn(usize, &mut [T]) + Sync) {
+fn in_parts<T: Send>(
+    out: &mut [T],
+    width: usize,
+    cost: usize,
+    part: impl Fn(usize, &mut [T]) + Sync,
+) {
     let rows = if out.len() * cost < PARALLEL_ELEMENTS {
         out.len().div_ceil(width)
     } else {
@@ -182,7 +218,9 @@ fn in_parts<T: Send>(out: &mut [T], width: usize, cost: usize, part: impl Fn(usi
     if rows * width >= out.len() {
         return part(0, out);
     }
-    out.par_chunks_mut(rows * width).enumerate().for_each(|(number, out)| part(number * rows, out));
+    out.par_chunks_mut(rows * width)
+        .enumerate()
+        .for_each(|(number, out)| part(number * rows, out));
 }
 
 /// As [`Rows`], for numbers that are not written yet.
@@ -271,7 +309,9 @@ pub fn maximum<T: Real>(values: &[T]) -> T {
             lanes[lane] = lanes[lane].larger(block[lane]);
         }
     }
-    rest.iter().chain(&lanes).fold(values[0], |max, value| max.larger(*value))
+    rest.iter()
+        .chain(&lanes)
+        .fold(values[0], |max, value| max.larger(*value))
 }
 
 #[inline(always)]
@@ -281,7 +321,12 @@ fn total<T: Real>(l: [T; LANES]) -> T {
 
 /// The sum of squares in f64, in a fixed order.
 pub fn sum_squares(values: &[f32]) -> f64 {
-    sum_blocks(values.len(), |block| values[block].iter().map(|value| f64::from(*value).powi(2)).sum())
+    sum_blocks(values.len(), |block| {
+        values[block]
+            .iter()
+            .map(|value| f64::from(*value).powi(2))
+            .sum()
+    })
 }
 
 /// The sum of `f` over consecutive blocks of `0..len`, in a fixed order.
@@ -290,12 +335,20 @@ pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
         return f(0..len);
     }
     let block = |at: usize| f(at * BLOCK..((at + 1) * BLOCK).min(len));
-    let partial: Vec<f64> = (0..len.div_ceil(BLOCK)).into_par_iter().map(block).collect();
+    let partial: Vec<f64> = (0..len.div_ceil(BLOCK))
+        .into_par_iter()
+        .map(block)
+        .collect();
     partial.iter().sum()
 }
 
 /// Calls `f(&mut a[i], b[i])` for every element of contiguous f32 tensors on the CPU, in place; `op` names the operation in errors.
-pub fn update2(op: &'static str, a: &Tensor, b: &Tensor, f: impl Fn(&mut f32, f32) + Sync) -> Result<()> {
+pub fn update2(
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+    f: impl Fn(&mut f32, f32) + Sync,
+) -> Result<()> {
     a.inplace_op2(b, &Update { op, f })
 }
 
@@ -322,11 +375,14 @@ impl<F: Fn(&mut f32, f32) + Sync> InplaceOp2 for Update<F> {
 
     fn cpu_fwd(&self, a: &mut CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<()> {
         let (a, b) = (whole_mut(a, al, bl, self.op)?, whole(b, bl, self.op)?);
-        let apply = |(a, b): (&mut [f32], &[f32])| a.iter_mut().zip(b).for_each(|(a, b)| (self.f)(a, *b));
+        let apply =
+            |(a, b): (&mut [f32], &[f32])| a.iter_mut().zip(b).for_each(|(a, b)| (self.f)(a, *b));
         if a.len() <= BLOCK {
             apply((a, b));
         } else {
-            a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).for_each(apply);
+            a.par_chunks_mut(BLOCK)
+                .zip(b.par_chunks(BLOCK))
+                .for_each(apply);
         }
         Ok(())
     }
@@ -346,14 +402,24 @@ impl<F: Fn(&mut f32, f32, f32) + Sync> InplaceOp3 for Update<F> {
         c: &CpuStorage,
         cl: &Layout,
     ) -> Result<()> {
-        let (a, b, c) = (whole_mut(a, al, bl, self.op)?, whole(b, bl, self.op)?, whole(c, cl, self.op)?);
+        let (a, b, c) = (
+            whole_mut(a, al, bl, self.op)?,
+            whole(b, bl, self.op)?,
+            whole(c, cl, self.op)?,
+        );
         let apply = |((a, b), c): ((&mut [f32], &[f32]), &[f32])| {
-            a.iter_mut().zip(b).zip(c).for_each(|((a, b), c)| (self.f)(a, *b, *c));
+            a.iter_mut()
+                .zip(b)
+                .zip(c)
+                .for_each(|((a, b), c)| (self.f)(a, *b, *c));
         };
         if a.len() <= BLOCK {
             apply(((a, b), c));
         } else {
-            a.par_chunks_mut(BLOCK).zip(b.par_chunks(BLOCK)).zip(c.par_chunks(BLOCK)).for_each(apply);
+            a.par_chunks_mut(BLOCK)
+                .zip(b.par_chunks(BLOCK))
+                .zip(c.par_chunks(BLOCK))
+                .for_each(apply);
         }
         Ok(())
     }

@@ -9,15 +9,25 @@ pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 /// The file of the machine code that comes from `parts` (sources, options, architecture, the compiler's version); `None` without a home.
 pub fn file(parts: &[&str]) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
-    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
-    Some(folder.join("capo").join(format!("policy-{}.cubin", name(parts))))
+    let folder = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(home)?;
+    Some(
+        folder
+            .join("capo")
+            .join(format!("policy-{}.cubin", name(parts))),
+    )
 }
 
 /// 16 digits that other parts do not give.
 fn name(parts: &[&str]) -> String {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(parts.join("\n"));
-    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// The content of `file`, if it is machine code.

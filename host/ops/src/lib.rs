@@ -59,8 +59,8 @@ pub use finite::is_finite;
 pub use kept::{DecodeRows, Starts};
 pub use kernel::{sum_blocks, sum_squares};
 pub use logps::{
-    STRIP, TokenCotangents, chunk_rows, for_logits, head_for_logits, logit_stats, token_logps_by_hidden,
-    token_logps_vjp,
+    STRIP, TokenCotangents, chunk_rows, for_logits, head_for_logits, logit_stats,
+    token_logps_by_hidden, token_logps_vjp,
 };
 pub use packing::{BLOCK, HeadSizes, Packing, SHARE, Tables};
 pub use product::{check_instructions, matmul, product};
@@ -78,7 +78,9 @@ pub mod parts {
     pub use crate::kernel::{dot, maximum, sum};
     pub use crate::number::{exp_f32, exp_f64};
     pub use crate::product::Instructions;
-    pub use crate::product::tile::{LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply};
+    pub use crate::product::tile::{
+        LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
+    };
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.

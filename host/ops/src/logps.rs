@@ -7,7 +7,10 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Resul
 use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
 use super::product::{Instructions, add_product};
-use super::{Truncation, add_to, fused, generic, has_kernel, is_rounded, product, product_of_rows, to_dtype, truncate};
+use super::{
+    Truncation, add_to, fused, generic, has_kernel, is_rounded, product, product_of_rows, to_dtype,
+    truncate,
+};
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
@@ -25,16 +28,24 @@ pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
     if !device.is_cpu() {
         return rows(CHUNK_LOGITS_ON_GPU).max(1);
     }
-    rows(CHUNK_LOGITS).max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS)).max(1)
+    rows(CHUNK_LOGITS)
+        .max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS))
+        .max(1)
 }
 
 /// Features in the dtype in which the head reads them: bf16 where the processor has instructions for it, whose sums are f32, else f32 or f64.
 pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
     let multiplies_bf16 = || {
         let here = is_rounded(hidden);
-        Ok::<_, candle_core::Error>(here && Instructions::of_this_machine()? != Instructions::F32 || takes(hidden))
+        Ok::<_, candle_core::Error>(
+            here && Instructions::of_this_machine()? != Instructions::F32 || takes(hidden),
+        )
     };
-    if hidden.dtype() != DType::BF16 || multiplies_bf16()? { Ok(hidden.clone()) } else { to_dtype(hidden, DType::F32) }
+    if hidden.dtype() != DType::BF16 || multiplies_bf16()? {
+        Ok(hidden.clone())
+    } else {
+        to_dtype(hidden, DType::F32)
+    }
 }
 
 /// True if a GPU's kernels take `x`.
@@ -48,7 +59,11 @@ fn takes(x: &Tensor) -> bool {
 /// The head `[V, D]` as logits are computed with it, for a model whose activations are of `dtype`: f32, or on a GPU a copy in bf16. On the CPU
 /// products round it while they read it.
 pub fn head_for_logits(head: &Tensor, dtype: DType) -> Result<Tensor> {
-    head.to_dtype(if dtype == DType::BF16 && head.device().is_cuda() { dtype } else { DType::F32 })
+    head.to_dtype(if dtype == DType::BF16 && head.device().is_cuda() {
+        dtype
+    } else {
+        DType::F32
+    })
 }
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
@@ -59,7 +74,9 @@ pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Resul
     if !has_kernel(logits) {
         return generic::logit_stats(logits, targets, temperature);
     }
-    logits.contiguous()?.apply_op2_no_bwd(targets, &Stats { temperature })
+    logits
+        .contiguous()?
+        .apply_op2_no_bwd(targets, &Stats { temperature })
 }
 
 /// A loss that depends on N rows' log-probabilities and entropies, given by its derivatives.
@@ -80,19 +97,37 @@ pub struct TokenCotangents<'a> {
 impl TokenCotangents<'_> {
     /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, rounded to `dtype`.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize, dtype: DType) -> Result<Tensor> {
-        let (targets, d_logps) = (self.targets.narrow(0, from, len)?, self.d_logps.narrow(0, from, len)?);
-        let gradient = |logits: &Tensor, dtype| logit_gradient(logits, &targets, &d_logps, self.temperature, dtype);
+        let (targets, d_logps) = (
+            self.targets.narrow(0, from, len)?,
+            self.d_logps.narrow(0, from, len)?,
+        );
+        let gradient = |logits: &Tensor, dtype| {
+            logit_gradient(logits, &targets, &d_logps, self.temperature, dtype)
+        };
         // What is added to is not rounded before.
-        let first = if self.d_entropy.is_some() { logits.dtype() } else { dtype };
+        let first = if self.d_entropy.is_some() {
+            logits.dtype()
+        } else {
+            dtype
+        };
         let d_logits = match self.truncation {
             None => gradient(logits, first)?,
             Some(truncation) => gradient(&truncate(logits, &targets, truncation)?, first)?,
         };
-        let Some(d_entropy) = self.d_entropy else { return Ok(d_logits) };
+        let Some(d_entropy) = self.d_entropy else {
+            return Ok(d_logits);
+        };
         generic::few_rows(logits, |at, few| {
             let d_entropy = d_entropy.narrow(0, from + at, few)?;
-            let by_entropy = generic::entropy_gradient(&logits.narrow(0, at, few)?, &d_entropy, self.temperature)?;
-            to_dtype(&super::add(&d_logits.narrow(0, at, few)?, &by_entropy)?, dtype)
+            let by_entropy = generic::entropy_gradient(
+                &logits.narrow(0, at, few)?,
+                &d_entropy,
+                self.temperature,
+            )?;
+            to_dtype(
+                &super::add(&d_logits.narrow(0, at, few)?, &by_entropy)?,
+                dtype,
+            )
         })
     }
 }
@@ -100,7 +135,11 @@ impl TokenCotangents<'_> {
 /// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the logits'; neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
-pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<(Tensor, Tensor)> {
+pub fn token_logps_vjp(
+    hidden: &Tensor,
+    head: &Tensor,
+    loss: &TokenCotangents<'_>,
+) -> Result<(Tensor, Tensor)> {
     let mut d_head: Option<Tensor> = None;
     let dtype = dtype_of_logits(head);
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
@@ -119,16 +158,27 @@ pub fn token_logps_vjp(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_
         });
         Ok(())
     })?;
-    Ok((d_hidden, d_head.map_or_else(|| head.zeros_like()?.to_dtype(dtype), Ok)?))
+    Ok((
+        d_hidden,
+        d_head.map_or_else(|| head.zeros_like()?.to_dtype(dtype), Ok)?,
+    ))
 }
 
 /// The dtype of logits, and of the head's gradient: the head's, or f32 for a head of bf16.
 fn dtype_of_logits(head: &Tensor) -> DType {
-    if head.dtype() == DType::BF16 { DType::F32 } else { head.dtype() }
+    if head.dtype() == DType::BF16 {
+        DType::F32
+    } else {
+        head.dtype()
+    }
 }
 
 /// The gradient by `hidden` alone, for a frozen head.
-pub fn token_logps_by_hidden(hidden: &Tensor, head: &Tensor, loss: &TokenCotangents<'_>) -> Result<Tensor> {
+pub fn token_logps_by_hidden(
+    hidden: &Tensor,
+    head: &Tensor,
+    loss: &TokenCotangents<'_>,
+) -> Result<Tensor> {
     by_hidden(hidden, head, loss, |_, _| Ok(()))
 }
 
@@ -151,7 +201,11 @@ fn by_hidden(
         d_hidden.push(product_of_rows(&d_logits, head, hidden.dtype())?);
         each(&d_logits, &hidden)?;
     }
-    if d_hidden.is_empty() { hidden.zeros_like() } else { Tensor::cat(&d_hidden, 0) }
+    if d_hidden.is_empty() {
+        hidden.zeros_like()
+    } else {
+        Tensor::cat(&d_hidden, 0)
+    }
 }
 
 /// Gradient of `sum_n d_logps_n logp_n` by `logits` `[N, V]`, rounded to `dtype`.
@@ -169,19 +223,31 @@ fn logit_gradient(
     if logits.device().is_cuda() {
         return super::cuda::logit_gradient(logits, targets, d_logps, temperature, dtype);
     }
-    to_dtype(&logits.apply_op3_no_bwd(targets, d_logps, &LogitGradient { temperature })?, dtype)
+    to_dtype(
+        &logits.apply_op3_no_bwd(targets, d_logps, &LogitGradient { temperature })?,
+        dtype,
+    )
 }
 
 /// Checks shapes and targets; returns the numbers of rows and of logits per row.
 fn check(op: &'static str, logits: &Layout, targets: &[u32]) -> Result<(usize, usize)> {
     let &[rows, vocab] = logits.dims() else {
-        return layout_error(op, format!("logits have shape {:?}, expected two axes", logits.dims()));
+        return layout_error(
+            op,
+            format!("logits have shape {:?}, expected two axes", logits.dims()),
+        );
     };
     if targets.len() != rows {
-        return layout_error(op, format!("{rows} rows of logits, {} targets", targets.len()));
+        return layout_error(
+            op,
+            format!("{rows} rows of logits, {} targets", targets.len()),
+        );
     }
     match targets.iter().find(|target| **target as usize >= vocab) {
-        Some(target) => layout_error(op, format!("token id {target} is outside the vocabulary of {vocab}")),
+        Some(target) => layout_error(
+            op,
+            format!("token id {target} is outside the vocabulary of {vocab}"),
+        ),
         None => Ok((rows, vocab)),
     }
 }
@@ -218,7 +284,11 @@ impl Pass {
             sum += super::kernel::sum(exps).to_f64();
             weighted += super::kernel::sum(products).to_f64();
         }
-        Self { largest: largest.to_f64() / temperature, sum, weighted }
+        Self {
+            largest: largest.to_f64() / temperature,
+            sum,
+            weighted,
+        }
     }
 }
 
@@ -227,13 +297,21 @@ struct Stats {
 }
 
 impl Stats {
-    fn run<T: Real>(&self, logits: (&CpuStorage, &Layout), targets: &[u32]) -> Result<(CpuStorage, Shape)> {
+    fn run<T: Real>(
+        &self,
+        logits: (&CpuStorage, &Layout),
+        targets: &[u32],
+    ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = check(self.name(), logits.1, targets)?;
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
         let mut out = vec![T::from_f64(0.0); 4 * rows];
         for_rows!(&mut out, 4, vocab, |row, out| {
             let logits = &logits[row * vocab..][..vocab];
-            let Pass { largest, sum, weighted } = Pass::over(logits, self.temperature);
+            let Pass {
+                largest,
+                sum,
+                weighted,
+            } = Pass::over(logits, self.temperature);
             let (action, log_sum) = (logits[targets[row] as usize], sum.ln());
             out[0] = T::from_f64(action.to_f64() / self.temperature - largest - log_sum);
             out[1] = T::from_f64(largest + log_sum);
@@ -249,7 +327,13 @@ impl CustomOp2 for Stats {
         "logit-stats"
     }
 
-    fn cpu_fwd(&self, logits: &CpuStorage, ll: &Layout, t: &CpuStorage, tl: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        logits: &CpuStorage,
+        ll: &Layout,
+        t: &CpuStorage,
+        tl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let targets = ids(self.name(), t, tl)?;
         match logits {
             CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets),
@@ -259,7 +343,13 @@ impl CustomOp2 for Stats {
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, a: &CudaStorage, al: &Layout, b: &CudaStorage, bl: &Layout) -> Result<(CudaStorage, Shape)> {
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        al: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
         super::cuda::logit_stats((a, al), (b, bl), self.temperature)
     }
 }
@@ -281,7 +371,10 @@ impl LogitGradient {
         let logits = slice::<T>(logits.0, logits.1, self.name())?;
         let d_logps = slice::<T>(d_logps.0, d_logps.1, self.name())?;
         if d_logps.len() != rows {
-            return layout_error(self.name(), format!("{rows} rows of logits, {} derivatives", d_logps.len()));
+            return layout_error(
+                self.name(),
+                format!("{rows} rows of logits, {} derivatives", d_logps.len()),
+            );
         }
         let inverse = T::from_f64(1.0 / self.temperature);
         let out = rows!(T; logits.len(), vocab, 4, |row, out| {

@@ -117,11 +117,18 @@ pub fn exp_f32(x: f32) -> f32 {
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
-    let tail =
-        0.5 + r * (0.166_666_65 + r * (0.041_665_796 + r * (0.008_333_452 + r * (1.398_2e-3 + r * 1.987_569_1e-4))));
+    let tail = 0.5
+        + r * (0.166_666_65
+            + r * (0.041_665_796 + r * (0.008_333_452 + r * (1.398_2e-3 + r * 1.987_569_1e-4))));
     let p = 1.0 + r + r * r * tail;
     // The last bits of `shifted` are the integer n; a cast would prevent vectorisation. NaN passes through `p`.
-    let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    let power = f32::from_bits(
+        shifted
+            .to_bits()
+            .wrapping_sub(ROUND.to_bits())
+            .wrapping_add(127)
+            << 23,
+    );
     power * p
 }
 
@@ -134,10 +141,17 @@ pub fn exp_f64(x: f64) -> f64 {
     let r = (x - n * 6.931_457_519_531_25e-1) - n * 1.428_606_820_309_417_2e-6;
     let square = r * r;
     let p = r * ((1.261_771_930_748_105_9e-4 * square + 3.029_944_077_074_419_6e-2) * square + 1.0);
-    let q = ((3.001_985_051_386_644_6e-6 * square + 2.524_483_403_496_841e-3) * square + 2.272_655_482_081_550_3e-1)
+    let q = ((3.001_985_051_386_644_6e-6 * square + 2.524_483_403_496_841e-3) * square
+        + 2.272_655_482_081_550_3e-1)
         * square
         + 2.0;
-    let power = f64::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(1023) << 52);
+    let power = f64::from_bits(
+        shifted
+            .to_bits()
+            .wrapping_sub(ROUND.to_bits())
+            .wrapping_add(1023)
+            << 52,
+    );
     let exp = power * (1.0 + 2.0 * (p / (q - p)));
     // NaN stays NaN.
     if x < -708.0 { 0.0 } else { exp }

@@ -48,9 +48,15 @@ impl MeanSquare {
 
     /// Replaces `v` by the new mean.
     pub fn update(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> Result<()> {
-        let (beta, rest, scale) = (self.beta as f32, (1.0 - self.beta) as f32, self.scale as f32);
+        let (beta, rest, scale) = (
+            self.beta as f32,
+            (1.0 - self.beta) as f32,
+            self.scale as f32,
+        );
         let Some(rejected) = rejected else {
-            return update2(OP, v, grad, |v, g| *v = beta * *v + rest * (scale * g) * (scale * g));
+            return update2(OP, v, grad, |v, g| {
+                *v = beta * *v + rest * (scale * g) * (scale * g)
+            });
         };
         update3(OP, v, grad, rejected, |v, g, r| {
             let (g, r) = (scale * g, scale * r);
@@ -80,8 +86,15 @@ impl Update {
 
     /// Replaces `w` by the new weight.
     pub fn update(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> Result<()> {
-        let (factor, rate, root, eps) = (self.decay_factor as f32, self.rate as f32, self.root as f32, self.eps as f32);
-        update3(OP, w, m, v, |w, m, v| *w = *w * factor - rate * (m / (v.sqrt() / root + eps)))
+        let (factor, rate, root, eps) = (
+            self.decay_factor as f32,
+            self.rate as f32,
+            self.root as f32,
+            self.eps as f32,
+        );
+        update3(OP, w, m, v, |w, m, v| {
+            *w = *w * factor - rate * (m / (v.sqrt() / root + eps))
+        })
     }
 }
 

@@ -81,13 +81,20 @@ impl Stem {
             cut(&mut blocks, &context, end, *tokens);
             end += tokens;
         }
-        Self { rows: first..end, shared: context.end, blocks }
+        Self {
+            rows: first..end,
+            shared: context.end,
+            blocks,
+        }
     }
 }
 
 /// Adds the queries of `tokens` rows from `first` on: to the last block if they fit and attend to the same rows, else in blocks of their own.
 fn cut(blocks: &mut Vec<Block>, context: &Range<usize>, first: usize, tokens: usize) {
-    let whole = Piece { rows: first..first + tokens, first };
+    let whole = Piece {
+        rows: first..first + tokens,
+        first,
+    };
     match blocks.last_mut() {
         Some(last) if last.context == *context && last.rows.len() + tokens <= BLOCK => {
             last.rows.end = whole.rows.end;
@@ -95,7 +102,11 @@ fn cut(blocks: &mut Vec<Block>, context: &Range<usize>, first: usize, tokens: us
         }
         _ => blocks.extend(whole.rows.step_by(BLOCK).map(|from| {
             let rows = from..(from + BLOCK).min(first + tokens);
-            Block { rows: rows.clone(), context: context.clone(), pieces: vec![Piece { rows, first }] }
+            Block {
+                rows: rows.clone(),
+                context: context.clone(),
+                pieces: vec![Piece { rows, first }],
+            }
         })),
     }
 }
@@ -109,7 +120,11 @@ impl Packing {
             first = stem.rows.end;
             stem
         };
-        Self { stems: stems.into_iter().map(stem).collect(), tables: Arc::default(), on_device: Default::default() }
+        Self {
+            stems: stems.into_iter().map(stem).collect(),
+            tables: Arc::default(),
+            on_device: Default::default(),
+        }
     }
 
     /// Number of rows.
@@ -124,16 +139,29 @@ impl Packing {
 
     fn make_tables(&self) -> Tables {
         let (mut firsts, mut ends) = (vec![0; self.rows()], vec![0; self.rows()]);
-        for Piece { rows, first } in self.stems.iter().flat_map(|stem| &stem.blocks).flat_map(|block| &block.pieces) {
+        for Piece { rows, first } in self
+            .stems
+            .iter()
+            .flat_map(|stem| &stem.blocks)
+            .flat_map(|block| &block.pieces)
+        {
             firsts[rows.clone()].fill(*first);
             ends[*first] = rows.end;
         }
-        let (mut of_queries, mut of_keys, mut joined, mut shares) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut of_queries, mut of_keys, mut joined, mut shares) =
+            (Vec::new(), Vec::new(), Vec::new(), 0);
         for Stem { rows, shared, .. } in self.stems.iter() {
             for from in rows.clone().step_by(TILE) {
                 let to = (from + TILE).min(rows.end);
-                of_queries.push((to - rows.start.max(firsts[from]), [from, to, rows.start, *shared]));
-                let until = if from < *shared { rows.end } else { ends[firsts[to - 1]] };
+                of_queries.push((
+                    to - rows.start.max(firsts[from]),
+                    [from, to, rows.start, *shared],
+                ));
+                let until = if from < *shared {
+                    rows.end
+                } else {
+                    ends[firsts[to - 1]]
+                };
                 if until - from <= SHARE {
                     of_keys.push((until - from, [from, to, until, *shared, from, ALONE]));
                     continue;
@@ -144,11 +172,17 @@ impl Packing {
                     of_keys.push((end - readers, [from, to, end, *shared, readers, shares]));
                     shares += 1;
                 }
-                joined.push((shares - first_share, [from, to, first_share, shares - first_share]));
+                joined.push((
+                    shares - first_share,
+                    [from, to, first_share, shares - first_share],
+                ));
             }
         }
         let firsts = firsts.iter().map(|row| *row as u32).collect();
-        Tables { arrays: [firsts, sorted(of_queries), sorted(of_keys), sorted(joined)], shares }
+        Tables {
+            arrays: [firsts, sorted(of_queries), sorted(of_keys), sorted(joined)],
+            shares,
+        }
     }
 }
 
@@ -171,7 +205,10 @@ pub struct Tables {
 /// Numbers of tiles, those with the most work first.
 fn sorted<const N: usize>(mut tiles: Vec<(usize, [usize; N])>) -> Vec<u32> {
     tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
-    tiles.iter().flat_map(|(_, tile)| tile.map(|row| row as u32)).collect()
+    tiles
+        .iter()
+        .flat_map(|(_, tile)| tile.map(|row| row as u32))
+        .collect()
 }
 
 /// Numbers of query heads and of key heads, and the width of each.
@@ -196,11 +233,20 @@ impl HeadSizes {
         (self.width as f64).powf(-0.5)
     }
 
-    pub(crate) fn check(self, packing: &Packing, [queries, keys, values]: [&Tensor; 3]) -> Result<()> {
+    pub(crate) fn check(
+        self,
+        packing: &Packing,
+        [queries, keys, values]: [&Tensor; 3],
+    ) -> Result<()> {
         let (rows, all) = (packing.rows(), self.kv_heads * self.width);
-        if queries.dims() != [rows, self.heads * self.width] || [keys, values].iter().any(|x| x.dims() != [rows, all]) {
+        if queries.dims() != [rows, self.heads * self.width]
+            || [keys, values].iter().any(|x| x.dims() != [rows, all])
+        {
             let dims = [queries, keys, values].map(Tensor::dims);
-            return layout_error("attention", format!("{dims:?} do not fit {rows} rows of {self:?}"));
+            return layout_error(
+                "attention",
+                format!("{dims:?} do not fit {rows} rows of {self:?}"),
+            );
         }
         Ok(())
     }

@@ -15,7 +15,9 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if super::cuda::takes(x) {
         return Ok(super::cuda::rms_norm(x, None, weight, eps)?.1);
     }
-    on_cpu([x, weight], |[x, weight]| x.apply_op2_no_bwd(&weight, &RmsNorm { eps }))
+    on_cpu([x, weight], |[x, weight]| {
+        x.apply_op2_no_bwd(&weight, &RmsNorm { eps })
+    })
 }
 
 /// `a + b`, and `rms_norm` of it.
@@ -43,10 +45,20 @@ pub fn rms_norm_backward(
     }
     let kernel = |[x, weight, grad]: [Tensor; 3]| {
         let d_weight = sum_rows(&x.apply_op2_no_bwd(&grad, &ByWeight { eps })?)?;
-        Ok((x.apply_op3_no_bwd(&weight, &grad, &ByInput { eps })?, to_dtype(&d_weight, weight.dtype())?))
+        Ok((
+            x.apply_op3_no_bwd(&weight, &grad, &ByInput { eps })?,
+            to_dtype(&d_weight, weight.dtype())?,
+        ))
     };
-    let (dx, d_weight) = by_kernel([x, weight, grad], || generic::rms_norm_backward(x, weight, grad, eps), kernel)?;
-    Ok((plus.map_or(Ok(dx.clone()), |plus| add(plus, &dx))?, d_weight))
+    let (dx, d_weight) = by_kernel(
+        [x, weight, grad],
+        || generic::rms_norm_backward(x, weight, grad, eps),
+        kernel,
+    )?;
+    Ok((
+        plus.map_or(Ok(dx.clone()), |plus| add(plus, &dx))?,
+        d_weight,
+    ))
 }
 
 struct RmsNorm {
@@ -69,7 +81,11 @@ fn check(op: &'static str, x: &Shape, weight: &Shape) -> Result<usize> {
 }
 
 impl RmsNorm {
-    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (w, of_weight): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (x, shape): Arg<'_, N>,
+        (w, of_weight): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
         let (width, w) = (check(self.name(), shape, of_weight)?, N::read(w));
         let out = rows!(N; x.len(), width, |row, out| {
             let x = N::read(&x[row * width..][..width]);
@@ -120,7 +136,11 @@ struct ByWeight {
 }
 
 impl ByWeight {
-    fn run<N: Number>(&self, (x, shape): Arg<'_, N>, (g, _): Arg<'_, N>) -> Result<(Vec<N::Real>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (x, shape): Arg<'_, N>,
+        (g, _): Arg<'_, N>,
+    ) -> Result<(Vec<N::Real>, Shape)> {
         let width = shape.dims().last().copied().unwrap_or(1);
         let terms = rows!(N::Real; x.len(), width, |row, terms| {
             let [x, g] = [x, g].map(|numbers| N::read(&numbers[row * width..][..width]));

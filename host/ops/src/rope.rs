@@ -24,14 +24,24 @@ impl Frequencies {
     /// Source: `transformers.LlamaRotaryEmbedding`, in 32-bit floats like there.
     pub fn new(width: usize, theta: f64) -> Self {
         let frequency = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32;
-        Self { per_position: (0..width / 2).map(frequency).collect(), amplitude: 1.0 }
+        Self {
+            per_position: (0..width / 2).map(frequency).collect(),
+            amplitude: 1.0,
+        }
     }
 
     /// A copy with `f` applied to each frequency and its index.
     #[must_use]
     pub fn map(self, f: impl Fn(usize, f64) -> f64) -> Self {
-        let scaled = self.per_position.iter().enumerate().map(|(i, frequency)| f(i, f64::from(*frequency)) as f32);
-        Self { per_position: scaled.collect(), ..self }
+        let scaled = self
+            .per_position
+            .iter()
+            .enumerate()
+            .map(|(i, frequency)| f(i, f64::from(*frequency)) as f32);
+        Self {
+            per_position: scaled.collect(),
+            ..self
+        }
     }
 
     /// A copy with cosines and sines multiplied by `amplitude`.
@@ -53,17 +63,27 @@ pub struct RopeTable {
 impl RopeTable {
     /// The table for positions `0..positions`.
     pub fn new(positions: usize, frequencies: &Frequencies) -> Self {
-        let Frequencies { per_position, amplitude } = frequencies;
+        let Frequencies {
+            per_position,
+            amplitude,
+        } = frequencies;
         let angles = || (0..positions).flat_map(|p| per_position.iter().map(move |f| p as f32 * f));
         let table = |f: fn(f32) -> f32| angles().map(|angle| amplitude * f(angle)).collect();
-        Self { cos: table(f32::cos), sin: table(f32::sin), half: per_position.len(), on_device: Default::default() }
+        Self {
+            cos: table(f32::cos),
+            sin: table(f32::sin),
+            half: per_position.len(),
+            on_device: Default::default(),
+        }
     }
 
     /// Cosines and sines `[positions, width / 2]` on `device`, which gets them once.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn on(&self, device: &Device) -> Result<[Tensor; 2]> {
         let shape = (self.positions(), self.half);
-        let of = |kept: &Kept, values: &[f32]| kept.get(device, || Tensor::from_slice(values, shape, device));
+        let of = |kept: &Kept, values: &[f32]| {
+            kept.get(device, || Tensor::from_slice(values, shape, device))
+        };
         let [cos, sin] = &self.on_device;
         Ok([of(cos, &self.cos)?, of(sin, &self.sin)?])
     }
@@ -86,18 +106,33 @@ pub struct Rope {
 impl Rope {
     /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index` on.
     pub fn new(table: Arc<RopeTable>, starts: impl Into<Starts>, first_index: usize) -> Self {
-        Self { table, starts: starts.into(), first_index }
+        Self {
+            table,
+            starts: starts.into(),
+            first_index,
+        }
     }
 
     /// Rotation of rows of one token each, at these positions `[B]`.
     pub fn at(table: Arc<RopeTable>, positions: &[usize]) -> Self {
         let last = positions.iter().max().copied().unwrap_or(0);
-        Self::new(table, positions.iter().map(|position| last - position).collect::<Vec<_>>(), last)
+        Self::new(
+            table,
+            positions
+                .iter()
+                .map(|position| last - position)
+                .collect::<Vec<_>>(),
+            last,
+        )
     }
 
     /// Rotates `x` `[B, S, H * width]` and moves the heads to the front: `[B, H, S, width]`.
     pub fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let kernel = Rotate { rope: self.clone(), heads, inverse: false };
+        let kernel = Rotate {
+            rope: self.clone(),
+            heads,
+            inverse: false,
+        };
         #[cfg(feature = "cuda")]
         if super::cuda::takes(x) {
             return kernel.on_cuda(x);
@@ -108,7 +143,11 @@ impl Rope {
     /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the gradient `grad` of its result.
     pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let (_, heads, _, _) = grad.dims4()?;
-        let kernel = Rotate { rope: self.clone(), heads, inverse: true };
+        let kernel = Rotate {
+            rope: self.clone(),
+            heads,
+            inverse: true,
+        };
         #[cfg(feature = "cuda")]
         if super::cuda::takes(grad) {
             return kernel.on_cuda(grad);
@@ -140,39 +179,73 @@ impl Rotate {
     #[cfg(feature = "cuda")]
     fn on_cuda(&self, x: &Tensor) -> Result<Tensor> {
         let Sizes { heads, .. } = self.sizes(x.shape())?;
-        let (table, starts) = (self.rope.table.on(x.device())?, self.rope.starts.on(x.device())?);
-        let turn = super::cuda::Turn { table, starts, first_index: self.rope.first_index };
+        let (table, starts) = (
+            self.rope.table.on(x.device())?,
+            self.rope.starts.on(x.device())?,
+        );
+        let turn = super::cuda::Turn {
+            table,
+            starts,
+            first_index: self.rope.first_index,
+        };
         super::cuda::move_heads(x, heads, &turn, self.inverse)
     }
 
     fn sizes(&self, shape: &Shape) -> Result<Sizes> {
         let sizes = match (self.inverse, shape.dims()) {
-            (false, &[rows, tokens, all]) => Sizes { rows, tokens, heads: self.heads, width: all / self.heads },
-            (true, &[rows, heads, tokens, width]) => Sizes { rows, tokens, heads, width },
+            (false, &[rows, tokens, all]) => Sizes {
+                rows,
+                tokens,
+                heads: self.heads,
+                width: all / self.heads,
+            },
+            (true, &[rows, heads, tokens, width]) => Sizes {
+                rows,
+                tokens,
+                heads,
+                width,
+            },
             (_, other) => return layout_error(self.name(), format!("x has shape {other:?}")),
         };
-        let last = (0..sizes.rows).map(|row| self.rope.position(row, sizes.tokens.saturating_sub(1))).max();
+        let last = (0..sizes.rows)
+            .map(|row| self.rope.position(row, sizes.tokens.saturating_sub(1)))
+            .max();
         let fits = sizes.width == 2 * self.rope.table.half
             && self.rope.starts.len() == sizes.rows
             && last.unwrap_or(0) < self.rope.table.positions();
         if !fits {
-            return layout_error(self.name(), format!("x {:?} does not fit the table or starts", shape.dims()));
+            return layout_error(
+                self.name(),
+                format!("x {:?} does not fit the table or starts", shape.dims()),
+            );
         }
         Ok(sizes)
     }
 
     fn run<N: Number>(&self, (x, shape): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
-        let Sizes { rows, tokens, heads, width } = self.sizes(shape)?;
+        let Sizes {
+            rows,
+            tokens,
+            heads,
+            width,
+        } = self.sizes(shape)?;
         // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
-        let (outer, inner) = if self.inverse { (tokens, heads) } else { (heads, tokens) };
+        let (outer, inner) = if self.inverse {
+            (tokens, heads)
+        } else {
+            (heads, tokens)
+        };
         let out = rows!(N; x.len(), width, |run, out| {
             let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
             let token = if self.inverse { middle } else { last };
             let source = N::read(&x[((row * inner + last) * outer + middle) * width..][..width]);
             self.rotate(self.rope.position(row, token), &source, out);
         });
-        let turned =
-            if self.inverse { (rows, tokens, heads * width).into() } else { (rows, heads, tokens, width).into() };
+        let turned = if self.inverse {
+            (rows, tokens, heads * width).into()
+        } else {
+            (rows, heads, tokens, width).into()
+        };
         Ok((out, turned))
     }
 
@@ -185,7 +258,10 @@ impl Rotate {
         let (x1, x2) = x.split_at(half);
         let (out1, out2) = out.split_at_mut(half);
         for i in 0..half {
-            let (cos, sin) = (T::from_f64(f64::from(cos[i])), sign * T::from_f64(f64::from(sin[i])));
+            let (cos, sin) = (
+                T::from_f64(f64::from(cos[i])),
+                sign * T::from_f64(f64::from(sin[i])),
+            );
             out1[i] = x1[i] * cos - x2[i] * sin;
             out2[i] = x2[i] * cos + x1[i] * sin;
         }

@@ -9,8 +9,10 @@ use super::kernel::{layout_error, whole, whole_mut};
 /// `sums` must not be shared. Rows with the id `padding` are left out.
 pub fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
     if let Some(padding) = padding.filter(|padding| ids.contains(padding)) {
-        let (places, ids): (Vec<u32>, Vec<u32>) =
-            (0..).zip(ids.iter().copied()).filter(|(_, id)| *id != padding).unzip();
+        let (places, ids): (Vec<u32>, Vec<u32>) = (0..)
+            .zip(ids.iter().copied())
+            .filter(|(_, id)| *id != padding)
+            .unzip();
         if ids.is_empty() {
             return Ok(sums);
         }
@@ -26,7 +28,9 @@ pub fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) 
     if sums.dtype() == DType::F32 && sums.is_contiguous() && fused(&sums) {
         sums.inplace_op2(&rows, &AddRows(ids.to_vec()))?;
     } else {
-        let ids = Tensor::new(ids, rows.device())?.unsqueeze(1)?.broadcast_as(rows.shape())?;
+        let ids = Tensor::new(ids, rows.device())?
+            .unsqueeze(1)?
+            .broadcast_as(rows.shape())?;
         sums.scatter_add_set(&ids.contiguous()?, &rows, 0)?;
     }
     Ok(sums)
@@ -39,12 +43,24 @@ impl InplaceOp2 for AddRows {
         "add-rows"
     }
 
-    fn cpu_fwd(&self, sums: &mut CpuStorage, sl: &Layout, rows: &CpuStorage, rl: &Layout) -> Result<()> {
+    fn cpu_fwd(
+        &self,
+        sums: &mut CpuStorage,
+        sl: &Layout,
+        rows: &CpuStorage,
+        rl: &Layout,
+    ) -> Result<()> {
         let (all, width) = sl.shape().dims2()?;
         if rl.dims() != [self.0.len(), width] {
-            return layout_error(self.name(), format!("rows of shape {:?}, {} ids", rl.dims(), self.0.len()));
+            return layout_error(
+                self.name(),
+                format!("rows of shape {:?}, {} ids", rl.dims(), self.0.len()),
+            );
         }
-        let (sums, rows) = (whole_mut(sums, sl, sl, self.name())?, whole(rows, rl, self.name())?);
+        let (sums, rows) = (
+            whole_mut(sums, sl, sl, self.name())?,
+            whole(rows, rl, self.name())?,
+        );
         for (id, row) in self.0.iter().zip(rows.chunks(width.max(1))) {
             let Some(sum) = sums.chunks_mut(width.max(1)).nth(*id as usize) else {
                 return layout_error(self.name(), format!("row {id} of {all}"));

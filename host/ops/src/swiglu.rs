@@ -25,16 +25,26 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Ten
         return super::cuda::swiglu_backward(gate, up, grad);
     }
     on_cpu([gate, up, grad], |[gate, up, grad]| {
-        Ok((gate.apply_op3_no_bwd(&up, &grad, &ByGate)?, gate.apply_op2_no_bwd(&grad, &ByUp)?))
+        Ok((
+            gate.apply_op3_no_bwd(&up, &grad, &ByGate)?,
+            gate.apply_op2_no_bwd(&grad, &ByUp)?,
+        ))
     })
 }
 
 struct SwiGlu;
 
 impl SwiGlu {
-    fn run<N: Number>(&self, (gate, shape): Arg<'_, N>, (up, of_up): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (gate, shape): Arg<'_, N>,
+        (up, of_up): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
         if shape != of_up {
-            return layout_error(self.name(), format!("gate {shape:?} and up {of_up:?} differ"));
+            return layout_error(
+                self.name(),
+                format!("gate {shape:?} and up {of_up:?} differ"),
+            );
         }
         let one = N::Real::from_f64(1.0);
         let out = rows!(N; gate.len(), RUN, |run, out| {
@@ -77,7 +87,11 @@ custom_op!(ByGate, "swiglu-by-gate", CustomOp3);
 struct ByUp;
 
 impl ByUp {
-    fn run<N: Number>(&self, (gate, shape): Arg<'_, N>, (d, _): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(
+        &self,
+        (gate, shape): Arg<'_, N>,
+        (d, _): Arg<'_, N>,
+    ) -> Result<(Vec<N>, Shape)> {
         let one = N::Real::from_f64(1.0);
         let out = rows!(N; gate.len(), RUN, |run, out| {
             let [gate, d] = [gate, d].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));

@@ -15,7 +15,10 @@ thread_local! {
 
 /// Runs `work` on one thread, with all operations from `generic`.
 pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(1)
+        .build()
+        .unwrap();
     pool.install(|| {
         GENERIC.set(true);
         work()
@@ -26,12 +29,21 @@ pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(actual.dims(), expected.dims());
     let values = |tensor: &Tensor| -> Vec<f64> {
-        tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        tensor
+            .to_dtype(DType::F64)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap()
     };
     let (actual, expected) = (values(actual), values(expected));
     let largest = expected.iter().fold(1e-12, |max: f64, x| max.max(x.abs()));
     // A NaN must not compare as small.
-    let differences = actual.iter().zip(&expected).map(|(a, e)| (a - e).abs() / largest);
+    let differences = actual
+        .iter()
+        .zip(&expected)
+        .map(|(a, e)| (a - e).abs() / largest);
     differences.fold(0.0, |max, x| if x <= max { max } else { x })
 }
 
@@ -47,7 +59,10 @@ pub fn possible(instructions: Instructions) -> [(impl Fn(), f64); 2] {
                 std::hint::black_box(pulp::Arch::new().dispatch(MulAdds(REPEATS * STEPS * LINES)));
                 return;
             }
-            let operand = Operand { words: &words, strides: Strides::PACKED };
+            let operand = Operand {
+                words: &words,
+                strides: Strides::PACKED,
+            };
             let mut sums = Sums::ZERO;
             configured(instructions, || {
                 for _ in 0..REPEATS {
@@ -58,7 +73,14 @@ pub fn possible(instructions: Instructions) -> [(impl Fn(), f64); 2] {
         };
         let lanes = pulp::Arch::new().dispatch(Lanes);
         let in_vectors = 2 * REPEATS * STEPS * LINES * SUMS * lanes;
-        (work, (if in_tiles { 2 * REPEATS * STEPS * STEP * LINES * LINES } else { in_vectors }) as f64)
+        (
+            work,
+            (if in_tiles {
+                2 * REPEATS * STEPS * STEP * LINES * LINES
+            } else {
+                in_vectors
+            }) as f64,
+        )
     })
 }
 
@@ -73,7 +95,10 @@ impl pulp::WithSimd for MulAdds {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> f32 {
-        let (x, mut sums) = (std::hint::black_box(simd.splat_f32s(0.5)), [simd.splat_f32s(1.0); SUMS]);
+        let (x, mut sums) = (
+            std::hint::black_box(simd.splat_f32s(0.5)),
+            [simd.splat_f32s(1.0); SUMS],
+        );
         for _ in 0..self.0 {
             for sum in &mut sums {
                 *sum = simd.mul_add_f32s(x, x, *sum);

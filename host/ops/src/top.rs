@@ -15,7 +15,11 @@ pub fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
 pub fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
     order.clear();
     order.extend(0..logits.len() as u32);
-    let descending = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let descending = |a: &u32, b: &u32| {
+        logits[*b as usize]
+            .total_cmp(&logits[*a as usize])
+            .then(a.cmp(b))
+    };
     if k < order.len() {
         order.select_nth_unstable_by(k, descending);
     }
@@ -44,18 +48,28 @@ impl CustomOp1 for TopIds {
 
     fn cpu_fwd(&self, logits: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = self.rows(layout)?;
-        let CpuStorage::F32(_) = logits else { return dtype_error(logits, self.name()) };
+        let CpuStorage::F32(_) = logits else {
+            return dtype_error(logits, self.name());
+        };
         let logits = slice::<f32>(logits, layout, self.name())?;
         let mut ids = vec![0; rows * self.k];
         if !ids.is_empty() {
-            let rows = ids.par_chunks_exact_mut(self.k).zip(logits.par_chunks_exact(vocab));
-            rows.for_each_init(Vec::new, |order, (ids, row)| ids.copy_from_slice(top_k(row, self.k, order)));
+            let rows = ids
+                .par_chunks_exact_mut(self.k)
+                .zip(logits.par_chunks_exact(vocab));
+            rows.for_each_init(Vec::new, |order, (ids, row)| {
+                ids.copy_from_slice(top_k(row, self.k, order))
+            });
         }
         Ok((CpuStorage::U32(ids), (rows, self.k).into()))
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, a: &candle_core::CudaStorage, al: &Layout) -> Result<(candle_core::CudaStorage, Shape)> {
+    fn cuda_fwd(
+        &self,
+        a: &candle_core::CudaStorage,
+        al: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
         use candle_core::backend::BackendDevice;
 
         self.rows(al)?;

@@ -30,15 +30,33 @@ pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Re
         return Ok(logits.clone());
     }
     generic::few_rows(logits, |from, few| {
-        truncate_few(&logits.narrow(0, from, few)?, &targets.narrow(0, from, few)?, k, truncation)
+        truncate_few(
+            &logits.narrow(0, from, few)?,
+            &targets.narrow(0, from, few)?,
+            k,
+            truncation,
+        )
     })
 }
 
 /// The same, for the `k` largest logits.
-fn truncate_few(logits: &Tensor, targets: &Tensor, k: usize, truncation: Truncation) -> Result<Tensor> {
-    let (Truncation { temperature, top_p, .. }, (rows, vocab)) = (truncation, logits.dims2()?);
+fn truncate_few(
+    logits: &Tensor,
+    targets: &Tensor,
+    k: usize,
+    truncation: Truncation,
+) -> Result<Tensor> {
+    let (
+        Truncation {
+            temperature, top_p, ..
+        },
+        (rows, vocab),
+    ) = (truncation, logits.dims2()?);
     let ids = top_ids(logits, k)?;
-    let tops = logits.gather(&ids, 1)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
+    let tops = logits
+        .gather(&ids, 1)?
+        .to_device(&Device::Cpu)?
+        .to_vec2::<f32>()?;
     let mut kept = vec![0f32; rows * k];
     for (kept, tops) in kept.chunks_exact_mut(k).zip(tops) {
         let weight = |logit: &f32| ((f64::from(*logit) - f64::from(tops[0])) / temperature).exp();
@@ -48,8 +66,12 @@ fn truncate_few(logits: &Tensor, targets: &Tensor, k: usize, truncation: Truncat
     let (targets, device) = (targets.unsqueeze(1)?, logits.device());
     let own = Tensor::ones((rows, 1), logits.dtype(), device)?;
     let kept = Tensor::from_vec(kept, (rows, k), device)?;
-    let keep = logits.zeros_like()?.scatter_add(&ids, &kept, 1)?.scatter_add(&targets, &own, 1)?;
-    keep.gt(0f32)?.where_cond(logits, &Tensor::full(OUT, (rows, vocab), device)?)
+    let keep = logits
+        .zeros_like()?
+        .scatter_add(&ids, &kept, 1)?
+        .scatter_add(&targets, &own, 1)?;
+    keep.gt(0f32)?
+        .where_cond(logits, &Tensor::full(OUT, (rows, vocab), device)?)
 }
 
 /// Number of the descending `weights` that reach the fraction `top_p` of their sum; at least one.

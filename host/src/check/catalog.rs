@@ -21,21 +21,47 @@ pub type LibraryCheck = (&'static str, &'static str, fn(&Loaded) -> Verdict);
 /// The checks of a library, in order.
 pub const LIBRARY: [LibraryCheck; 5] = [
     ("load-time", "how much work loading is", library::load_time),
-    ("panic-strategy", "panics unwind, so that they end no process", library::panic_strategy),
-    ("unknown-extensions", "extension ids that do not exist are answered with none", library::unknown_extensions),
-    ("component-ids", "ids are `vendor.name` and unique, descriptions are one line", library::component_ids),
-    ("recipes", "recipes are TOML and hold what a recipe may", library::recipes),
+    (
+        "panic-strategy",
+        "panics unwind, so that they end no process",
+        library::panic_strategy,
+    ),
+    (
+        "unknown-extensions",
+        "extension ids that do not exist are answered with none",
+        library::unknown_extensions,
+    ),
+    (
+        "component-ids",
+        "ids are `vendor.name` and unique, descriptions are one line",
+        library::component_ids,
+    ),
+    (
+        "recipes",
+        "recipes are TOML and hold what a recipe may",
+        library::recipes,
+    ),
 ];
 
 /// The check of metric names that the host reserves.
-static RECORD_NAMES: Check =
-    Check::new("record-names", "no number of the host is recorded under its name", record_names);
+static RECORD_NAMES: Check = Check::new(
+    "record-names",
+    "no number of the host is recorded under its name",
+    record_names,
+);
 
 /// The checks of a component, in order.
 pub fn of_components() -> impl Iterator<Item = &'static Check> {
-    let values = CHECKS.iter().position(|check| check.name == "outputs-finite").map_or(0, |at| at + 1);
+    let values = CHECKS
+        .iter()
+        .position(|check| check.name == "outputs-finite")
+        .map_or(0, |at| at + 1);
     let (before, after) = CHECKS.split_at(values);
-    before.iter().chain([&RECORD_NAMES]).chain(after).chain(&conduct::ALL)
+    before
+        .iter()
+        .chain([&RECORD_NAMES])
+        .chain(after)
+        .chain(&conduct::ALL)
 }
 
 /// Checks the names under which a component records metrics.
@@ -48,7 +74,10 @@ fn record_names(subject: &Subject<'_>) -> Verdict {
     }
     // Metrics have the names that components have in reports.
     const ID: &str = "vendor.name";
-    match names.iter().find(|name| host_metrics::has(subject.point, &metric_name(subject.point, ID, name))) {
+    match names
+        .iter()
+        .find(|name| host_metrics::has(subject.point, &metric_name(subject.point, ID, name)))
+    {
         Some(name) => failed(reserved(name)),
         None => success(format!("none of {} names is the host's", names.len())),
     }
@@ -56,10 +85,16 @@ fn record_names(subject: &Subject<'_>) -> Verdict {
 
 /// Every check with its question.
 pub fn all() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![(ENTRY_POINT, "the library loads, has the entry point and speaks this ABI")];
+    let mut all = vec![(
+        ENTRY_POINT,
+        "the library loads, has the entry point and speaks this ABI",
+    )];
     all.extend(LIBRARY.iter().map(|(name, about, _)| (*name, *about)));
     all.extend(of_components().map(|check| (check.name, check.about)));
-    all.push((FUZZ, "random inputs (`--fuzz N`): no panic, no broken rule, the same bits twice"));
+    all.push((
+        FUZZ,
+        "random inputs (`--fuzz N`): no panic, no broken rule, the same bits twice",
+    ));
     all
 }
 
@@ -67,8 +102,10 @@ pub fn all() -> Vec<(&'static str, &'static str)> {
 pub fn check_names(names: &[String]) -> Result<()> {
     let known: Vec<&str> = all().into_iter().map(|(name, _)| name).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        let hint = capo_plugin::nearest(name, known.iter().copied())
-            .map_or_else(|| "`host check --list` shows all".to_owned(), |near| format!("did you mean `{near}`?"));
+        let hint = capo_plugin::nearest(name, known.iter().copied()).map_or_else(
+            || "`host check --list` shows all".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
         bail!("there is no check `{name}` ({hint})");
     }
     Ok(())

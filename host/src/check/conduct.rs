@@ -23,8 +23,16 @@ const GRACE: Duration = Duration::from_millis(500);
 /// The checks, in order.
 pub static ALL: [Check; 3] = [
     Check::new(THREADS, "no thread is left behind", threads),
-    Check::new(STDOUT_QUIET, "nothing is written to standard output", stdout_quiet),
-    Check::new(CALL_TIME, "how much work one step on a small batch is", call_time),
+    Check::new(
+        STDOUT_QUIET,
+        "nothing is written to standard output",
+        stdout_quiet,
+    ),
+    Check::new(
+        CALL_TIME,
+        "how much work one step on a small batch is",
+        call_time,
+    ),
 ];
 
 /// Number of threads of this process before the library was loaded.
@@ -51,18 +59,20 @@ fn threads(subject: &Subject<'_>) -> Verdict {
     };
     match (left()?, left()?) {
         (_, 0) => success("none is left"),
-        (first, last) if last > first => {
-            failed(format!("threads left: {first} after one instance, {last} after two (join them in `drop`)"))
-        }
-        (_, last) => {
-            warning(format!("threads left: {last}, however many instances there were (a pool of the library)"))
-        }
+        (first, last) if last > first => failed(format!(
+            "threads left: {first} after one instance, {last} after two (join them in `drop`)"
+        )),
+        (_, last) => warning(format!(
+            "threads left: {last}, however many instances there were (a pool of the library)"
+        )),
     }
 }
 
 /// Number of threads of this process; `None` if the system does not say.
 fn count_threads() -> Option<usize> {
-    std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
+    std::fs::read_dir("/proc/self/task")
+        .ok()
+        .map(Iterator::count)
 }
 
 /// CPU time of this process, over all its threads; other processes do not affect it.
@@ -86,10 +96,14 @@ fn settle(wanted: usize) -> usize {
 
 /// Number of threads that run or wait for their turn, this one included.
 fn running() -> usize {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return 0;
+    };
     let runs = |task: &std::fs::DirEntry| {
         let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        status.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+        status
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('R'))
     };
     tasks.flatten().filter(runs).count()
 }
@@ -115,6 +129,13 @@ fn call_time(subject: &Subject<'_>) -> Verdict {
         instance.step(&input)?;
         least = least.min(cpu_time().saturating_sub(start));
     }
-    let what = if subject.point.sees_text() { "16 completions" } else { "16 completions of 32 tokens" };
-    success(format!("a step is {:.3} ms of work for {what}", 1e3 * least.as_secs_f64()))
+    let what = if subject.point.sees_text() {
+        "16 completions"
+    } else {
+        "16 completions of 32 tokens"
+    };
+    success(format!(
+        "a step is {:.3} ms of work for {what}",
+        1e3 * least.as_secs_f64()
+    ))
 }

@@ -22,10 +22,19 @@ pub fn parse(text: &str) -> Result<(String, Cases)> {
     let parts = || {
         let (id, numbers) = text.rsplit_once('@')?;
         let (seed, case) = numbers.split_once('.')?;
-        Some((id.to_owned(), Cases { seed: seed.parse().ok()?, first: case.parse().ok()?, count: 1 }))
+        Some((
+            id.to_owned(),
+            Cases {
+                seed: seed.parse().ok()?,
+                first: case.parse().ok()?,
+                count: 1,
+            },
+        ))
     };
     parts().with_context(|| {
-        format!("`--reproduce {text}` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)")
+        format!(
+            "`--reproduce {text}` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)"
+        )
     })
 }
 
@@ -36,7 +45,10 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
         begin(case);
         let name = || name(subject.id, cases.seed, case);
         let taken = take_random(subject, cases.seed.rotate_left(32) ^ case);
-        refused += u64::from(!taken.map_err(|what| format!("{what} (run it alone with `--reproduce {}`)", name()))?);
+        refused += u64::from(
+            !taken
+                .map_err(|what| format!("{what} (run it alone with `--reproduce {}`)", name()))?,
+        );
     }
     Ok(refused)
 }
@@ -48,7 +60,17 @@ mod tests {
     #[test]
     fn a_name_names_its_case() {
         let (id, cases) = parse(&name("a.b-c", 7, 13)).unwrap();
-        assert_eq!((id.as_str(), cases), ("a.b-c", Cases { seed: 7, first: 13, count: 1 }));
+        assert_eq!(
+            (id.as_str(), cases),
+            (
+                "a.b-c",
+                Cases {
+                    seed: 7,
+                    first: 13,
+                    count: 1
+                }
+            )
+        );
         for text in ["", "a.b", "a.b@7", "a.b@7.x", "a.b@-1.2"] {
             assert!(parse(text).is_err(), "{text}");
         }

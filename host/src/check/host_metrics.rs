@@ -12,16 +12,27 @@ pub fn has(point: Point, metric: &str) -> bool {
 /// The names of the table, with words in capitals for what differs: `rewards/NAME/mean`.
 fn patterns() -> impl Iterator<Item = String> {
     let (_, section) = PAGE.split_once("\n## Metrics\n").unwrap_or_default();
-    let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `"));
+    let rows = section
+        .lines()
+        .skip_while(|line| !line.starts_with("| `"))
+        .take_while(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split(" | ").next());
-    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).flat_map(alternatives)
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .flat_map(alternatives)
 }
 
 /// Each name that `{a,b}` in `names` stands for.
 fn alternatives(names: &str) -> Vec<String> {
-    let parts = names.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
-    let Some((before, (list, after))) = parts else { return vec![names.to_owned()] };
-    list.split(',').flat_map(|one| alternatives(&format!("{before}{one}{after}"))).collect()
+    let parts = names
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (list, after))) = parts else {
+        return vec![names.to_owned()];
+    };
+    list.split(',')
+        .flat_map(|one| alternatives(&format!("{before}{one}{after}")))
+        .collect()
 }
 
 fn matches(pattern: &str, point: Point, metric: &str) -> bool {
@@ -36,7 +47,8 @@ fn matches(pattern: &str, point: Point, metric: &str) -> bool {
         _ if pattern.chars().all(|c| c.is_ascii_uppercase()) => true,
         _ => pattern == part,
     };
-    pattern.split('/').count() == metric.split('/').count() && pattern.split('/').zip(metric.split('/')).all(fits)
+    pattern.split('/').count() == metric.split('/').count()
+        && pattern.split('/').zip(metric.split('/')).all(fits)
 }
 
 #[cfg(test)]

@@ -31,13 +31,20 @@ impl Loaded {
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = cpu_time();
         let image = path.map_or_else(|| Ok(Image::own()), open::load)?;
-        Ok(Self { image, time: cpu_time().saturating_sub(start), path: path.map(Path::to_owned) })
+        Ok(Self {
+            image,
+            time: cpu_time().saturating_sub(start),
+            path: path.map(Path::to_owned),
+        })
     }
 }
 
 /// Reports the CPU time of loading; it never fails.
 pub fn load_time(loaded: &Loaded) -> Verdict {
-    success(format!("loading it is {:.1} ms of work", 1e3 * loaded.time.as_secs_f64()))
+    success(format!(
+        "loading it is {:.1} ms of work",
+        1e3 * loaded.time.as_secs_f64()
+    ))
 }
 
 /// Checks that panics unwind, so that they can be contained.
@@ -53,7 +60,9 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     if unwinds {
         return success("panics unwind, and end no process");
     }
-    warning("it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)")
+    warning(
+        "it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)",
+    )
 }
 
 fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
@@ -63,13 +72,28 @@ fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
 /// Checks for extension ids that no host knows.
 pub fn unknown_extensions(loaded: &Loaded) -> Verdict {
     let long = "x".repeat(100_000);
-    let ids =
-        ["", "capo.mask", "capo.mask/", "capo.mask/999", "CAPO.MASK/1", "nobody.knows-this/1", "\u{1f980}\n", &long];
+    let ids = [
+        "",
+        "capo.mask",
+        "capo.mask/",
+        "capo.mask/999",
+        "CAPO.MASK/1",
+        "nobody.knows-this/1",
+        "\u{1f980}\n",
+        &long,
+    ];
     for id in ids {
         let shown: String = id.chars().take(40).collect();
-        match (loaded.image.extension::<PointList<MaskBox>>(id), loaded.image.extension::<RecipeList>(id)) {
+        match (
+            loaded.image.extension::<PointList<MaskBox>>(id),
+            loaded.image.extension::<RecipeList>(id),
+        ) {
             (Ok(None), Ok(None)) => {}
-            _ => return failed(format!("it answers to extension id {shown:?}, which does not exist")),
+            _ => {
+                return failed(format!(
+                    "it answers to extension id {shown:?}, which does not exist"
+                ));
+            }
         }
     }
     success("ids that do not exist are answered with none")
@@ -83,17 +107,24 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
         for info in loaded.image.components(point)? {
             let id = info.id.as_str();
             // A library for other hosts may contain components that are also built into this trainer.
-            let built_in = own.iter().any(|own| own.id == info.id && own.package == info.package);
+            let built_in = own
+                .iter()
+                .any(|own| own.id == info.id && own.package == info.package);
             if loaded.path.is_some() && !built_in && !is_well_formed(id) {
                 return failed(format!(
                     "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
                 ));
             }
             if !seen.insert((point, id.to_owned())) {
-                return failed(format!("`{id}` is offered twice (give each component its own id)"));
+                return failed(format!(
+                    "`{id}` is offered twice (give each component its own id)"
+                ));
             }
             if info.about.trim().is_empty() || info.about.contains('\n') {
-                return failed(format!("`{id}` is described by {:?} (write one line)", info.about.as_str()));
+                return failed(format!(
+                    "`{id}` is described by {:?} (write one line)",
+                    info.about.as_str()
+                ));
             }
             let keys: BTreeSet<&str> = info.keys.iter().map(|key| key.as_str()).collect();
             if keys.len() != info.keys.len() {
@@ -111,7 +142,9 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
 fn is_well_formed(id: &str) -> bool {
     let word = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_lowercase())
-            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
+            && word
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
     };
     id.len() <= 100 && id.contains('.') && id.split('.').all(word)
 }
@@ -128,8 +161,15 @@ pub fn recipes(loaded: &Loaded) -> Verdict {
             return failed(error.to_string());
         }
     }
-    let names: Vec<String> = recipes.iter().map(|recipe| format!("`{}`", recipe.name)).collect();
-    success(if names.is_empty() { "it carries none".into() } else { names.join(", ") })
+    let names: Vec<String> = recipes
+        .iter()
+        .map(|recipe| format!("`{}`", recipe.name))
+        .collect();
+    success(if names.is_empty() {
+        "it carries none".into()
+    } else {
+        names.join(", ")
+    })
 }
 
 #[cfg(test)]
@@ -138,9 +178,29 @@ mod tests {
 
     #[test]
     fn ids() {
-        assert!(["capo.curvature", "dr_grpo.advantage", "acme.surprise-cap", "a.b.c2"].into_iter().all(is_well_formed));
         assert!(
-            !["capo", "", ".", "capo.", "Capo.mask", "capo.my mask", "capo.1", "a.b/c"].into_iter().any(is_well_formed)
+            [
+                "capo.curvature",
+                "dr_grpo.advantage",
+                "acme.surprise-cap",
+                "a.b.c2"
+            ]
+            .into_iter()
+            .all(is_well_formed)
+        );
+        assert!(
+            ![
+                "capo",
+                "",
+                ".",
+                "capo.",
+                "Capo.mask",
+                "capo.my mask",
+                "capo.1",
+                "a.b/c"
+            ]
+            .into_iter()
+            .any(is_well_formed)
         );
     }
 }

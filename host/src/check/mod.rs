@@ -50,24 +50,46 @@ pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
 
 fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     if args.list {
-        catalog::all().into_iter().for_each(|(name, about)| say(&format!("{name:<20}{about}")));
+        catalog::all()
+            .into_iter()
+            .for_each(|(name, about)| say(&format!("{name:<20}{about}")));
         return Ok(true);
     }
     catalog::check_names(&args.only)?;
     args.rows.as_deref().map(data::rows).transpose()?;
-    let mut session = Session { args, verbose, report: Report::new(args.json) };
-    let mut libraries = args.libraries()?.into_iter().map(|path| session.open(path)).collect::<Result<Vec<_>>>()?;
-    settings::apply(&args.set, libraries.iter_mut().flat_map(|library| &mut library.components))?;
+    let mut session = Session {
+        args,
+        verbose,
+        report: Report::new(args.json),
+    };
+    let mut libraries = args
+        .libraries()?
+        .into_iter()
+        .map(|path| session.open(path))
+        .collect::<Result<Vec<_>>>()?;
+    settings::apply(
+        &args.set,
+        libraries
+            .iter_mut()
+            .flat_map(|library| &mut library.components),
+    )?;
     let alone = args.reproduce.as_deref().map(fuzz::parse).transpose()?;
     if let Some((id, _)) = &alone {
         settings::known(id, libraries.iter().flat_map(|library| &library.components))?;
     }
     for library in &libraries {
-        let name = library.path.as_ref().map_or_else(|| report::BUILT_IN.to_owned(), |path| path.display().to_string());
+        let name = library.path.as_ref().map_or_else(
+            || report::BUILT_IN.to_owned(),
+            |path| path.display().to_string(),
+        );
         session.report.library(&name);
         match &alone {
             Some((id, cases)) => {
-                for component in library.components.iter().filter(|component| component.id == *id) {
+                for component in library
+                    .components
+                    .iter()
+                    .filter(|component| component.id == *id)
+                {
                     session.report.component(component);
                     session.fuzz(library, component, *cases)?;
                 }
@@ -96,52 +118,83 @@ struct Session<'a> {
 impl Session<'_> {
     /// Loads the library in a child process.
     fn open(&self, path: Option<PathBuf>) -> Result<Library> {
-        let mut library = Library { path, components: Vec::new(), entry: (Outcome::new(Status::Success, ""), 0.0) };
+        let mut library = Library {
+            path,
+            components: Vec::new(),
+            entry: (Outcome::new(Status::Success, ""), 0.0),
+        };
         let end = self.run(&library, &[ENTRY_POINT], None, None)?;
         let outcome = match self.ended(&end) {
             Err(outcome) => outcome,
             Ok(Reply::Refused(sentence)) => bail!("{sentence}"),
             Ok(Reply::Components(components)) => {
                 let counts = Point::ALL.map(|point| {
-                    let count = components.iter().filter(|component| component.point == point.name()).count();
+                    let count = components
+                        .iter()
+                        .filter(|component| component.point == point.name())
+                        .count();
                     format!("{count} {}", point.name().replace('_', " "))
                 });
                 library.components = components;
-                Outcome::new(Status::Success, format!("it loads and offers {}", counts.join(", ")))
+                Outcome::new(
+                    Status::Success,
+                    format!("it loads and offers {}", counts.join(", ")),
+                )
             }
             Ok(other) => bail!("unexpected answer {other:?}"),
         };
-        Ok(Library { entry: (outcome, end.seconds), ..library })
+        Ok(Library {
+            entry: (outcome, end.seconds),
+            ..library
+        })
     }
 
     fn library(&mut self, library: &Library) -> Result<()> {
         let (outcome, seconds) = &library.entry;
         if self.args.wants(ENTRY_POINT) || outcome.is_bad() {
-            self.report.add(None, ENTRY_POINT, outcome.clone(), *seconds);
+            self.report
+                .add(None, ENTRY_POINT, outcome.clone(), *seconds);
         }
         if outcome.is_bad() {
             return Ok(());
         }
-        let checks: Vec<_> = LIBRARY.iter().map(|(check, ..)| *check).filter(|check| self.args.wants(check)).collect();
+        let checks: Vec<_> = LIBRARY
+            .iter()
+            .map(|(check, ..)| *check)
+            .filter(|check| self.args.wants(check))
+            .collect();
         let mut passed = self.together(library, &checks, None)?;
         for check in checks {
-            let (outcome, seconds) = passed.remove(check).map_or_else(|| self.outcome(library, check, None), Ok)?;
+            let (outcome, seconds) = passed
+                .remove(check)
+                .map_or_else(|| self.outcome(library, check, None), Ok)?;
             self.report.add(None, check, outcome, seconds);
         }
-        library.components.iter().try_for_each(|component| self.component(library, component))
+        library
+            .components
+            .iter()
+            .try_for_each(|component| self.component(library, component))
     }
 
     fn component(&mut self, library: &Library, component: &Component) -> Result<()> {
         self.report.component(component);
         let (mut hangs, mut built) = (0, true);
-        let at_point = |points: &[Point]| points.iter().any(|point| point.name() == component.point);
+        let at_point =
+            |points: &[Point]| points.iter().any(|point| point.name() == component.point);
         let wanted = |check: &&Check| self.args.wants(check.name) && at_point(check.points);
         let checks: Vec<_> = of_components().filter(wanted).collect();
-        let shared: Vec<_> = checks.iter().map(|check| check.name).filter(|name| !ALONE.contains(name)).collect();
+        let shared: Vec<_> = checks
+            .iter()
+            .map(|check| check.name)
+            .filter(|name| !ALONE.contains(name))
+            .collect();
         let mut passed = self.together(library, &shared, Some(component))?;
         for check in checks {
             let (outcome, seconds) = if hangs >= MOST_HANGS {
-                (Outcome::new(Status::Skipped, "checks before it did not come back"), 0.0)
+                (
+                    Outcome::new(Status::Skipped, "checks before it did not come back"),
+                    0.0,
+                )
             } else if !built && !check.without_instance {
                 (Outcome::unchecked("the component could not be built"), 0.0)
             } else if let Some(outcome) = passed.remove(check.name) {
@@ -150,12 +203,25 @@ impl Session<'_> {
                 self.outcome(library, check.name, Some(component))?
             };
             let hung = seconds >= self.args.timeout as f64;
-            hangs += if hung && check.name == CREATION { MOST_HANGS } else { usize::from(hung) };
+            hangs += if hung && check.name == CREATION {
+                MOST_HANGS
+            } else {
+                usize::from(hung)
+            };
             built &= check.name != CREATION || outcome.status == Status::Success;
-            self.report.add(Some(component), check.name, outcome, seconds);
+            self.report
+                .add(Some(component), check.name, outcome, seconds);
         }
         if self.args.fuzz > 0 && self.args.wants(FUZZ) && hangs < MOST_HANGS && built {
-            self.fuzz(library, component, Cases { seed: self.args.seed, first: 0, count: self.args.fuzz })?;
+            self.fuzz(
+                library,
+                component,
+                Cases {
+                    seed: self.args.seed,
+                    first: 0,
+                    count: self.args.fuzz,
+                },
+            )?;
         }
         Ok(())
     }
@@ -165,7 +231,11 @@ impl Session<'_> {
         let (mut refused, mut seconds, last) = (0, 0.0, cases.first + cases.count);
         let mut bad = None;
         for first in (cases.first..last).step_by(CASES_PER_PROCESS as usize) {
-            let portion = Cases { first, count: CASES_PER_PROCESS.min(last - first), ..cases };
+            let portion = Cases {
+                first,
+                count: CASES_PER_PROCESS.min(last - first),
+                ..cases
+            };
             let end = self.run(library, &[FUZZ], Some(component), Some(portion))?;
             seconds += end.seconds;
             bad = match self.ended(&end) {
@@ -180,7 +250,8 @@ impl Session<'_> {
             break;
         }
         let Cases { seed, count, .. } = cases;
-        let sentence = format!("{count} random inputs of seed {seed}, {refused} refused with a sentence");
+        let sentence =
+            format!("{count} random inputs of seed {seed}, {refused} refused with a sentence");
         let outcome = bad.unwrap_or_else(|| Outcome::new(Status::Success, sentence));
         self.report.add(Some(component), FUZZ, outcome, seconds);
         Ok(())
@@ -198,19 +269,33 @@ impl Session<'_> {
         }
         let end = self.run(library, checks, component, None)?;
         let passed = |(check, reply)| match reply {
-            Reply::Outcome(outcome, seconds) if !outcome.is_bad() => Some((check, (outcome, seconds))),
+            Reply::Outcome(outcome, seconds) if !outcome.is_bad() => {
+                Some((check, (outcome, seconds)))
+            }
             _ => None,
         };
-        Ok(checks.iter().copied().zip(end.replies).filter_map(passed).collect())
+        Ok(checks
+            .iter()
+            .copied()
+            .zip(end.replies)
+            .filter_map(passed)
+            .collect())
     }
 
     /// Runs one check in a child process.
-    fn outcome(&self, library: &Library, check: &'static str, component: Option<&Component>) -> Result<(Outcome, f64)> {
+    fn outcome(
+        &self,
+        library: &Library,
+        check: &'static str,
+        component: Option<&Component>,
+    ) -> Result<(Outcome, f64)> {
         let end = self.run(library, &[check], component, None)?;
         match self.ended(&end) {
             Err(outcome) => Ok((outcome, end.seconds)),
             Ok(Reply::Outcome(outcome, seconds)) => Ok((heard(check, outcome, &end), seconds)),
-            Ok(Reply::Refused(sentence)) => Ok((Outcome::new(Status::Failed, sentence), end.seconds)),
+            Ok(Reply::Refused(sentence)) => {
+                Ok((Outcome::new(Status::Failed, sentence), end.seconds))
+            }
             Ok(other) => bail!("unexpected answer {other:?}"),
         }
     }
@@ -241,11 +326,17 @@ impl Session<'_> {
     /// The child's answer, or an outcome if the child ended without an answer.
     fn ended(&self, end: &End) -> Result<Reply, Outcome> {
         let Some(exit) = end.exit else {
-            return Err(Outcome::new(Status::Failed, format!("it did not come back within {} s", self.args.timeout)));
+            return Err(Outcome::new(
+                Status::Failed,
+                format!("it did not come back within {} s", self.args.timeout),
+            ));
         };
         match (end.replies.last(), exit.success()) {
             (Some(reply), true) if !matches!(reply, Reply::Case(_)) => Ok(reply.clone()),
-            _ => Err(Outcome::new(Status::Crashed, process::describe(exit, &end.stderr))),
+            _ => Err(Outcome::new(
+                Status::Crashed,
+                process::describe(exit, &end.stderr),
+            )),
         }
     }
 }
@@ -265,16 +356,27 @@ fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
         && let Some((_, words)) = end.stderr.split_once(" panicked at ")
     {
         let words = words.lines().nth(1).unwrap_or_default();
-        return Outcome::new(Status::Warning, format!("it panicked where no call could answer, as in `drop`: {words}"));
+        return Outcome::new(
+            Status::Warning,
+            format!("it panicked where no call could answer, as in `drop`: {words}"),
+        );
     }
     outcome
 }
 
 /// The outcome of a child that crashed on a random batch, with the number of that case.
 fn with_case(outcome: Outcome, end: &End, component: &Component, seed: u64) -> Outcome {
-    let Some(Reply::Case(case)) = end.replies.last() else { return outcome };
+    let Some(Reply::Case(case)) = end.replies.last() else {
+        return outcome;
+    };
     let name = fuzz::name(&component.id, seed, *case);
-    Outcome { sentence: format!("{} (run it alone with `--reproduce {name}`)", outcome.sentence), ..outcome }
+    Outcome {
+        sentence: format!(
+            "{} (run it alone with `--reproduce {name}`)",
+            outcome.sentence
+        ),
+        ..outcome
+    }
 }
 
 impl CheckArgs {
@@ -283,6 +385,9 @@ impl CheckArgs {
         if self.library.is_empty() {
             return Ok(vec![None]);
         }
-        self.library.iter().map(|name| Ok(Some(capo_loader::find::find(name)?.path))).collect()
+        self.library
+            .iter()
+            .map(|name| Ok(Some(capo_loader::find::find(name)?.path)))
+            .collect()
     }
 }

@@ -35,17 +35,33 @@ pub fn run(mut task: Task, limit: Duration) -> Result<End> {
     task.reply = file.path().to_owned();
     let program = std::env::current_exe().context("this executable has no path")?;
     let mut command = Command::new(program);
-    command.args(["check", "--run-one"]).arg(serde_json::to_string(&task)?);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["check", "--run-one"])
+        .arg(serde_json::to_string(&task)?);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let start = Instant::now();
-    let mut child = command.spawn().context("cannot start a process for a check")?;
+    let mut child = command
+        .spawn()
+        .context("cannot start a process for a check")?;
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let exit = wait(&mut child, limit)?;
     let seconds = start.elapsed().as_secs_f64();
     let answers = std::fs::read_to_string(file.path()).unwrap_or_default();
     // A child that crashes may leave half a line.
-    let replies = answers.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
-    Ok(End { exit, replies, stdout: text(&stdout), stderr: text(&stderr), seconds })
+    let replies = answers
+        .lines()
+        .map_while(|line| serde_json::from_str(line).ok())
+        .collect();
+    Ok(End {
+        exit,
+        replies,
+        stdout: text(&stdout),
+        stderr: text(&stderr),
+        seconds,
+    })
 }
 
 /// Reads to the end in the background, so that the child never waits for a reader.
@@ -64,7 +80,9 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 
 /// The output that was read. It does not wait for a grandchild that holds the pipe open.
 fn text(output: &Receiver<Vec<u8>>) -> String {
-    let bytes = output.recv_timeout(Duration::from_secs(10)).unwrap_or_default();
+    let bytes = output
+        .recv_timeout(Duration::from_secs(10))
+        .unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -86,12 +104,20 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
 /// Description of the end of a process that should have answered and exited with 0; `stderr` is its output.
 pub fn describe(exit: ExitStatus, stderr: &str) -> String {
     let Some(signal) = exit.signal() else {
-        return format!("its process ended with exit code {} before the check was over", exit.code().unwrap_or(-1));
+        return format!(
+            "its process ended with exit code {} before the check was over",
+            exit.code().unwrap_or(-1)
+        );
     };
     // A second panic, while the first unwinds, aborts too.
-    if let (ABORT, [_, panic]) = (signal, &stderr.split(" panicked at ").collect::<Vec<_>>()[..]) {
+    if let (ABORT, [_, panic]) = (
+        signal,
+        &stderr.split(" panicked at ").collect::<Vec<_>>()[..],
+    ) {
         let words = panic.lines().nth(1).unwrap_or_default();
-        return format!("a panic ended its process, as of a library built with `panic = \"abort\"`: {words}");
+        return format!(
+            "a panic ended its process, as of a library built with `panic = \"abort\"`: {words}"
+        );
     }
     let name = match signal {
         4 => " (SIGILL)",

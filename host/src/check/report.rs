@@ -35,7 +35,10 @@ pub const BUILT_IN: &str = "built in";
 impl Report {
     /// An empty report. Unless `json`, every line is printed when it is added.
     pub fn new(json: bool) -> Self {
-        Self { json, libraries: Vec::new() }
+        Self {
+            json,
+            libraries: Vec::new(),
+        }
     }
 
     /// Begins the checks of `library`.
@@ -51,12 +54,28 @@ impl Report {
     }
 
     /// Adds one check.
-    pub fn add(&mut self, component: Option<&Component>, check: &str, outcome: Outcome, seconds: f64) {
-        self.show(&format!("  {check:<20}{:<9}{}", outcome.status.name(), outcome.sentence));
+    pub fn add(
+        &mut self,
+        component: Option<&Component>,
+        check: &str,
+        outcome: Outcome,
+        seconds: f64,
+    ) {
+        self.show(&format!(
+            "  {check:<20}{:<9}{}",
+            outcome.status.name(),
+            outcome.sentence
+        ));
         let point = component.map(|component| component.point.clone());
         let component = component.map(|component| component.id.clone());
         if let Some((_, rows)) = self.libraries.last_mut() {
-            rows.push(Row { point, component, check: check.to_owned(), outcome, seconds });
+            rows.push(Row {
+                point,
+                component,
+                check: check.to_owned(),
+                outcome,
+                seconds,
+            });
         }
     }
 
@@ -66,18 +85,38 @@ impl Report {
         let count = |status| rows().filter(|row| row.outcome.status == status).count();
         let counts = Status::ALL.map(|status| (status.name(), count(status)));
         // The built-in reward model is unchecked until a model is named for it, which is no failure of any plugin.
-        let is_bad = |library: &str, outcome: &Outcome| outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN);
-        let any_bad = self.libraries.iter().any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)));
+        let is_bad = |library: &str, outcome: &Outcome| {
+            outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN)
+        };
+        let any_bad = self
+            .libraries
+            .iter()
+            .any(|(library, rows)| rows.iter().any(|row| is_bad(library, &row.outcome)));
         if self.json {
-            let libraries = self.libraries.iter().map(|(library, rows)| json!({ "library": library, "checks": rows }));
-            let summary: serde_json::Map<_, _> =
-                counts.iter().map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
-            say(&json!({ "libraries": libraries.collect::<Vec<_>>(), "summary": summary }).to_string());
+            let libraries = self
+                .libraries
+                .iter()
+                .map(|(library, rows)| json!({ "library": library, "checks": rows }));
+            let summary: serde_json::Map<_, _> = counts
+                .iter()
+                .map(|(name, n)| ((*name).to_owned(), json!(n)))
+                .collect();
+            say(
+                &json!({ "libraries": libraries.collect::<Vec<_>>(), "summary": summary })
+                    .to_string(),
+            );
         } else {
-            let words: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
+            let words: Vec<String> = counts
+                .iter()
+                .map(|(name, n)| format!("{n} {name}"))
+                .collect();
             self.say_unchecked();
             let only_unchecked = any_bad && count(Status::Failed) + count(Status::Crashed) == 0;
-            let why = if only_unchecked { " (exit code 1: components are not checked)" } else { "" };
+            let why = if only_unchecked {
+                " (exit code 1: components are not checked)"
+            } else {
+                ""
+            };
             say(&format!("\nchecks: {}{why}", words.join(", ")));
         }
         !any_bad
@@ -86,11 +125,16 @@ impl Report {
     /// Lists the components that no check could test.
     fn say_unchecked(&self) {
         let rows = self.libraries.iter().flat_map(|(_, rows)| rows);
-        let ids: BTreeSet<&str> =
-            rows.filter(|row| row.outcome.unchecked).filter_map(|row| row.component.as_deref()).collect();
+        let ids: BTreeSet<&str> = rows
+            .filter(|row| row.outcome.unchecked)
+            .filter_map(|row| row.component.as_deref())
+            .collect();
         if !ids.is_empty() {
             let ids: Vec<&str> = ids.into_iter().collect();
-            say(&format!("\nnot checked, for want of what the lines above ask for: {}", ids.join(", ")));
+            say(&format!(
+                "\nnot checked, for want of what the lines above ask for: {}",
+                ids.join(", ")
+            ));
         }
     }
 

@@ -61,7 +61,10 @@ impl CheckArgs {
 }
 
 /// Puts each `component.key=value` into the table of its component.
-pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Component>) -> Result<()> {
+pub fn apply<'a>(
+    sets: &[String],
+    components: impl Iterator<Item = &'a mut Component>,
+) -> Result<()> {
     let mut components: Vec<&mut Component> = components.collect();
     for text in sets {
         let (path, value) = parse_set(text)?;
@@ -73,7 +76,9 @@ pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Compo
             other => other,
         };
         let key_of = |id: &str| path.strip_prefix(id)?.strip_prefix('.').map(str::to_owned);
-        let owner = components.iter_mut().filter_map(|component| Some((key_of(&component.id)?, component)));
+        let owner = components
+            .iter_mut()
+            .filter_map(|component| Some((key_of(&component.id)?, component)));
         // The longest id, in case one id begins with another.
         let Some((key, component)) = owner.max_by_key(|(_, component)| component.id.len()) else {
             bail!(
@@ -89,7 +94,11 @@ pub fn apply<'a>(sets: &[String], components: impl Iterator<Item = &'a mut Compo
 }
 
 fn ids(components: &[&mut Component]) -> String {
-    components.iter().map(|component| format!("`{}`", component.id)).collect::<Vec<_>>().join(", ")
+    components
+        .iter()
+        .map(|component| format!("`{}`", component.id))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Refuses the id of a component that does not exist.
@@ -98,7 +107,9 @@ pub fn known<'a>(id: &str, components: impl Iterator<Item = &'a Component>) -> R
     if ids.contains(&id) {
         return Ok(());
     }
-    let hint = capo_plugin::nearest(id, ids.iter().copied())
-        .map_or_else(|| format!("known: `{}`", ids.join("`, `")), |near| format!("did you mean `{near}`?"));
+    let hint = capo_plugin::nearest(id, ids.iter().copied()).map_or_else(
+        || format!("known: `{}`", ids.join("`, `")),
+        |near| format!("did you mean `{near}`?"),
+    );
     bail!("`--reproduce` names `{id}`, which the library does not offer ({hint})");
 }

@@ -66,12 +66,19 @@ pub enum Reply {
 
 /// The child's whole work: performs the task in `json`.
 pub fn perform(json: &str) -> Result<()> {
-    let task: Task = serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
+    let task: Task =
+        serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
     remember_threads();
     let loaded = Loaded::by(task.library.as_deref());
     match &loaded {
-        Err(error) => task.write(&Reply::Refused(crate::terminal::sentence(error, task.verbose))),
-        Ok(loaded) => task.checks.iter().try_for_each(|check| task.write(&task.answer(check, loaded)?)),
+        Err(error) => task.write(&Reply::Refused(crate::terminal::sentence(
+            error,
+            task.verbose,
+        ))),
+        Ok(loaded) => task
+            .checks
+            .iter()
+            .try_for_each(|check| task.write(&task.answer(check, loaded)?)),
     }
 }
 
@@ -90,10 +97,17 @@ impl Task {
             return list(&loaded.image).map(Reply::Components);
         }
         if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == check) {
-            return Ok(timed(run(loaded).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message()))));
+            return Ok(timed(run(loaded).unwrap_or_else(|error| {
+                Outcome::new(Status::Failed, error.message())
+            })));
         }
-        let component = self.component.as_ref().with_context(|| format!("`{check}` needs a component"))?;
-        let point = Point::ALL.into_iter().find(|point| point.name() == component.point);
+        let component = self
+            .component
+            .as_ref()
+            .with_context(|| format!("`{check}` needs a component"))?;
+        let point = Point::ALL
+            .into_iter()
+            .find(|point| point.name() == component.point);
         let subject = Subject {
             image: &loaded.image,
             point: point.with_context(|| format!("there is no point `{}`", component.point))?,
@@ -109,12 +123,18 @@ impl Task {
         if let (Some(cases), FUZZ) = (self.cases, check) {
             let fuzzed = match subject.cannot_run() {
                 Some(sentence) => Err(Outcome::unchecked(sentence)),
-                None => self.fuzz(&subject, cases).map_err(|sentence| Outcome::new(Status::Failed, sentence)),
+                None => self
+                    .fuzz(&subject, cases)
+                    .map_err(|sentence| Outcome::new(Status::Failed, sentence)),
             };
             return Ok(fuzzed.map_or_else(timed, Reply::Fuzzed));
         }
         let known = of_components().find(|known| known.name == check);
-        Ok(timed(known.with_context(|| format!("there is no check `{check}`"))?.outcome(&subject)))
+        Ok(timed(
+            known
+                .with_context(|| format!("there is no check `{check}`"))?
+                .outcome(&subject),
+        ))
     }
 
     fn fuzz(&self, subject: &Subject<'_>, cases: Cases) -> Result<u64, String> {
@@ -128,13 +148,20 @@ impl Task {
 /// A dataset row as a reward sees it.
 fn row(example: Example) -> Row {
     let solution = example.target().to_owned();
-    Row { prompt: example.prompt, answer: example.answer, solution, columns: example.columns }
+    Row {
+        prompt: example.prompt,
+        answer: example.answer,
+        solution,
+        columns: example.columns,
+    }
 }
 
 fn list(image: &Image) -> Result<Vec<Component>> {
     let mut components = Vec::new();
     for point in Point::ALL {
-        let mut infos = image.components(point).map_err(|differences| anyhow!(differences))?;
+        let mut infos = image
+            .components(point)
+            .map_err(|differences| anyhow!(differences))?;
         // The linker decides the order in which an image lists them.
         infos.sort_by(|a, b| a.id.cmp(&b.id));
         for info in infos {

@@ -38,7 +38,10 @@ impl Answers {
         let shown = partial.display();
         let cannot = || format!("cannot write `{shown}`");
         let mut options = OpenOptions::new();
-        let file = files::open_plain(&partial, options.read(true).write(true).create(true).truncate(false));
+        let file = files::open_plain(
+            &partial,
+            options.read(true).write(true).create(true).truncate(false),
+        );
         let mut answers = Self {
             path: path.to_owned(),
             file: file.with_context(cannot)?,
@@ -48,14 +51,18 @@ impl Answers {
         };
         match answers.file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!("`{shown}` is written by another process (wait for it)"),
+            Err(TryLockError::WouldBlock) => {
+                bail!("`{shown}` is written by another process (wait for it)")
+            }
             Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
         }
         let whole = answers.take_up(benchmarks)?;
         answers.file.set_len(whole).with_context(cannot)?;
         answers.file.seek(SeekFrom::End(0)).with_context(cannot)?;
         if whole == 0 {
-            let head = Head { evaluation: evaluation.to_owned() };
+            let head = Head {
+                evaluation: evaluation.to_owned(),
+            };
             answers.write(&(serde_json::to_string(&head)? + "\n"))?;
         }
         Ok(answers)
@@ -66,13 +73,21 @@ impl Answers {
         let shown = self.partial.display();
         let mut lines = BufReader::new(&self.file);
         let mut expected = benchmarks.iter().flat_map(|benchmark| {
-            (0..benchmark.answers()).map(|i| (benchmark.name.as_str(), i / benchmark.samples, i % benchmark.samples))
+            (0..benchmark.answers()).map(|i| {
+                (
+                    benchmark.name.as_str(),
+                    i / benchmark.samples,
+                    i % benchmark.samples,
+                )
+            })
         });
         self.done = benchmarks.iter().map(|_| Vec::new()).collect();
         let (mut whole, mut so_far, mut line, mut number) = (0, 0, Vec::new(), 0);
         loop {
             line.clear();
-            let read = lines.read_until(b'\n', &mut line).with_context(|| format!("cannot read `{shown}`"))?;
+            let read = lines
+                .read_until(b'\n', &mut line)
+                .with_context(|| format!("cannot read `{shown}`"))?;
             // A line that a kill cut off is dropped, and its question is answered again.
             if read == 0 || line.last() != Some(&b'\n') {
                 for (done, benchmark) in self.done.iter_mut().zip(benchmarks) {
@@ -82,7 +97,8 @@ impl Answers {
             }
             so_far += read as u64;
             number += 1;
-            let damaged = || anyhow!("`{shown}` is damaged at line {number} (remove it to begin anew)");
+            let damaged =
+                || anyhow!("`{shown}` is damaged at line {number} (remove it to begin anew)");
             if number == 1 {
                 let head: Head = serde_json::from_slice(&line).map_err(|_| damaged())?;
                 ensure!(
@@ -92,12 +108,21 @@ impl Answers {
                 whole = so_far;
                 continue;
             }
-            let answer = std::str::from_utf8(&line).ok().and_then(|line| line.trim_end().split_once(' '));
-            let (_, answer) = answer.filter(|(hash, answer)| *hash == self.seal(answer)).ok_or_else(damaged)?;
+            let answer = std::str::from_utf8(&line)
+                .ok()
+                .and_then(|line| line.trim_end().split_once(' '));
+            let (_, answer) = answer
+                .filter(|(hash, answer)| *hash == self.seal(answer))
+                .ok_or_else(damaged)?;
             let answer: Answer = serde_json::from_str(answer).map_err(|_| damaged())?;
             let place = expected.next().ok_or_else(damaged)?;
-            ensure!(place == (answer.benchmark.as_str(), answer.prompt, answer.sample), damaged());
-            let benchmark = benchmarks.iter().position(|benchmark| benchmark.name == answer.benchmark);
+            ensure!(
+                place == (answer.benchmark.as_str(), answer.prompt, answer.sample),
+                damaged()
+            );
+            let benchmark = benchmarks
+                .iter()
+                .position(|benchmark| benchmark.name == answer.benchmark);
             let benchmark = benchmark.ok_or_else(damaged)?;
             self.done[benchmark].push(Outcome::from(&answer));
             if answer.sample + 1 == benchmarks[benchmark].samples {
@@ -126,7 +151,10 @@ impl Answers {
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
-        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.sync_data());
         written.with_context(|| format!("cannot write `{}`", self.partial.display()))
     }
 
@@ -143,6 +171,7 @@ impl Answers {
             whole.write_all(&answer).with_context(cannot)?;
         }
         whole.finish().with_context(cannot)?;
-        std::fs::remove_file(&self.partial).with_context(|| format!("cannot remove `{}`", self.partial.display()))
+        std::fs::remove_file(&self.partial)
+            .with_context(|| format!("cannot remove `{}`", self.partial.display()))
     }
 }

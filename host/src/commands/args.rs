@@ -281,7 +281,11 @@ pub(super) struct ReplayArgs {
     /// Prints what the masks reject at each of POINTS values of one setting, the others as configured; KEY as for `--set`.
     /// Evenly spaced in the logarithm where both ends are positive, else linearly; whole numbers where both ends are. Every
     /// value is a replay of its own. Repeatable. [default POINTS: 9]
-    #[arg(long, value_name = "KEY=LOW..HIGH[:POINTS]", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY=LOW..HIGH[:POINTS]",
+        allow_hyphen_values = true
+    )]
     pub(super) sweep: Vec<String>,
     /// With `--sweep`: suggests the value that rejects most without exceeding this share of the tokens, `0.02` or `2%`.
     #[arg(long, value_name = "R", requires = "sweep", allow_hyphen_values = true)]
@@ -294,7 +298,10 @@ pub(super) struct ReplayArgs {
 impl ReplayArgs {
     /// The floating-point type to which features are rounded.
     pub(super) fn dtype(&self) -> Dtype {
-        Dtype::NAMES.into_iter().find(|(name, _)| *name == self.dtype).map_or(Dtype::F32, |(_, dtype)| dtype)
+        Dtype::NAMES
+            .into_iter()
+            .find(|(name, _)| *name == self.dtype)
+            .map_or(Dtype::F32, |(_, dtype)| dtype)
     }
 }
 

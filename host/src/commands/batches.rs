@@ -20,9 +20,19 @@ pub struct Batches<'a> {
 impl Batches<'_> {
     /// Reads the batches now, if they are small enough to be held in memory.
     pub fn hold(&mut self) -> Result<()> {
-        let bytes: u64 = self.paths.iter().filter_map(|path| path.metadata().ok()).map(|file| file.len()).sum();
+        let bytes: u64 = self
+            .paths
+            .iter()
+            .filter_map(|path| path.metadata().ok())
+            .map(|file| file.len())
+            .sum();
         if bytes <= HELD_BYTES {
-            self.held = Some(self.paths.iter().map(|path| self.optimizer.read(path)).collect::<Result<_>>()?);
+            self.held = Some(
+                self.paths
+                    .iter()
+                    .map(|path| self.optimizer.read(path))
+                    .collect::<Result<_>>()?,
+            );
         }
         Ok(())
     }
@@ -30,8 +40,15 @@ impl Batches<'_> {
     /// Calls `take` with every batch, in order.
     pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
         match &self.held {
-            Some(held) => self.paths.iter().zip(held).try_for_each(|(path, batch)| take(path, batch)),
-            None => self.paths.iter().try_for_each(|path| take(path, &self.optimizer.read(path)?)),
+            Some(held) => self
+                .paths
+                .iter()
+                .zip(held)
+                .try_for_each(|(path, batch)| take(path, batch)),
+            None => self
+                .paths
+                .iter()
+                .try_for_each(|path| take(path, &self.optimizer.read(path)?)),
         }
     }
 }

@@ -29,14 +29,33 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     // Those of the last step: a resume at this checkpoint may have changed them for the steps after it.
     let text = provenance::settings_at(dir, step.saturating_sub(1))?;
     let settings = settings::read(&text)?;
-    let from = settings.get("model").and_then(|model| model.get("model_name_or_path")).and_then(Value::as_str);
-    let from = from.with_context(|| format!("the settings of `{}` name no model", dir.display()))?.to_owned();
+    let from = settings
+        .get("model")
+        .and_then(|model| model.get("model_name_or_path"))
+        .and_then(Value::as_str);
+    let from = from
+        .with_context(|| format!("the settings of `{}` name no model", dir.display()))?
+        .to_owned();
     let license = embedded::model_files(&from).ok().as_ref().and_then(license);
     let mut card = head(&from, license.as_deref());
     let name = short(&from);
-    let method = settings.get("recipe").and_then(Value::as_str).map_or(String::new(), |recipe| format!(" of {recipe}"));
-    let _ = write!(card, "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n");
-    for point in ["environment", "advantage", "objective", "mask", "weight", "step_control", "reward"] {
+    let method = settings
+        .get("recipe")
+        .and_then(Value::as_str)
+        .map_or(String::new(), |recipe| format!(" of {recipe}"));
+    let _ = write!(
+        card,
+        "# {name} after step {step}{method}\n\n| setting | value |\n|---|---|\n"
+    );
+    for point in [
+        "environment",
+        "advantage",
+        "objective",
+        "mask",
+        "weight",
+        "step_control",
+        "reward",
+    ] {
         let ids = ids(settings.get(point));
         if !ids.is_empty() {
             let _ = writeln!(card, "| {point} | {} |", ids.join(", "));
@@ -57,7 +76,9 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     let mut paths = Vec::new();
     collect_paths(&Value::Table(settings), &mut paths);
     let quoted = |text: &str| Value::String(text.to_owned()).to_string();
-    let text = paths.iter().fold(text, |text, path| text.replace(&quoted(path), &quoted(&short(path))));
+    let text = paths.iter().fold(text, |text, path| {
+        text.replace(&quoted(path), &quoted(&short(path)))
+    });
     let _ = write!(card, "\n## Settings\n\n```toml\n{}\n```\n", text.trim_end());
     Ok(card)
 }
@@ -84,18 +105,25 @@ fn ids(point: Option<&Value>) -> Vec<String> {
         Some(table) => vec![table],
         None => Vec::new(),
     };
-    tables.into_iter().filter_map(|table| Some(format!("`{}`", table.get("use")?.as_str()?))).collect()
+    tables
+        .into_iter()
+        .filter_map(|table| Some(format!("`{}`", table.get("use")?.as_str()?)))
+        .collect()
 }
 
 /// The Hub id of a model that was named by its id, or by the path of its snapshot.
 fn base_id(name: &str) -> Option<String> {
-    let folder = Path::new(name).components().find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
+    let folder = Path::new(name)
+        .components()
+        .find_map(|part| part.as_os_str().to_str()?.strip_prefix("models--"));
     folder.map(|folder| folder.replacen("--", "/", 1))
 }
 
 /// A model's or a file's name without the folders of one machine: the id of a snapshot, else the last part of a path.
 fn short(path: &str) -> String {
-    base_id(path).or_else(|| Some(Path::new(path).file_name()?.to_str()?.to_owned())).unwrap_or_else(|| path.to_owned())
+    base_id(path)
+        .or_else(|| Some(Path::new(path).file_name()?.to_str()?.to_owned()))
+        .unwrap_or_else(|| path.to_owned())
 }
 
 /// Adds the absolute paths among the settings to `paths`.
@@ -112,10 +140,16 @@ fn collect_paths(value: &Value, paths: &mut Vec<String>) {
 
 /// The license in the base model's own card; `None` if the card names none.
 fn license(base: &ModelFiles) -> Option<String> {
-    let card = base.contains("README.md").then(|| base.read("README.md").ok()).flatten()?;
+    let card = base
+        .contains("README.md")
+        .then(|| base.read("README.md").ok())
+        .flatten()?;
     let text = String::from_utf8(card.into_owned()).ok()?;
     let (head, _) = text.strip_prefix("---\n")?.split_once("\n---")?;
-    let license = head.lines().find_map(|line| line.strip_prefix("license:"))?.trim();
+    let license = head
+        .lines()
+        .find_map(|line| line.strip_prefix("license:"))?
+        .trim();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
 }
@@ -123,10 +157,23 @@ fn license(base: &ModelFiles) -> Option<String> {
 /// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let lines = Lines::read(path)?;
-    let Some((_, line)) = lines.rows().find(|(found, _)| *found == step) else { return Ok(Vec::new()) };
-    let value = |name: &str| line.get(name).filter(|value| !value.is_nan()).map(|value| (name.to_owned(), *value));
-    let evals = line.keys().filter(|name| name.starts_with("eval/")).filter_map(|name| value(name));
-    Ok(FIRST.iter().filter_map(|name| value(name)).chain(evals).collect())
+    let Some((_, line)) = lines.rows().find(|(found, _)| *found == step) else {
+        return Ok(Vec::new());
+    };
+    let value = |name: &str| {
+        line.get(name)
+            .filter(|value| !value.is_nan())
+            .map(|value| (name.to_owned(), *value))
+    };
+    let evals = line
+        .keys()
+        .filter(|name| name.starts_with("eval/"))
+        .filter_map(|name| value(name));
+    Ok(FIRST
+        .iter()
+        .filter_map(|name| value(name))
+        .chain(evals)
+        .collect())
 }
 
 #[cfg(test)]
@@ -152,7 +199,10 @@ mod tests {
         provenance::start(folder.path(), Vec::new(), given).unwrap();
         std::fs::write(folder.path().join(METRICS_FILE), "").unwrap();
         let card = of_run(folder.path(), 1).unwrap();
-        assert!(card.contains(&settings("a/b", "x.jsonl")) && !card.contains("/home"), "{card}");
+        assert!(
+            card.contains(&settings("a/b", "x.jsonl")) && !card.contains("/home"),
+            "{card}"
+        );
     }
 
     #[test]
@@ -164,7 +214,10 @@ mod tests {
             std::fs::write(folder.path().join("README.md"), text).unwrap();
             license(&files)
         };
-        assert_eq!(says("---\ntags: []\nlicense: apache-2.0\n---\n# Model\n").as_deref(), Some("apache-2.0"));
+        assert_eq!(
+            says("---\ntags: []\nlicense: apache-2.0\n---\n# Model\n").as_deref(),
+            Some("apache-2.0")
+        );
         assert_eq!(says("# Model\nlicense: mit\n"), None);
         assert_eq!(says("---\nlicense: [a, b]\n---\n"), None);
     }

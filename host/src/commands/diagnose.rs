@@ -17,14 +17,21 @@ struct Verdict {
 
 pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
     let runs = found(&args.runs)?;
-    let of = |run: &FoundRun| Verdict { summary: Summary::of(run), findings: diagnose(run) };
+    let of = |run: &FoundRun| Verdict {
+        summary: Summary::of(run),
+        findings: diagnose(run),
+    };
     if args.json {
-        say(&serde_json::to_string_pretty(&runs.iter().map(of).collect::<Vec<_>>())?);
+        say(&serde_json::to_string_pretty(
+            &runs.iter().map(of).collect::<Vec<_>>(),
+        )?);
         return Ok(());
     }
     for run in &runs {
         lines(run, &of(run)).iter().for_each(|line| say(line));
-        run.remarks.iter().for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
+        run.remarks
+            .iter()
+            .for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
     }
     Ok(())
 }
@@ -32,25 +39,38 @@ pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
 /// A line about the run, and three about each finding.
 fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String> {
     let ends = |name: &str, most| run.lines.column(name).ends(most);
-    let of = summary.max_steps.map_or_else(String::new, |max_steps| format!(" of {max_steps}"));
-    let mut head = format!("{}: {} after step {}{of}", summary.name, summary.status, summary.step);
+    let of = summary
+        .max_steps
+        .map_or_else(String::new, |max_steps| format!(" of {max_steps}"));
+    let mut head = format!(
+        "{}: {} after step {}{of}",
+        summary.name, summary.status, summary.step
+    );
     if let Some((first, last)) = ends("reward", REWARDS) {
         head.push_str(&format!(", reward {first:.3} -> {last:.3}"));
     }
     if let Some((first, last)) = ends("eval_reward", 1).filter(|_| summary.accuracy.is_none()) {
         head.push_str(&format!(", held-out reward {first:.3} -> {last:.3}"));
     }
-    if let (Some((first, last)), Some(best), Some(step)) =
-        (ends("eval_accuracy", 1), summary.best_accuracy, summary.best_step)
-    {
+    if let (Some((first, last)), Some(best), Some(step)) = (
+        ends("eval_accuracy", 1),
+        summary.best_accuracy,
+        summary.best_step,
+    ) {
         let (first, last, best) = (percent(first), percent(last), percent(best));
-        head.push_str(&format!(", held-out accuracy {first} -> {last}, best {best} after step {step}"));
+        head.push_str(&format!(
+            ", held-out accuracy {first} -> {last}, best {best} after step {step}"
+        ));
     }
     let mut lines = vec![head];
     lines.extend(summary.found_rate().map(|found| format!("     {found}")));
     for (number, diagnosis) in (1..).zip(findings) {
         let finding = &diagnosis.finding;
-        lines.push(format!("{number:>3}. {}: {}", diagnosis.when(), finding.what));
+        lines.push(format!(
+            "{number:>3}. {}: {}",
+            diagnosis.when(),
+            finding.what
+        ));
         if !finding.advice.is_empty() {
             lines.push(format!("     {}", finding.advice()));
         }

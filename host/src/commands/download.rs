@@ -11,7 +11,8 @@ use crate::terminal::say;
 pub(super) fn run(args: &DownloadArgs) -> Result<(), Failure> {
     let download = Download::ask(&args.id, &args.revision).map_err(Failure::Input)?;
     let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {eta} {msg}");
-    let bar = ProgressBar::new(download.size()).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = ProgressBar::new(download.size())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let snapshot = download.fetch(|file, bytes| {
         bar.set_message(file.to_owned());
         bar.inc(bytes);

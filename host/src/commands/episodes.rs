@@ -42,17 +42,26 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         args.check()?;
         let (actor, examples) = open(args)?;
-        Ok((actor, examples, args.out.as_deref().map(Lines::create).transpose()?))
+        Ok((
+            actor,
+            examples,
+            args.out.as_deref().map(Lines::create).transpose()?,
+        ))
     };
     let (mut actor, examples, mut out) = open().map_err(Failure::Input)?;
     let mut play = || -> Result<()> {
         let all = examples.len() * args.num_generations;
         let at_once = if out.is_some() { args.batch_size } else { 1 };
         for first in (0..all).step_by(at_once) {
-            let places =
-                (first..all.min(first + at_once)).map(|i| (i / args.num_generations, i % args.num_generations));
-            let asked: Vec<&Example> = places.clone().map(|(prompt, _)| &examples[prompt]).collect();
-            let indices: Vec<[u64; 2]> = places.map(|(prompt, i)| [prompt as u64, i as u64]).collect();
+            let places = (first..all.min(first + at_once))
+                .map(|i| (i / args.num_generations, i % args.num_generations));
+            let asked: Vec<&Example> = places
+                .clone()
+                .map(|(prompt, _)| &examples[prompt])
+                .collect();
+            let indices: Vec<[u64; 2]> = places
+                .map(|(prompt, i)| [prompt as u64, i as u64])
+                .collect();
             let (episodes, recorded) = actor.play(&asked, &indices, args.seed)?;
             match &mut out {
                 Some(out) => actor.write(out, &episodes)?,
@@ -67,7 +76,9 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
 fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     let registry = match args.config.as_deref().and_then(own_run::of_config) {
         Some(run) => own_run::open_plugins(run, &args.plugins, args.run)?,
-        None => args.plugins.open_within(config::component_timeout(args.config.as_deref(), &args.set))?,
+        None => args
+            .plugins
+            .open_within(config::component_timeout(args.config.as_deref(), &args.set))?,
     };
     let (files, policy) = args.model.open()?;
     let positions = policy.config().max_position_embeddings;
@@ -75,37 +86,81 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?;
     let mut config = config::resolve(&registry, draft)?.config;
     if let Some(out) = &args.out {
-        output::check_not_read("--out", out, &args.model.model, config.paths().map(|(name, _)| name.as_str().into()))?;
+        output::check_not_read(
+            "--out",
+            out,
+            &args.model.model,
+            config.paths().map(|(name, _)| name.as_str().into()),
+        )?;
     }
     let files = config.data.amend(files)?;
     let tokenizer = config.data.tokenizer(&files)?;
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
     let environment = Environment::open(&mut config, &registry, &files, &tokenizer, &watchdog)?;
-    let environment =
-        environment.context("the config has no table `[environment]` (add one, or name one with `--environment`)")?;
-    let chat = config.data.chat(&files, data::Purpose::Measuring, &tokenizer)?;
-    let form = Form { chat: chat.as_ref(), template: config.data.prompt_template.as_deref() };
+    let environment = environment.context(
+        "the config has no table `[environment]` (add one, or name one with `--environment`)",
+    )?;
+    let chat = config
+        .data
+        .chat(&files, data::Purpose::Measuring, &tokenizer)?;
+    let form = Form {
+        chat: chat.as_ref(),
+        template: config.data.prompt_template.as_deref(),
+    };
     let examples = examples(args, form)?;
     let length = config.rollout.max_completion_length;
-    let rows = if args.out.is_some() { args.batch_size.min(examples.len() * args.num_generations) } else { 1 };
+    let rows = if args.out.is_some() {
+        args.batch_size.min(examples.len() * args.num_generations)
+    } else {
+        1
+    };
     policy.check_lengths(config.data.max_prompt_length, ("rollout", length), rows)?;
-    let generation = Generation { max_completion_length: length, ..generation(args, &tokenizer) };
+    let generation = Generation {
+        max_completion_length: length,
+        ..generation(args, &tokenizer)
+    };
     generation.check()?;
-    Ok((Actor { policy, tokenizer, environment, generation, config, watchdog }, examples))
+    Ok((
+        Actor {
+            policy,
+            tokenizer,
+            environment,
+            generation,
+            config,
+            watchdog,
+        },
+        examples,
+    ))
 }
 
 impl Actor {
     /// Plays an episode of each example, and returns what the environment measured.
-    fn play(&mut self, examples: &[&Example], indices: &[[u64; 2]], seed: u64) -> Result<(Completed, Values)> {
-        let mut rngs: Vec<ChaCha12Rng> = indices.iter().map(|index| rng::stream(seed, "generate", index)).collect();
-        let stage =
-            Stage { purpose: Purpose::EVALUATION, step: 0, max_steps: self.config.train.max_steps, seed, indices };
+    fn play(
+        &mut self,
+        examples: &[&Example],
+        indices: &[[u64; 2]],
+        seed: u64,
+    ) -> Result<(Completed, Values)> {
+        let mut rngs: Vec<ChaCha12Rng> = indices
+            .iter()
+            .map(|index| rng::stream(seed, "generate", index))
+            .collect();
+        let stage = Stage {
+            purpose: Purpose::EVALUATION,
+            step: 0,
+            max_steps: self.config.train.max_steps,
+            seed,
+            indices,
+        };
         let (mut owners, mut warned) = (Owners::default(), BTreeSet::new());
         let mut recorder = Recorder::new(Vec::new(), &mut owners, &mut warned, &self.watchdog);
         let completed = complete(
             &self.policy,
             (&self.tokenizer, self.config.data.max_prompt_length),
-            (Some(&mut self.environment), &mut recorder.at(Point::Environment)),
+            (
+                Some(&mut self.environment),
+                &mut recorder.at(Point::Environment),
+            ),
             (examples, &stage),
             (&self.generation, &mut rngs, None),
         )?;
@@ -115,9 +170,18 @@ impl Actor {
 
     /// Writes a line for each episode.
     fn write(&self, out: &mut Lines<'_>, episodes: &Completed) -> Result<()> {
-        let rows = episodes.prompt_ids.iter().zip(&episodes.completions).zip(&episodes.texts);
+        let rows = episodes
+            .prompt_ids
+            .iter()
+            .zip(&episodes.completions)
+            .zip(&episodes.texts);
         for (((prompt_ids, tokens), texts), conversation) in rows.zip(&episodes.conversations) {
-            let SampledTokens { ids, added, truncated, .. } = tokens;
+            let SampledTokens {
+                ids,
+                added,
+                truncated,
+                ..
+            } = tokens;
             let drawn = |place: usize| u8::from(!added.iter().any(|added| added.contains(&place)));
             let row = json!({
                 "prompt": texts.prompt, "prompt_ids": prompt_ids, "completion": texts.completion, "completion_ids": ids,
@@ -132,7 +196,15 @@ impl Actor {
 
 /// Prints one episode: who says what, then the reward and the metrics. An empty line separates it from `another`.
 fn show(episodes: &Completed, recorded: Values, another: bool) {
-    let Some(conversation @ Conversation { prompt, messages, reward, .. }) = episodes.conversations.first() else {
+    let Some(
+        conversation @ Conversation {
+            prompt,
+            messages,
+            reward,
+            ..
+        },
+    ) = episodes.conversations.first()
+    else {
         return;
     };
     if another {
@@ -148,13 +220,18 @@ fn show(episodes: &Completed, recorded: Values, another: bool) {
     for said in messages {
         match (said.role.as_str(), said.name.as_str()) {
             ("assistant", _) => tell("model", &said.content),
-            ("tool", name) if !name.is_empty() => tell("environment", &format!("{name}: {}", said.content)),
+            ("tool", name) if !name.is_empty() => {
+                tell("environment", &format!("{name}: {}", said.content))
+            }
             _ => tell("environment", &said.content),
         }
     }
     tell("reward", &reward.to_string());
     let mut metrics: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (name, value) in metrics::episodes(std::slice::from_ref(conversation)).into_iter().chain(recorded) {
+    for (name, value) in metrics::episodes(std::slice::from_ref(conversation))
+        .into_iter()
+        .chain(recorded)
+    {
         metrics.entry(name).or_default().push(value);
     }
     for (name, values) in metrics {

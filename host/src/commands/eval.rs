@@ -43,7 +43,10 @@ struct Open {
 
 pub(super) fn run(args: &EvalArgs) -> Result<(), Failure> {
     let open = open(args).map_err(Failure::Input)?;
-    let answers = args.output.as_ref().map(|path| Answers::open(path, &open.identity()?, &open.questions));
+    let answers = args
+        .output
+        .as_ref()
+        .map(|path| Answers::open(path, &open.identity()?, &open.questions));
     let answers = answers.transpose().map_err(Failure::Input)?;
     measure(open, answers).map_err(Failure::Run)
 }
@@ -59,7 +62,9 @@ fn open(args: &EvalArgs) -> Result<Open> {
         Some(run) => own_run::open_plugins(run, &args.plugins, args.run)?,
         None => args.config.open(&args.plugins)?,
     };
-    let settings = run.map(|run| run.join(CONFIG_FILE)).or_else(|| args.config.config.clone());
+    let settings = run
+        .map(|run| run.join(CONFIG_FILE))
+        .or_else(|| args.config.config.clone());
     let mut draft = Draft::read(settings.as_deref(), config::DEFAULT, &args.config.set)?;
     let names_data = run.is_some() || draft.names_data() || !args.benchmark.is_empty();
     let named = match &args.model {
@@ -75,7 +80,11 @@ fn open(args: &EvalArgs) -> Result<Open> {
     if run.is_some() {
         draft = draft.without_recipe();
     } else if !model.starts_with(EMBEDDED) && !names_embedded_task(&args.config.set) {
-        draft = Draft::read(settings.as_deref(), &defaults(&named, args, &draft)?, &args.config.set)?;
+        draft = Draft::read(
+            settings.as_deref(),
+            &defaults(&named, args, &draft)?,
+            &args.config.set,
+        )?;
     }
     let mut config = config::resolve(&registry, draft.on_device(args.device.as_deref())?)?.config;
     if let Some(run) = run {
@@ -87,14 +96,25 @@ fn open(args: &EvalArgs) -> Result<Open> {
     );
     let files = config.data.amend(files)?;
     if !args.benchmark.is_empty() {
-        config.eval.benchmark =
-            args.benchmark.iter().map(|file| BenchmarkConfig::of_file(file)).collect::<Result<_>>()?;
+        config.eval.benchmark = args
+            .benchmark
+            .iter()
+            .map(|file| BenchmarkConfig::of_file(file))
+            .collect::<Result<_>>()?;
         config.check_eval()?;
     }
     if let Some(path) = &args.output {
         files::check_replaceable(path)?;
-        let read: Vec<PathBuf> = config.paths().map(|(name, _)| name.as_str().into()).collect();
-        output::check_not_read("--output", path, &named, read.into_iter().chain(programs(&config)).chain(settings))?;
+        let read: Vec<PathBuf> = config
+            .paths()
+            .map(|(name, _)| name.as_str().into())
+            .collect();
+        output::check_not_read(
+            "--output",
+            path,
+            &named,
+            read.into_iter().chain(programs(&config)).chain(settings),
+        )?;
     }
     let asks_benchmarks = args.num_prompts.is_none() && !config.eval.benchmark.is_empty();
     let count = args.num_prompts.unwrap_or(config.eval.num_prompts);
@@ -104,7 +124,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
     );
     let dtype = config.train.dtype;
     device::tf32::choose(config.train.tf32, dtype);
-    let policy = Policy::load(&files, &device::open(&config.train.device)?)?.with_dtype(dtype.into());
+    let policy =
+        Policy::load(&files, &device::open(&config.train.device)?)?.with_dtype(dtype.into());
     let tokenizer = config.data.tokenizer(&files)?;
     let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
     let environment = Environment::open(&mut config, &registry, &files, &tokenizer, &watchdog)?;
@@ -114,55 +135,103 @@ fn open(args: &EvalArgs) -> Result<Open> {
         let longest = config.rollout.max_completion_length;
         let at_once = count.min(config.eval.batch_size());
         policy.check_lengths(config.data.max_prompt_length, ("rollout", longest), at_once)?;
-        let dataset = config.data.open(config.train.seed, Purpose::Measuring, &files, &tokenizer, &policy)?;
+        let dataset = config.data.open(
+            config.train.seed,
+            Purpose::Measuring,
+            &files,
+            &tokenizer,
+            &policy,
+        )?;
         vec![Benchmark::held_out(dataset.held_out(count)?, longest)]
     };
     let rewards = Rewards::build(&registry, &config.reward, &config.train.device, &watchdog)?;
     let plugins = registry.plugins();
-    Ok(Open { policy, tokenizer, rewards, environment, questions, config, watchdog, model, plugins })
+    Ok(Open {
+        policy,
+        tokenizer,
+        rewards,
+        environment,
+        questions,
+        config,
+        watchdog,
+        model,
+        plugins,
+    })
 }
 
 /// True if `--set` chooses the embedded task, whose settings are then meant.
 fn names_embedded_task(sets: &[String]) -> bool {
-    let name = |set: &String| config::parse_set(set).ok().filter(|(path, _)| path == "data.dataset_name");
+    let name = |set: &String| {
+        config::parse_set(set)
+            .ok()
+            .filter(|(path, _)| path == "data.dataset_name")
+    };
     let last = sets.iter().rev().find_map(name);
-    last.is_some_and(|(_, value)| value.as_str().is_some_and(|name| Arithmetic::NAMES.contains(&name)))
+    last.is_some_and(|(_, value)| {
+        value
+            .as_str()
+            .is_some_and(|name| Arithmetic::NAMES.contains(&name))
+    })
 }
 
 /// Settings that say nothing but the model and the rows, in place of the embedded task's: its lengths and its reward are for no other model.
 fn defaults(model: &str, args: &EvalArgs, draft: &Draft) -> Result<String> {
     let rows = match args.benchmark.first() {
         Some(file) => file.clone(),
-        None => draft.section::<EvalConfig>("eval")?.benchmark.first().map_or_else(String::new, |one| one.file.clone()),
+        None => draft
+            .section::<EvalConfig>("eval")?
+            .benchmark
+            .first()
+            .map_or_else(String::new, |one| one.file.clone()),
     };
     let [model, rows] = [model, &rows].map(|text| Value::String(text.to_owned()));
-    Ok(format!("[model]\nmodel_name_or_path = {model}\n\n[data]\ndataset_name = {rows}\n"))
+    Ok(format!(
+        "[model]\nmodel_name_or_path = {model}\n\n[data]\ndataset_name = {rows}\n"
+    ))
 }
 
 /// Measures every benchmark; prints a line for each and for their mean.
 fn measure(mut open: Open, mut answers: Option<Answers>) -> Result<()> {
-    let mut sink = WarningSink { warned: &mut BTreeSet::new(), watchdog: &open.watchdog };
+    let mut sink = WarningSink {
+        warned: &mut BTreeSet::new(),
+        watchdog: &open.watchdog,
+    };
     let right = RightAnswer::of(&open.config);
-    let mut grader =
-        Grader { rewards: &mut open.rewards, environment: open.environment.as_mut(), sink: &mut sink, right: &right };
+    let mut grader = Grader {
+        rewards: &mut open.rewards,
+        environment: open.environment.as_mut(),
+        sink: &mut sink,
+        right: &right,
+    };
     let exam = Exam::of(&open.config, 0);
     say(&format!("right      {right}"));
     let mut done: Vec<Vec<Outcome>> = (0..open.questions.len())
-        .map(|index| answers.as_mut().map_or_else(Vec::new, |answers| answers.done(index)))
+        .map(|index| {
+            answers
+                .as_mut()
+                .map_or_else(Vec::new, |answers| answers.done(index))
+        })
         .collect();
     let all_answers = open.questions.iter().map(Benchmark::answers).sum();
     let progress = Answered::of(done.iter().map(Vec::len).sum(), all_answers);
     let mut all = Vec::new();
     for (benchmark, outcomes) in open.questions.iter().zip(&mut done) {
         for chunk in benchmark.chunks(outcomes.len(), exam.batch_size) {
-            let given = benchmark.answer(chunk, &open.policy, &open.tokenizer, &mut grader, &exam)?;
+            let given =
+                benchmark.answer(chunk, &open.policy, &open.tokenizer, &mut grader, &exam)?;
             if let Some(answers) = &mut answers {
                 answers.append(&given)?;
             }
             outcomes.extend(given.iter().map(Outcome::from));
         }
         let metrics = benchmark.metrics(outcomes);
-        progress.aside(|| say(&line(&benchmark.name, &metrics, &asked(benchmark, outcomes))));
+        progress.aside(|| {
+            say(&line(
+                &benchmark.name,
+                &metrics,
+                &asked(benchmark, outcomes),
+            ))
+        });
         all.push((benchmark.name.clone(), metrics));
     }
     drop(progress);
@@ -181,7 +250,11 @@ fn asked(benchmark: &Benchmark, outcomes: &[Outcome]) -> String {
     let cut_off = match outcomes.iter().filter(|outcome| outcome.truncated).count() {
         0 => String::new(),
         count => {
-            format!(", {count} of {} answers cut off at {} tokens", outcomes.len(), benchmark.max_completion_length)
+            format!(
+                ", {count} of {} answers cut off at {} tokens",
+                outcomes.len(),
+                benchmark.max_completion_length
+            )
         }
     };
     format!("{} prompts{left_out}{cut_off}", benchmark.examples.len())
@@ -190,13 +263,26 @@ fn asked(benchmark: &Benchmark, outcomes: &[Outcome]) -> String {
 /// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if there are several.
 fn line(name: &str, metrics: &Values, of: &str) -> String {
     let own = |metric: &str| metric.splitn(3, '/').last().unwrap_or_default().to_owned();
-    let part = |metric: &str| Some(metric.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
-    let several = metrics.iter().filter(|(metric, _)| part(&own(metric)).is_some()).count() > 1;
+    let part = |metric: &str| {
+        Some(
+            metric
+                .strip_prefix("rewards/")?
+                .strip_suffix("/mean")?
+                .to_owned(),
+        )
+    };
+    let several = metrics
+        .iter()
+        .filter(|(metric, _)| part(&own(metric)).is_some())
+        .count()
+        > 1;
     let shown = metrics.iter().filter_map(|(metric, value)| {
         let metric = own(metric);
         match part(&metric) {
             Some(reward) => several.then(|| format!("  {reward} {value:.3}")),
-            None if name == HELD_OUT && metric == "pass@1" => Some(format!("  accuracy {:.1}%", 100.0 * value)),
+            None if name == HELD_OUT && metric == "pass@1" => {
+                Some(format!("  accuracy {:.1}%", 100.0 * value))
+            }
             None if metric.contains('@') => Some(format!("  {metric} {:.1}%", 100.0 * value)),
             None => (metric == "reward").then(|| format!("  {metric} {value:.3}")),
         }
@@ -219,7 +305,13 @@ impl Open {
         };
         add(&toml::to_string(&self.config)?);
         self.plugins.iter().for_each(|plugin| add(&plugin.sha256));
-        for model in self.config.reward.iter().filter_map(RewardConfig::model_name).chain([self.model.as_str()]) {
+        for model in self
+            .config
+            .reward
+            .iter()
+            .filter_map(RewardConfig::model_name)
+            .chain([self.model.as_str()])
+        {
             let path = hub::find(model)?.unwrap_or_else(|| PathBuf::from(model));
             stamps(&path)?.iter().for_each(|file| add(file));
         }
@@ -229,18 +321,34 @@ impl Open {
         for benchmark in &self.questions {
             add(&benchmark.name);
             for example in &benchmark.examples {
-                [&example.prompt, &example.answer, &example.columns].into_iter().for_each(|text| add(text));
+                [&example.prompt, &example.answer, &example.columns]
+                    .into_iter()
+                    .for_each(|text| add(text));
             }
         }
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hash
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect())
     }
 }
 
 /// The programs that rewards and the environment start, as far as they are files: words of `command`.
 fn programs(config: &Config) -> impl Iterator<Item = PathBuf> {
-    let environment = config.environment.iter().map(|environment| &environment.component.table);
-    let tables = config.reward.iter().map(|reward| &reward.table).chain(environment);
-    let words = tables.filter_map(|table| table.get("command")?.as_array()).flatten().filter_map(Value::as_str);
+    let environment = config
+        .environment
+        .iter()
+        .map(|environment| &environment.component.table);
+    let tables = config
+        .reward
+        .iter()
+        .map(|reward| &reward.table)
+        .chain(environment);
+    let words = tables
+        .filter_map(|table| table.get("command")?.as_array())
+        .flatten()
+        .filter_map(Value::as_str);
     words.map(PathBuf::from).filter(|path| path.is_file())
 }
 
@@ -249,7 +357,12 @@ fn stamps(model: &Path) -> Result<Vec<String>> {
     let mut files = vec![std::path::absolute(model)?.display().to_string()];
     let mut add = |path: &Path| -> Result<()> {
         let metadata = std::fs::metadata(path)?;
-        files.push(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified()?));
+        files.push(format!(
+            "{} {} {:?}",
+            path.display(),
+            metadata.len(),
+            metadata.modified()?
+        ));
         Ok(())
     };
     if model.is_file() {
@@ -258,7 +371,10 @@ fn stamps(model: &Path) -> Result<Vec<String>> {
     if model.is_dir() {
         for entry in std::fs::read_dir(model)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|ending| ending == "safetensors" || ending == "json") {
+            if path
+                .extension()
+                .is_some_and(|ending| ending == "safetensors" || ending == "json")
+            {
                 add(&path)?;
             }
         }

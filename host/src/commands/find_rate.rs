@@ -28,11 +28,17 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
     // `max_steps` is the most that it may take.
     let progress = ProgressLines::new(started, STEPS, 0);
     progress.opening(&run.resources, &run.dir, &sources);
-    let mut search = Search { progress, found: None, stop: &stop };
+    let mut search = Search {
+        progress,
+        found: None,
+        stop: &stop,
+    };
     train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;
     search.progress.end();
     let rate = search.found.ok_or_else(|| Failure::Run(not_found(&run)))?;
-    search.progress.say(&format!("\nlearning_rate = {rate:.1e}    # under [train]"));
+    search
+        .progress
+        .say(&format!("\nlearning_rate = {rate:.1e}    # under [train]"));
     if rate == run.config().train.learning_rate {
         let higher = 10.0 * rate;
         search.progress.say(&format!(
@@ -65,18 +71,31 @@ impl Observer for Search<'_> {
 /// Opens the run of the search. The lines are about the origin of its settings.
 fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     let (mut config, mut registry, sources) = settings(&args.settings)?;
-    let governor = config.step_control.iter().find(|control| control.id == GOVERNOR);
-    match governor.and_then(|control| control.table.get("target")).filter(|target| target.as_str() != Some("auto")) {
+    let governor = config
+        .step_control
+        .iter()
+        .find(|control| control.id == GOVERNOR);
+    match governor
+        .and_then(|control| control.table.get("target"))
+        .filter(|target| target.as_str() != Some("auto"))
+    {
         Some(target) => bail!(
             "`target` of `{GOVERNOR}` is {target}, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")"
         ),
         None if governor.is_none() => {
-            config.step_control.push(ComponentConfig { id: GOVERNOR.to_owned(), table: Table::new() });
+            config.step_control.push(ComponentConfig {
+                id: GOVERNOR.to_owned(),
+                table: Table::new(),
+            });
         }
         None => {}
     }
     if !registry.offers().iter().any(|offer| offer.id == GOVERNOR) {
-        let name = format!("{}governor{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+        let name = format!(
+            "{}governor{}",
+            env::consts::DLL_PREFIX,
+            env::consts::DLL_SUFFIX
+        );
         let beside = env::current_exe()?.with_file_name(&name);
         ensure!(
             beside.is_file(),
@@ -97,13 +116,19 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
 
 /// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a folder of its own.
 fn keep_to_the_search(config: &mut Config) {
-    config.eval = EvalConfig { reward: config.eval.reward.take(), ..EvalConfig::default() };
+    config.eval = EvalConfig {
+        reward: config.eval.reward.take(),
+        ..EvalConfig::default()
+    };
     let train = &mut config.train;
     train.output_dir = Some(directory::free(&format!("find-rate-seed{}", train.seed)));
     train.max_steps = train.max_steps.max(STEPS);
     (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
     (train.metric_for_best_model, train.greater_is_better) = (None, None);
-    (train.early_stopping_patience, train.early_stopping_threshold) = (0, 0.0);
+    (
+        train.early_stopping_patience,
+        train.early_stopping_threshold,
+    ) = (0, 0.0);
     (train.max_completions, train.max_time) = (0, 0.0);
 }
 

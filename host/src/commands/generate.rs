@@ -45,14 +45,39 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         let (tokenizer, chat) = args.open_texts(files.clone())?;
         let generation = generation(args, &tokenizer);
         generation.check()?;
-        let mut writer = Writer { policy, tokenizer, generation, chat: chat.is_some() };
-        let examples = examples(args, Form { chat: chat.as_ref(), template: None })?;
-        let prompts = examples.into_iter().map(|example| writer.encode(example.prompt)).collect::<Result<Vec<_>>>()?;
-        let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-        let left = writer.policy.config().max_position_embeddings.saturating_sub(longest);
+        let mut writer = Writer {
+            policy,
+            tokenizer,
+            generation,
+            chat: chat.is_some(),
+        };
+        let examples = examples(
+            args,
+            Form {
+                chat: chat.as_ref(),
+                template: None,
+            },
+        )?;
+        let prompts = examples
+            .into_iter()
+            .map(|example| writer.encode(example.prompt))
+            .collect::<Result<Vec<_>>>()?;
+        let longest = prompts
+            .iter()
+            .map(|prompt| prompt.ids.len())
+            .max()
+            .unwrap_or(0);
+        let left = writer
+            .policy
+            .config()
+            .max_position_embeddings
+            .saturating_sub(longest);
         let length = args.max_completion_length.unwrap_or(left.clamp(1, 256));
         writer.generation.max_completion_length = length;
-        let rows = prompts.len().saturating_mul(args.num_generations).min(args.batch_size);
+        let rows = prompts
+            .len()
+            .saturating_mul(args.num_generations)
+            .min(args.batch_size);
         let rows = if args.out.is_some() { rows } else { 1 };
         writer.policy.check_cache(rows, longest + length)?;
         if let Some(sentence) = suggestion(&files)? {
@@ -61,7 +86,11 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         if let Some(sentence) = environment_of(&args.model.model) {
             terminal::note(&sentence);
         }
-        Ok((writer, prompts, args.out.as_deref().map(Lines::create).transpose()?))
+        Ok((
+            writer,
+            prompts,
+            args.out.as_deref().map(Lines::create).transpose()?,
+        ))
     };
     let (writer, prompts, out) = open().map_err(Failure::Input)?;
     let row = |prompt, numbers: [usize; 2]| {
@@ -69,17 +98,25 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
         Row { prompt, rng }
     };
     let rows = prompts.iter().enumerate();
-    let rows = rows.flat_map(|(number, prompt)| (0..args.num_generations).map(move |i| row(prompt, [number, i])));
+    let rows = rows.flat_map(|(number, prompt)| {
+        (0..args.num_generations).map(move |i| row(prompt, [number, i]))
+    });
     match out {
         Some(out) => writer.write(rows, args.batch_size, out),
-        None => rows.enumerate().try_for_each(|(number, row)| writer.stream(row, number > 0)),
+        None => rows
+            .enumerate()
+            .try_for_each(|(number, row)| writer.stream(row, number > 0)),
     }
     .map_err(Failure::Run)
 }
 
 pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
     Generation {
-        sampling: SamplingParams { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p },
+        sampling: SamplingParams {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+        },
         // Without a length, each prompt must leave room for a token.
         max_completion_length: args.max_completion_length.unwrap_or(1),
         max_turn_length: 0,
@@ -95,7 +132,11 @@ pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generati
 pub(super) fn examples(args: &GenerateArgs, form: Form<'_>) -> Result<Vec<Example>> {
     match &args.input {
         Some(path) => read(path, form),
-        None => args.prompts.iter().map(|text| Ok(asked(form.prompt(text)?, &Map::new()))).collect(),
+        None => args
+            .prompts
+            .iter()
+            .map(|text| Ok(asked(form.prompt(text)?, &Map::new())))
+            .collect(),
     }
 }
 
@@ -110,8 +151,14 @@ pub(super) struct Form<'a> {
 
 impl Form<'_> {
     fn prompt(self, text: &str) -> Result<String> {
-        let text = self.template.map_or_else(|| text.to_owned(), |template| template.replace(PROMPT, text));
-        self.chat.map_or_else(|| Ok(text.clone()), |chat| chat.prompt(&Messages::user(&text)))
+        let text = self.template.map_or_else(
+            || text.to_owned(),
+            |template| template.replace(PROMPT, text),
+        );
+        self.chat.map_or_else(
+            || Ok(text.clone()),
+            |chat| chat.prompt(&Messages::user(&text)),
+        )
     }
 }
 
@@ -124,37 +171,64 @@ fn asked(prompt: String, row: &Map<String, Value>) -> Example {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     };
-    Example { prompt, answer, solution: None, reply: None, columns: Value::Object(columns).to_string(), row: None }
+    Example {
+        prompt,
+        answer,
+        solution: None,
+        reply: None,
+        columns: Value::Object(columns).to_string(),
+        row: None,
+    }
 }
 
 /// Reads the prompts of a file: the column `prompt` of a `.jsonl` or `.ndjson` file, the lines of any other.
 fn read(path: &Path, form: Form<'_>) -> Result<Vec<Example>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let is_of_rows = |ending: &OsStr| ["jsonl", "ndjson"].iter().any(|rows| ending.eq_ignore_ascii_case(rows));
+    let is_of_rows = |ending: &OsStr| {
+        ["jsonl", "ndjson"]
+            .iter()
+            .any(|rows| ending.eq_ignore_ascii_case(rows))
+    };
     let rows = path.extension().is_some_and(is_of_rows);
     let prompt = |line: &str| match lenient::parse(line.as_bytes()) {
         _ if !rows => Ok(asked(form.prompt(line)?, &Map::new())),
-        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => {
-            Ok(asked(form.prompt(row["prompt"].as_str().unwrap_or_default())?, &row))
-        }
+        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => Ok(asked(
+            form.prompt(row["prompt"].as_str().unwrap_or_default())?,
+            &row,
+        )),
         Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_array) => {
-            let chat = form.chat.context("its prompt is a list, as messages are (give `--chat`)")?;
+            let chat = form
+                .chat
+                .context("its prompt is a list, as messages are (give `--chat`)")?;
             ensure!(
                 form.template.is_none(),
                 "its prompt is a list of messages, which `data.prompt_template` cannot be put around (remove it)"
             );
-            Ok(asked(chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)?, &row))
+            Ok(asked(
+                chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)?,
+                &row,
+            ))
         }
         _ => {
-            bail!("expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)")
+            bail!(
+                "expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)"
+            )
         }
     };
     let prompt = |(number, line): (usize, &str)| {
-        prompt(line).with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
+        prompt(line)
+            .with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
     };
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
     let prompts = lines.map(prompt).collect::<Result<Vec<_>>>()?;
-    ensure!(!prompts.is_empty(), "`{}` has no prompt (write one on each line)", path.display());
+    ensure!(
+        !prompts.is_empty(),
+        "`{}` has no prompt (write one on each line)",
+        path.display()
+    );
     Ok(prompts)
 }
 
@@ -165,10 +239,19 @@ fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     let keys = ["temperature", "top_k", "top_p", "repetition_penalty"];
     let said: Vec<String> = keys
         .iter()
-        .filter_map(|key| config.get(key).filter(|value| value.is_number()).map(|value| format!("`{key}` {value}")))
+        .filter_map(|key| {
+            config
+                .get(key)
+                .filter(|value| value.is_number())
+                .map(|value| format!("`{key}` {value}"))
+        })
         .collect();
     Ok((!said.is_empty()).then(|| {
-        format!("note: {} proposes {}; only what is given here counts", files.describe(FILE), said.join(", "))
+        format!(
+            "note: {} proposes {}; only what is given here counts",
+            files.describe(FILE),
+            said.join(", ")
+        )
     }))
 }
 
@@ -186,9 +269,14 @@ fn environment_of(model: &str) -> Option<String> {
 impl Writer {
     fn encode(&self, text: String) -> Result<Prompt> {
         let ids = self.tokenizer.encode_prompt(&text)?;
-        let (vocab, positions) = (self.policy.config().vocab_size, self.policy.config().max_position_embeddings);
+        let (vocab, positions) = (
+            self.policy.config().vocab_size,
+            self.policy.config().max_position_embeddings,
+        );
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            bail!("token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)");
+            bail!(
+                "token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)"
+            );
         }
         let (length, completion) = (ids.len(), self.generation.max_completion_length);
         ensure!(
@@ -209,26 +297,41 @@ impl Writer {
             terminal::print(&prompt.text);
         }
         let mut piece = self.tokenizer.stream(&prompt.ids)?;
-        self.policy.stream(&prompt.ids, &self.generation, rng, |id| {
-            terminal::print(&piece(id)?.unwrap_or_default());
-            Ok(())
-        })?;
+        self.policy
+            .stream(&prompt.ids, &self.generation, rng, |id| {
+                terminal::print(&piece(id)?.unwrap_or_default());
+                Ok(())
+            })?;
         say("");
         Ok(())
     }
 
     /// Writes a JSON line for each completion; `batch_size` completions are sampled at a time.
-    fn write<'a>(&self, mut rows: impl Iterator<Item = Row<'a>>, batch_size: usize, mut out: Lines<'_>) -> Result<()> {
+    fn write<'a>(
+        &self,
+        mut rows: impl Iterator<Item = Row<'a>>,
+        batch_size: usize,
+        mut out: Lines<'_>,
+    ) -> Result<()> {
         loop {
-            let (prompts, mut rngs): (Vec<&Prompt>, Vec<ChaCha12Rng>) =
-                rows.by_ref().take(batch_size).map(|row| (row.prompt, row.rng)).unzip();
+            let (prompts, mut rngs): (Vec<&Prompt>, Vec<ChaCha12Rng>) = rows
+                .by_ref()
+                .take(batch_size)
+                .map(|row| (row.prompt, row.rng))
+                .unzip();
             if prompts.is_empty() {
                 return out.finish().map(drop);
             }
             let ids: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
             let completions = self.policy.generate(&ids, &self.generation, &mut rngs)?;
-            for (Prompt { text, ids }, SampledTokens { ids: completion_ids, truncated, .. }) in
-                prompts.into_iter().zip(completions)
+            for (
+                Prompt { text, ids },
+                SampledTokens {
+                    ids: completion_ids,
+                    truncated,
+                    ..
+                },
+            ) in prompts.into_iter().zip(completions)
             {
                 let row = json!({
                     "prompt": text, "prompt_ids": ids, "completion": self.tokenizer.decode(&completion_ids)?,

@@ -29,8 +29,13 @@ pub(super) struct ModelArgs {
 }
 
 fn dtypes() -> impl TypedValueParser<Value = Dtype> {
-    let help =
-        [("f32", "32-bit floats"), ("bf16", "16-bit bfloat16; weights, moments, logits and losses stay 32-bit floats")];
+    let help = [
+        ("f32", "32-bit floats"),
+        (
+            "bf16",
+            "16-bit bfloat16; weights, moments, logits and losses stay 32-bit floats",
+        ),
+    ];
     PossibleValuesParser::new(help.map(|(name, help)| PossibleValue::new(name).help(help)))
         .try_map(|name| serde_json::from_value(name.into()))
 }
@@ -98,13 +103,23 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "N")]
     pub(super) max_completion_length: Option<usize>,
     /// Divides the logits; 0 takes the most likely token.
-    #[arg(long, value_name = "T", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub(super) temperature: f64,
     /// Sample among the most likely tokens; 0 is off.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(super) top_k: usize,
     /// Sample among the most likely tokens of this total probability; 1 is off.
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub(super) top_p: f64,
     /// Source of every draw.
     #[arg(long, value_name = "SEED", default_value_t = 42)]
@@ -122,45 +137,78 @@ impl GenerateArgs {
 
     /// Refuses counts of 0, and an output that is also read.
     pub(super) fn check(&self) -> Result<()> {
-        ensure!(self.batch_size > 0, "`--batch-size` is 0, expected at least 1");
-        ensure!(self.num_generations > 0, "`--num-generations` is 0, expected at least 1");
+        ensure!(
+            self.batch_size > 0,
+            "`--batch-size` is 0, expected at least 1"
+        );
+        ensure!(
+            self.num_generations > 0,
+            "`--num-generations` is 0, expected at least 1"
+        );
         let read = self.input.iter().chain(&self.config).cloned();
-        self.out.as_ref().map_or(Ok(()), |out| output::check_not_read("--out", out, &self.model.model, read))
+        self.out.as_ref().map_or(Ok(()), |out| {
+            output::check_not_read("--out", out, &self.model.model, read)
+        })
     }
 
     /// The flags as settings, in the form of `--set`, for a model of this many positions.
     pub(super) fn settings(&self, positions: usize) -> Vec<String> {
         let text = |text: &String| toml::Value::String(text.clone()).to_string();
-        let length = self.max_completion_length.or(self.config.is_none().then_some((positions / 2).clamp(1, 256)));
-        let prompt = length.filter(|_| self.config.is_none()).map(|length| positions.saturating_sub(length));
+        let length = self.max_completion_length.or(self
+            .config
+            .is_none()
+            .then_some((positions / 2).clamp(1, 256)));
+        let prompt = length
+            .filter(|_| self.config.is_none())
+            .map(|length| positions.saturating_sub(length));
         let said = [
             ("environment.use", self.environment.as_ref().map(text)),
-            ("rollout.max_completion_length", length.map(|length| length.to_string())),
-            ("data.max_prompt_length", prompt.map(|length| length.to_string())),
+            (
+                "rollout.max_completion_length",
+                length.map(|length| length.to_string()),
+            ),
+            (
+                "data.max_prompt_length",
+                prompt.map(|length| length.to_string()),
+            ),
             ("data.format", self.chat.then(|| "chat".to_owned())),
             ("data.system_prompt", self.system.as_ref().map(text)),
-            ("data.enable_thinking", (self.thinking || self.no_thinking).then(|| self.thinking.to_string())),
+            (
+                "data.enable_thinking",
+                (self.thinking || self.no_thinking).then(|| self.thinking.to_string()),
+            ),
             ("data.eos_token", self.eos_token.as_ref().map(text)),
-            ("data.add_special_tokens", self.no_special_tokens.then(|| "false".to_owned())),
+            (
+                "data.add_special_tokens",
+                self.no_special_tokens.then(|| "false".to_owned()),
+            ),
         ];
-        said.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect()
+        said.into_iter()
+            .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+            .collect()
     }
 
     /// The tokenizer, and the chat template that writes conversations; none where prompts are plain text.
     pub(super) fn open_texts(&self, files: ModelFiles) -> Result<(Tokenizer, Option<Chat>)> {
         let files = match &self.eos_token {
             Some(token) => {
-                let replaced = with_eos_token(&files, token).context("`--eos-token` cannot be used")?;
+                let replaced =
+                    with_eos_token(&files, token).context("`--eos-token` cannot be used")?;
                 files.with_contents(replaced)
             }
             None => files,
         };
-        let tokenizer = Tokenizer::open(&files)?.with_special_tokens(!self.chat && !self.no_special_tokens)?;
+        let tokenizer =
+            Tokenizer::open(&files)?.with_special_tokens(!self.chat && !self.no_special_tokens)?;
         if !self.chat {
             return Ok((tokenizer, None));
         }
         let enable_thinking = (self.thinking || self.no_thinking).then_some(self.thinking);
-        let options = ChatOptions { system_prompt: self.system.clone(), enable_thinking, ..ChatOptions::default() };
+        let options = ChatOptions {
+            system_prompt: self.system.clone(),
+            enable_thinking,
+            ..ChatOptions::default()
+        };
         let chat = Chat::open(&files, options)?;
         chat.warn_of_end(&tokenizer);
         Ok((tokenizer, Some(chat)))

@@ -69,7 +69,10 @@ pub fn main(started: Instant) -> i32 {
         #[cfg(feature = "download")]
         Command::Download(args) => download::run(args),
         #[cfg(not(feature = "download"))]
-        Command::Download(_) => Err(Failure::Input(crate::data::features::missing("downloads", "download"))),
+        Command::Download(_) => Err(Failure::Input(crate::data::features::missing(
+            "downloads",
+            "download",
+        ))),
         Command::Replay(args) => replay::run(args).map_err(Failure::Input),
         Command::CompareMasks(args) => compare_masks::run(args).map_err(Failure::Input),
         Command::Runs(args) => runs::run(args).map_err(Failure::Input),
@@ -90,25 +93,39 @@ pub fn main(started: Instant) -> i32 {
         Err(Failure::Run(error)) => (error, 1),
     };
     // Too little memory of a device is no mistake in the settings, and a full disk is none.
-    let code = if device::is_out_of_memory(&error) || is_disk_full(&error) { 1 } else { code };
+    let code = if device::is_out_of_memory(&error) || is_disk_full(&error) {
+        1
+    } else {
+        code
+    };
     terminal::error(&sentence(&device::explained(error), cli.verbose));
     code
 }
 
 /// True if a file could not be written because the disk, or a limit on the size of files, leaves no room for it.
 fn is_disk_full(error: &anyhow::Error) -> bool {
-    const FULL: [ErrorKind; 3] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+    const FULL: [ErrorKind; 3] = [
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::FileTooLarge,
+    ];
     let is_full = |cause: &io::Error| FULL.contains(&cause.kind());
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_full))
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref().is_some_and(is_full))
 }
 
 /// Starts the compute threads early, so that a failure can still be reported.
 fn start_threads() -> Result<()> {
     const MOST: usize = 4096;
     for name in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
-        let said = std::env::var(name).ok().and_then(|said| said.parse::<usize>().ok());
+        let said = std::env::var(name)
+            .ok()
+            .and_then(|said| said.parse::<usize>().ok());
         if let Some(threads) = said.filter(|threads| *threads > MOST) {
-            bail!("`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)");
+            bail!(
+                "`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)"
+            );
         }
     }
     // Threads without room for their stacks panic where no error can be reported.
@@ -130,7 +147,9 @@ fn not_run(error: &clap::Error) -> i32 {
     if error.use_stderr() {
         terminal::note(plain::argument(&error.to_string()).trim_end());
         if error.kind() == CommandLine::InvalidSubcommand && error.to_string().contains("'sweep'") {
-            terminal::note("\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`");
+            terminal::note(
+                "\n  tip: a sweep of thresholds over recorded batches is `host replay --sweep`",
+            );
         }
         return 2;
     }
@@ -145,10 +164,17 @@ fn not_run(error: &clap::Error) -> i32 {
 }
 
 fn run_sft(args: &SftArgs) -> Result<(), Failure> {
-    let sft = Sft::open(args.config.as_deref(), &args.set, args.device.as_deref(), &args.output_dir);
+    let sft = Sft::open(
+        args.config.as_deref(),
+        &args.set,
+        args.device.as_deref(),
+        &args.output_dir,
+    );
     let mut sft = sft.map_err(Failure::Input)?;
-    let at_once =
-        || "stopped at once (the same command goes on from the newest checkpoint, or begins again)".to_owned();
+    let at_once = || {
+        "stopped at once (the same command goes on from the newest checkpoint, or begins again)"
+            .to_owned()
+    };
     let stop = train::watch_interrupts("step", at_once).map_err(Failure::Run)?;
     sft.run(terminal::say, &stop).map_err(Failure::Run)
 }

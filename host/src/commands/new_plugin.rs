@@ -21,29 +21,54 @@ const TAKEN: &str = "as async await break const continue crate dyn else enum ext
 
 /// Makes the crate, and prints the next steps.
 pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
-    let point = Point::ALL.into_iter().find(|point| flag_name(*point) == args.point).unwrap_or(Point::Mask);
+    let point = Point::ALL
+        .into_iter()
+        .find(|point| flag_name(*point) == args.point)
+        .unwrap_or(Point::Mask);
     let folder = create(args, point)?;
     let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
     let (kind, id) = (point.name().replace('_', " "), flag_name(point));
-    say(&format!("made `{}` with the {kind} `{name}.{id}`; next:", folder.display()));
-    say(&format!("  cd {}\n  cargo test\n  cargo build --release", word(&folder)));
-    say(&format!("  host train --plugin target/release/{library} {setting}"));
+    say(&format!(
+        "made `{}` with the {kind} `{name}.{id}`; next:",
+        folder.display()
+    ));
+    say(&format!(
+        "  cd {}\n  cargo test\n  cargo build --release",
+        word(&folder)
+    ));
+    say(&format!(
+        "  host train --plugin target/release/{library} {setting}"
+    ));
     Ok(())
 }
 
 /// Writes the crate, whole or not at all, and returns its folder.
 fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
-    let NewPluginArgs { name, dir, capo_plugin, .. } = args;
+    let NewPluginArgs {
+        name,
+        dir,
+        capo_plugin,
+        ..
+    } = args;
     check_name(name)?;
     let target = dir.join(name);
     // `calm` reads better than `./calm`.
-    let target = target.strip_prefix(".").map(Path::to_owned).unwrap_or(target);
-    ensure!(!target.exists(), "`{}` exists already (choose another name, or another `--dir`)", target.display());
+    let target = target
+        .strip_prefix(".")
+        .map(Path::to_owned)
+        .unwrap_or(target);
+    ensure!(
+        !target.exists(),
+        "`{}` exists already (choose another name, or another `--dir`)",
+        target.display()
+    );
     let own = || Ok(format!("path = \"{}\"", vendor::FOLDER));
     let source = capo_plugin.as_deref().map_or_else(own, given_source)?;
-    let new = NewFolder::in_folder(dir).with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
+    let new = NewFolder::in_folder(dir)
+        .with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
     let whole = new.path();
-    fs::create_dir_all(whole.join("src/snapshots")).with_context(|| format!("cannot make `{}`", whole.display()))?;
+    fs::create_dir_all(whole.join("src/snapshots"))
+        .with_context(|| format!("cannot make `{}`", whole.display()))?;
     for (file, template) in templates(point) {
         let [file, text] = [file, template].map(|text| fill(text, name, point, &source));
         files::write_atomic(&whole.join(file), text.as_bytes())?;
@@ -51,7 +76,8 @@ fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
     if capo_plugin.is_none() {
         vendor::write(&whole.join(vendor::FOLDER))?;
     }
-    new.appear_as(Path::new(name)).with_context(|| format!("cannot make `{}`", target.display()))?;
+    new.appear_as(Path::new(name))
+        .with_context(|| format!("cannot make `{}`", target.display()))?;
     Ok(target)
 }
 
@@ -60,11 +86,17 @@ fn setting(name: &str, point: Point) -> String {
     let point_name = point.name();
     match point {
         Point::Weight | Point::StepControl => format!("--{0} {name}.{0}", flag_name(point)),
-        Point::Reward | Point::Mask => format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'"),
-        Point::Environment => {
-            format!("--set 'environment={{use=\"{name}.environment\"}}' --set 'reward=[{{use=\"environment\"}}]'")
+        Point::Reward | Point::Mask => {
+            format!("--set '{point_name}=[{{use=\"{name}.{point_name}\"}}]'")
         }
-        Point::Advantage | Point::Objective => format!("--set {point_name}.use={name}.{point_name}"),
+        Point::Environment => {
+            format!(
+                "--set 'environment={{use=\"{name}.environment\"}}' --set 'reward=[{{use=\"environment\"}}]'"
+            )
+        }
+        Point::Advantage | Point::Objective => {
+            format!("--set {point_name}.use={name}.{point_name}")
+        }
     }
 }
 
@@ -83,7 +115,11 @@ macro_rules! template {
 fn templates(point: Point) -> [(&'static str, &'static str); 6] {
     macro_rules! of {
         ($point:literal) => {
-            (template!($point, "/lib.rs"), template!($point, "/tests.rs"), template!($point, "/does_what_it_did.snap"))
+            (
+                template!($point, "/lib.rs"),
+                template!($point, "/tests.rs"),
+                template!($point, "/does_what_it_did.snap"),
+            )
         };
     }
     let (component, tests, snapshot) = match point {
@@ -101,7 +137,10 @@ fn templates(point: Point) -> [(&'static str, &'static str); 6] {
         ("README.md", template!("README.md")),
         ("src/lib.rs", component),
         ("src/tests.rs", tests),
-        ("src/snapshots/plugin_name__tests__does_what_it_did.snap", snapshot),
+        (
+            "src/snapshots/plugin_name__tests__does_what_it_did.snap",
+            snapshot,
+        ),
     ]
 }
 
@@ -117,7 +156,11 @@ fn fill(template: &str, name: &str, point: Point, source: &str) -> String {
 fn check_name(name: &str) -> Result<()> {
     let advice = "use lowercase letters, digits, `-` and `_`, a letter first";
     ensure!(!name.is_empty(), "the plugin's name is empty ({advice})");
-    ensure!(name.len() <= 64, "the plugin's name has {} characters (at most 64)", name.chars().count());
+    ensure!(
+        name.len() <= 64,
+        "the plugin's name has {} characters (at most 64)",
+        name.chars().count()
+    );
     let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if let Some(other) = name.chars().find(|c| !known(*c)) {
         bail!("`{name}` is no name of a crate: it holds `{other}` ({advice})");
@@ -147,8 +190,13 @@ fn given_source(text: &str) -> Result<String> {
     if let Some(url) = git_url(text) {
         return Ok(source("git", &url));
     }
-    let numbers = text.strip_prefix(['^', '~', '=']).unwrap_or(text).split('.').collect::<Vec<_>>();
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = text
+        .strip_prefix(['^', '~', '='])
+        .unwrap_or(text)
+        .split('.')
+        .collect::<Vec<_>>();
+    let is_number =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     ensure!(
         numbers.len() <= 3 && numbers.iter().all(is_number),
         "`--capo-plugin {text}` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)"
@@ -159,11 +207,15 @@ fn given_source(text: &str) -> Result<String> {
 /// The URL of a repository in cargo's form: `git@server:path` becomes an `ssh` URL. `None` if `text` is not the URL of a repository.
 fn git_url(text: &str) -> Option<String> {
     const SCHEMES: [&str; 5] = ["https://", "http://", "ssh://", "git://", "file://"];
-    if SCHEMES.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {
+    if SCHEMES.iter().any(|scheme| {
+        text.strip_prefix(scheme)
+            .is_some_and(|rest| !rest.is_empty())
+    }) {
         return Some(text.to_owned());
     }
     let (server, path) = text.strip_prefix("git@")?.split_once(':')?;
-    (!server.is_empty() && !path.is_empty()).then(|| format!("ssh://git@{server}/{}", path.trim_start_matches('/')))
+    (!server.is_empty() && !path.is_empty())
+        .then(|| format!("ssh://git@{server}/{}", path.trim_start_matches('/')))
 }
 
 /// `key = "value"`, quoted as TOML needs it.

@@ -24,8 +24,11 @@ fn create(path: &Path) -> Result<NewFile> {
         }
         watchdog::exit(130);
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
-    let file = prepare(path).and_then(|()| NewFile::create(path)).with_context(|| unwritable(path))?;
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted))
+        .context("cannot watch for Ctrl-C")?;
+    let file = prepare(path)
+        .and_then(|()| NewFile::create(path))
+        .with_context(|| unwritable(path))?;
     let _ = PARTIAL.set(file.partial().to_owned());
     Ok(file)
 }
@@ -38,7 +41,10 @@ pub(super) struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     pub(super) fn create(path: &'a Path) -> Result<Self> {
-        Ok(Self { path, file: (path != Path::new("-")).then(|| create(path)).transpose()? })
+        Ok(Self {
+            path,
+            file: (path != Path::new("-")).then(|| create(path)).transpose()?,
+        })
     }
 
     pub(super) fn write(&mut self, line: &str) -> Result<()> {
@@ -51,7 +57,9 @@ impl<'a> Lines<'a> {
 
     /// Gives the file its name; the path of a file, or `None` for standard output.
     pub(super) fn finish(self) -> Result<Option<&'a Path>> {
-        let Some(file) = self.file else { return Ok(None) };
+        let Some(file) = self.file else {
+            return Ok(None);
+        };
         file.finish().with_context(|| unwritable(self.path))?;
         Ok(Some(self.path))
     }
@@ -59,8 +67,15 @@ impl<'a> Lines<'a> {
 
 /// Refuses a path that cannot be written, before the work is done.
 pub(super) fn check(path: &Path) -> Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-        bail!("`--out {}`: there is no folder `{}` (make it first)", path.display(), folder.display());
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
+    {
+        bail!(
+            "`--out {}`: there is no folder `{}` (make it first)",
+            path.display(),
+            folder.display()
+        );
     }
     prepare(path)
 }
@@ -81,14 +96,28 @@ pub(super) fn check_not_read(
     model: &str,
     read: impl IntoIterator<Item = PathBuf>,
 ) -> Result<()> {
-    let Ok(whole) = out.canonicalize() else { return Ok(()) };
+    let Ok(whole) = out.canonicalize() else {
+        return Ok(());
+    };
     let model = Path::new(model);
-    let models = [Some(model), checkpoint::run_of(model)].into_iter().flatten().map(Path::to_owned);
-    let holds = |input: &PathBuf| input.canonicalize().is_ok_and(|input| whole.starts_with(input));
-    let Some(input) = models.chain(read).find(holds) else { return Ok(()) };
+    let models = [Some(model), checkpoint::run_of(model)]
+        .into_iter()
+        .flatten()
+        .map(Path::to_owned);
+    let holds = |input: &PathBuf| {
+        input
+            .canonicalize()
+            .is_ok_and(|input| whole.starts_with(input))
+    };
+    let Some(input) = models.chain(read).find(holds) else {
+        return Ok(());
+    };
     let shown = out.display();
     if input.is_dir() {
-        bail!("`{flag} {shown}` would replace a file of `{}`, which is read (choose another name)", input.display());
+        bail!(
+            "`{flag} {shown}` would replace a file of `{}`, which is read (choose another name)",
+            input.display()
+        );
     }
     bail!("`{flag} {shown}` is a file that is read, and would be replaced (choose another name)")
 }

@@ -24,24 +24,42 @@ pub(super) struct RunTrustArgs {
 
 /// The run whose own settings the file `config` has.
 pub(super) fn of_config(config: &Path) -> Option<&Path> {
-    let dir = config.parent().filter(|_| config.file_name().is_some_and(|name| name == CONFIG_FILE))?;
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let dir = config
+        .parent()
+        .filter(|_| config.file_name().is_some_and(|name| name == CONFIG_FILE))?;
+    let dir = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
     checkpoint::run_of(dir).filter(|run| *run == dir)
 }
 
 /// Opens the plugins of the run in `dir`, or those that the command line names instead.
-pub(super) fn open_plugins(dir: &Path, plugins: &PluginArgs, flags: RunTrustArgs) -> Result<Registry> {
+pub(super) fn open_plugins(
+    dir: &Path,
+    plugins: &PluginArgs,
+    flags: RunTrustArgs,
+) -> Result<Registry> {
     let known = provenance::latest(dir)?;
     let given = &plugins.plugin;
     if given.is_empty() && !flags.trust_run && !known.is_empty() {
-        let named = known.iter().map(|plugin| format!("`{}`", plugin.path.display())).collect::<Vec<_>>().join(", ");
+        let named = known
+            .iter()
+            .map(|plugin| format!("`{}`", plugin.path.display()))
+            .collect::<Vec<_>>()
+            .join(", ");
         provenance::check_owner(dir, || {
             format!(
                 "{named}, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
             )
         })?;
     }
-    let names = if given.is_empty() { known.iter().map(|plugin| plugin.path.clone()).collect() } else { given.clone() };
+    let names = if given.is_empty() {
+        known.iter().map(|plugin| plugin.path.clone()).collect()
+    } else {
+        given.clone()
+    };
     let mut trust = plugins.trust();
     trust.known = Some(known).filter(|_| !flags.allow_changed_plugins);
     let seconds = config::component_timeout(Some(&dir.join(CONFIG_FILE)), &[]);
@@ -51,9 +69,18 @@ pub(super) fn open_plugins(dir: &Path, plugins: &PluginArgs, flags: RunTrustArgs
 /// Refuses to start the programs that the settings of the run in `dir` name, if another user may have written them there.
 pub(super) fn check_programs(dir: &Path, config: &Config, flags: RunTrustArgs) -> Result<()> {
     let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
-    let environment = config.environment.iter().map(|environment| ("environment", &environment.component.id));
+    let environment = config
+        .environment
+        .iter()
+        .map(|environment| ("environment", &environment.component.id));
     let starts = |(_, id): &(&str, &String)| *id == "command";
-    let Some((point, id)) = rewards.chain(environment).find(starts).filter(|_| !flags.trust_run) else { return Ok(()) };
+    let Some((point, id)) = rewards
+        .chain(environment)
+        .find(starts)
+        .filter(|_| !flags.trust_run)
+    else {
+        return Ok(());
+    };
     provenance::check_owner(dir, || {
         let settings = word(&dir.join(CONFIG_FILE));
         format!(

@@ -12,7 +12,11 @@ pub(super) fn run(args: &ListArgs, verbose: bool) -> Result<()> {
     if args.json {
         say(&listing::json(&registry, "host", env!("CARGO_PKG_VERSION")).to_string());
     } else {
-        let lines = if args.hash { listing::pins(&registry) } else { listing::lines(&registry, verbose) };
+        let lines = if args.hash {
+            listing::pins(&registry)
+        } else {
+            listing::lines(&registry, verbose)
+        };
         lines.iter().for_each(|line| say(line));
     }
     Ok(())

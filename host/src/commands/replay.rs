@@ -17,7 +17,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
     let registry = args.plugins.open()?;
     let chosen = |set: Option<String>| -> Result<Chosen> {
         let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
-        let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?.with_appended(args.masks.appended());
+        let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?
+            .with_appended(args.masks.appended());
         let (masks, weights) = match &args.config {
             Some(_) => draft.masks_and_weights()?,
             None => {
@@ -27,17 +28,38 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         };
         Ok(Chosen { masks, weights })
     };
-    let reads: &[&str] = if args.config.is_some() { &["mask", "weight"] } else { &["mask", "weight", "recipe"] };
+    let reads: &[&str] = if args.config.is_some() {
+        &["mask", "weight"]
+    } else {
+        &["mask", "weight", "recipe"]
+    };
     let optimizer = replayed_settings("a replay", reads, &args.set)?;
-    let ranges = args.sweep.iter().map(|text| text.parse()).collect::<Result<Vec<Range>>>()?;
+    let ranges = args
+        .sweep
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<Vec<Range>>>()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     if let Some(out) = &args.out {
         let chosen = chosen(None)?;
         let watchdog = Watchdog::start(0, chosen.names());
         let mut deciders = chosen.build(&registry, &watchdog)?;
         let mut tell = |replayed: Replayed<'_>| say(&replayed.to_string());
-        replay(&mut deciders, &watchdog, &args.batches, &optimizer, device.as_ref(), Some(out), &mut tell)?;
+        replay(
+            &mut deciders,
+            &watchdog,
+            &args.batches,
+            &optimizer,
+            device.as_ref(),
+            Some(out),
+            &mut tell,
+        )?;
     }
-    let batches = Batches { paths: &args.batches, optimizer, held: None };
-    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?.run(&ranges, target.as_ref())
+    let batches = Batches {
+        paths: &args.batches,
+        optimizer,
+        held: None,
+    };
+    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?
+        .run(&ranges, target.as_ref())
 }

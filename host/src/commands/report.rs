@@ -21,7 +21,10 @@ const HEAD: u64 = 4096;
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
     let out = args.out.as_deref().unwrap_or(Path::new(DEFAULT));
     if out.extension().is_none_or(|ending| ending != "html") {
-        bail!("`--out {}` does not end in `.html` (a report is a page)", out.display());
+        bail!(
+            "`--out {}` does not end in `.html` (a report is a page)",
+            out.display()
+        );
     }
     output::check(out)?;
     if args.out.is_none() {
@@ -29,14 +32,19 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     }
     let runs = found(&args.runs)?;
     for run in &runs {
-        run.remarks.iter().for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
+        run.remarks
+            .iter()
+            .for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
     }
     let count = runs.len();
     let page = page::html(runs);
     files::write_atomic(out, page.as_bytes())?;
     let size = capo_loader::memory::text(page.len() as u128);
     let plural = if count == 1 { "" } else { "s" };
-    say(&format!("{count} run{plural} in {} ({size})", out.display()));
+    say(&format!(
+        "{count} run{plural} in {} ({size})",
+        out.display()
+    ));
     Ok(())
 }
 

@@ -13,14 +13,21 @@ use crate::terminal::{grouped, say};
 /// Computes log-probabilities for the completions of a file, with one output line each.
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
-        ensure!(args.batch_tokens > 0, "`--batch-tokens` is 0, expected at least 1");
+        ensure!(
+            args.batch_tokens > 0,
+            "`--batch-tokens` is 0, expected at least 1"
+        );
         output::check_not_read("--out", &args.out, &args.model.model, [args.input.clone()])?;
         let (files, policy) = args.model.open()?;
         Ok((files, policy, Lines::create(&args.out)?))
     };
     let (files, policy, mut out) = open().map_err(Failure::Input)?;
-    let limits = Limits { vocab_size: policy.config().vocab_size, positions: policy.config().max_position_embeddings };
-    let pairs = Pairs::open(&args.input, &files, limits, !args.no_special_tokens).map_err(Failure::Input)?;
+    let limits = Limits {
+        vocab_size: policy.config().vocab_size,
+        positions: policy.config().max_position_embeddings,
+    };
+    let pairs = Pairs::open(&args.input, &files, limits, !args.no_special_tokens)
+        .map_err(Failure::Input)?;
     let mut bad = None;
     let pairs = pairs.map_while(|pair| pair.map_err(|error| bad = Some(error)).ok());
     let (mut rows, mut tokens) = (0, 0);
@@ -33,7 +40,12 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         return Err(Failure::Input(error));
     }
     if let Some(path) = out.finish().map_err(Failure::Run)? {
-        say(&format!("{} completions, {} tokens: `{}`", grouped(rows), grouped(tokens), path.display()));
+        say(&format!(
+            "{} completions, {} tokens: `{}`",
+            grouped(rows),
+            grouped(tokens),
+            path.display()
+        ));
     }
     Ok(())
 }

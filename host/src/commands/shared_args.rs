@@ -74,14 +74,21 @@ impl ConfigArgs {
 impl SettingsArgs {
     /// The components that flags append to the config.
     pub(super) fn appended(&self) -> Appended {
-        Appended { step_controls: self.step_control.clone(), ..self.masks.appended() }
+        Appended {
+            step_controls: self.step_control.clone(),
+            ..self.masks.appended()
+        }
     }
 }
 
 impl MaskArgs {
     /// The components that flags append to the config.
     pub(super) fn appended(&self) -> Appended {
-        Appended { masks: self.mask.clone(), weights: self.weight.clone(), step_controls: Vec::new() }
+        Appended {
+            masks: self.mask.clone(),
+            weights: self.weight.clone(),
+            step_controls: Vec::new(),
+        }
     }
 }
 
@@ -96,6 +103,9 @@ impl PluginArgs {
     }
 
     pub(super) fn trust(&self) -> Trust {
-        Trust { unsafe_path: self.allow_unsafe_plugin_path, known: None }
+        Trust {
+            unsafe_path: self.allow_unsafe_plugin_path,
+            known: None,
+        }
     }
 }

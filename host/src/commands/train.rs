@@ -27,7 +27,8 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
         return dry_run(args, started).map_err(Failure::Input);
     }
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
-    run.dump_batches(args.dump_batches.as_deref()).map_err(Failure::Input)?;
+    run.dump_batches(args.dump_batches.as_deref())
+        .map_err(Failure::Input)?;
     let max_steps = run.config().train.max_steps;
     let mut progress = ProgressLines::new(started, max_steps, run.progress.step);
     progress.opening(&run.resources, &run.dir, &sources);
@@ -42,12 +43,19 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
         progress.say(&format!("this run has ended: {ending}"));
         return Ok(());
     }
-    if let Some(limit) = args.stop_after.filter(|limit| run.progress.step > 0 && run.progress.step >= *limit) {
-        progress.say(&format!("this run has done {} steps (`--stop-after` is {limit})", run.progress.step));
+    if let Some(limit) = args
+        .stop_after
+        .filter(|limit| run.progress.step > 0 && run.progress.step >= *limit)
+    {
+        progress.say(&format!(
+            "this run has done {} steps (`--stop-after` is {limit})",
+            run.progress.step
+        ));
         return Ok(());
     }
     let place = Arc::clone(run.resources.watchdog.place());
-    let stop = watch_interrupts("rollout", move || place.stopped().unwrap_or_default()).map_err(Failure::Run)?;
+    let stop = watch_interrupts("rollout", move || place.stopped().unwrap_or_default())
+        .map_err(Failure::Run)?;
     let outcome = train(&mut run, &mut progress, args.stop_after, &stop);
     outcome.map_err(|error| explained(error, &mut run))?;
     progress.closing(&run);
@@ -70,17 +78,28 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
             dir.display()
         );
         let lock = directory::reopen(dir)?;
-        let flags = RunTrustArgs { allow_changed_plugins: args.allow_changed_plugins, trust_run: args.trust_run };
+        let flags = RunTrustArgs {
+            allow_changed_plugins: args.allow_changed_plugins,
+            trust_run: args.trust_run,
+        };
         let registry = own_run::open_plugins(dir, &args.settings.plugins, flags)?;
         let draft = Draft::read(Some(&dir.join(CONFIG_FILE)), config::DEFAULT, &[])?;
         let resolved = config::resolve(&registry, draft)?;
         own_run::check_programs(dir, &resolved.config, flags)?;
         let sources = sources(&resolved, &registry);
-        let mut run = Run::resume(resolved.config, &registry, dir, lock, args.allow_changed_config)?;
+        let mut run = Run::resume(
+            resolved.config,
+            &registry,
+            dir,
+            lock,
+            args.allow_changed_config,
+        )?;
         check_memory(args.allow_more_memory, &mut run.resources)?;
         return Ok((run, sources));
     }
-    args.dump_batches.as_deref().map_or(Ok(()), |dir| batch_file::check_folder(dir, None))?;
+    args.dump_batches
+        .as_deref()
+        .map_or(Ok(()), |dir| batch_file::check_folder(dir, None))?;
     let (config, registry, sources) = new_run(args)?;
     let (mut resources, dir) = Run::prepare(config, &registry, AbsentWeights::Refused)?;
     check_memory(args.allow_more_memory, &mut resources)?;
@@ -88,7 +107,11 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
 }
 
 pub(super) fn check_memory(allow_more: bool, resources: &mut Resources) -> Result<()> {
-    if allow_more { Ok(()) } else { memory::check(resources) }
+    if allow_more {
+        Ok(())
+    } else {
+        memory::check(resources)
+    }
 }
 
 /// Describes a new run without starting it.
@@ -99,10 +122,15 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     let dir = dir.unwrap_or_else(|| directory::free(&resources.name()));
     let progress = ProgressLines::new(started, resources.config.train.max_steps, 0);
     progress.opening(&resources, &dir, &sources);
-    estimate.lines(&resources).iter().for_each(|line| progress.say(line));
+    estimate
+        .lines(&resources)
+        .iter()
+        .for_each(|line| progress.say(line));
     // A large model's takes minutes.
     progress.say("measuring a step on this machine ...");
-    terminal::pace(&mut resources, &estimate).iter().for_each(|line| progress.say(line));
+    terminal::pace(&mut resources, &estimate)
+        .iter()
+        .for_each(|line| progress.say(line));
     progress.say("\nits settings, in full:\n");
     progress.say(&resources.config.in_full()?);
     check_memory(args.allow_more_memory, &mut resources)
@@ -120,7 +148,11 @@ fn new_run(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
 /// What the settings of a command line say: the config, the plugins, and lines about their origin.
 pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.config.open(&args.plugins)?;
-    let draft = args.config.draft()?.with_appended(args.appended()).on_device(args.device.as_deref())?;
+    let draft = args
+        .config
+        .draft()?
+        .with_appended(args.appended())
+        .on_device(args.device.as_deref())?;
     let resolved = config::resolve(&registry, draft)?;
     resolved.check_aliases(&registry)?;
     let sources = sources(&resolved, &registry);
@@ -130,9 +162,14 @@ pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<Str
 /// Lines of a run's header about the origin of its settings and about unused plugins. Warns of components that are named twice.
 fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     let config = &resolved.config;
-    config.named_twice().iter().for_each(|sentence| terminal::warn(sentence));
+    config
+        .named_twice()
+        .iter()
+        .for_each(|sentence| terminal::warn(sentence));
     let unused = registry.unused(&config.component_ids(), config.recipe.as_deref());
-    let unused = unused.into_iter().map(|sentence| format!("plugin     {sentence}"));
+    let unused = unused
+        .into_iter()
+        .map(|sentence| format!("plugin     {sentence}"));
     resolved.sources.iter().cloned().chain(unused).collect()
 }
 
@@ -153,11 +190,18 @@ pub(super) fn watch_interrupts(
             watchdog::exit(130);
         }
         if !stopping.swap(true, Ordering::Relaxed) {
-            let again = if is_warning { "" } else { " (again to stop at once)" };
-            terminal::note(&format!("stopping after this {unit}, with a checkpoint{again}"));
+            let again = if is_warning {
+                ""
+            } else {
+                " (again to stop at once)"
+            };
+            terminal::note(&format!(
+                "stopping after this {unit}, with a checkpoint{again}"
+            ));
         }
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted)).context("cannot watch for Ctrl-C")?;
+    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted))
+        .context("cannot watch for Ctrl-C")?;
     watchdog::terminate_at_user_signals();
     Ok(stop)
 }

@@ -21,7 +21,11 @@ pub(super) fn write(folder: &Path) -> Result<()> {
         let path = folder.join(name);
         let cannot = || format!("cannot write `{}`", path.display());
         std::fs::create_dir_all(path.parent().unwrap_or(folder)).with_context(cannot)?;
-        let text = if *name == "Cargo.toml" { manifest(text)? } else { (*text).to_owned() };
+        let text = if *name == "Cargo.toml" {
+            manifest(text)?
+        } else {
+            (*text).to_owned()
+        };
         std::fs::write(&path, text).with_context(cannot)?;
     }
     Ok(())
@@ -30,19 +34,30 @@ pub(super) fn write(folder: &Path) -> Result<()> {
 /// The manifest with the workspace's values filled in, and without the parts for tests and benches.
 fn manifest(text: &str) -> Result<String> {
     let (mut own, workspace): (Table, Table) = (text.parse()?, WORKSPACE.parse()?);
-    let shared = |name: &str| workspace.get("workspace").and_then(|table| table.get(name)).cloned();
+    let shared = |name: &str| {
+        workspace
+            .get("workspace")
+            .and_then(|table| table.get(name))
+            .cloned()
+    };
     for name in ["dev-dependencies", "bench", "test", "example"] {
         own.remove(name);
     }
     for section in ["package", "dependencies"] {
         if let (Some(Value::Table(table)), Some(shared)) = (own.get_mut(section), shared(section)) {
             for (key, value) in table.iter_mut().filter(|(_, value)| inherits(value)) {
-                *value = shared.get(key).with_context(|| format!("the workspace has no `{section}.{key}`"))?.clone();
+                *value = shared
+                    .get(key)
+                    .with_context(|| format!("the workspace has no `{section}.{key}`"))?
+                    .clone();
             }
         }
     }
     if own.get("lints").is_some_and(inherits) {
-        own.insert("lints".into(), shared("lints").context("the workspace has no lints")?);
+        own.insert(
+            "lints".into(),
+            shared("lints").context("the workspace has no lints")?,
+        );
     }
     let remark = "# Made by `host new-plugin` from the manifest of `capo-plugin`, whose workspace is not here.\n\n";
     Ok(remark.to_owned() + &toml::to_string(&own)?)
@@ -50,5 +65,8 @@ fn manifest(text: &str) -> Result<String> {
 
 /// True if a value is `{ workspace = true }`.
 fn inherits(value: &Value) -> bool {
-    value.get("workspace").and_then(Value::as_bool).unwrap_or(false)
+    value
+        .get("workspace")
+        .and_then(Value::as_bool)
+        .unwrap_or(false)
 }

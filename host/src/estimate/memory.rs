@@ -30,26 +30,51 @@ impl Estimate {
     /// Estimate of the memory that a run takes.
     pub fn of(resources: &mut Resources) -> Result<Self> {
         let prompt = longest_prompt(resources)?;
-        let Resources { config, policy, optimizer, reference, inputs, components, .. } = resources;
+        let Resources {
+            config,
+            policy,
+            optimizer,
+            reference,
+            inputs,
+            components,
+            ..
+        } = resources;
         let controls = &components.step_controls;
         let (train, sizes) = (&config.train, &config.sizes);
-        let rows_of_prompt = if policy.drops_out() { 1 } else { config.rollout.num_generations };
+        let rows_of_prompt = if policy.drops_out() {
+            1
+        } else {
+            config.rollout.num_generations
+        };
         let tokens = config.rollout.max_completion_length;
-        let shape = |rows: usize| Shape { rows, prompts: rows.div_ceil(rows_of_prompt), prompt, tokens };
+        let shape = |rows: usize| Shape {
+            rows,
+            prompts: rows.div_ceil(rows_of_prompt),
+            prompt,
+            tokens,
+        };
         let micro = train.per_device_train_batch_size.min(sizes.step);
         let several = micro < sizes.step;
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
-        let mut training = policy.training_bytes(shape(micro), several, rejected).to_vec();
+        let mut training = policy
+            .training_bytes(shape(micro), several, rejected)
+            .to_vec();
         if several {
             // The log-probability pass stores activations of all micro-batches, up to the budget. The current micro-batch's are extra.
-            let [_, (_, activations), ..] = &mut training[..] else { unreachable!("four parts") };
+            let [_, (_, activations), ..] = &mut training[..] else {
+                unreachable!("four parts")
+            };
             let all = *activations * (sizes.step / micro) as u128;
             *activations = all.min(*activations + (u128::from(train.activation_budget) << 20));
         }
         let outputs = inputs.outputs(controls, train.measure_step > 0);
         let tokens = (sizes.step * config.rollout.max_completion_length) as u128;
         let model = policy.config();
-        let features = if outputs.hidden { model.hidden_size * policy.dtype().size_in_bytes() } else { 0 };
+        let features = if outputs.hidden {
+            model.hidden_size * policy.dtype().size_in_bytes()
+        } else {
+            0
+        };
         // On the policy's device, and in the copy for components.
         let layer = |k: usize| 2 * 4 * (model.hidden_size + 2 * k.min(model.vocab_size) + 3);
         let layer = features + outputs.last_layer_k.map_or(0, layer);
@@ -62,12 +87,27 @@ impl Estimate {
         let mut parts = vec![
             // Its memory is the machine's, not the GPU's.
             ("the program", if on_gpu { 0 } else { PROGRAM }),
-            ("weights", (if policy.adapter().is_some() { all + trained } else { all }) as u128 * F32),
+            (
+                "weights",
+                (if policy.adapter().is_some() {
+                    all + trained
+                } else {
+                    all
+                }) as u128
+                    * F32,
+            ),
             ("the optimizer's moments", optimizer.bytes() as u128),
-            ("models that are only read", read_only(config, policy, reference.is_some())?),
+            (
+                "models that are only read",
+                read_only(config, policy, reference.is_some())?,
+            ),
         ];
         // Sampling has ended when training begins, so the larger of the two counts.
-        parts.extend(if whole(&training) > whole(&sampling) { training } else { sampling.to_vec() });
+        parts.extend(if whole(&training) > whole(&sampling) {
+            training
+        } else {
+            sampling.to_vec()
+        });
         // The backward pass has freed its memory by then, but as blocks of other sizes. Copies need additional memory.
         if train.measure_step > 0 || !controls.is_empty() {
             parts.push(("the weights before a step", trained as u128 * F32));
@@ -76,7 +116,10 @@ impl Estimate {
             parts.push(("the moments before a step", optimizer.bytes() as u128));
         }
         parts.retain(|(_, bytes)| *bytes > 0);
-        Ok(Self { parts, prompt_tokens: prompt })
+        Ok(Self {
+            parts,
+            prompt_tokens: prompt,
+        })
     }
 
     /// Sum of all parts, bytes.
@@ -86,14 +129,22 @@ impl Estimate {
 
     /// Lines for the run's header: a total, and one line per part.
     pub fn lines(&self, resources: &Resources) -> Vec<String> {
-        let (tokens, text) = (resources.config.rollout.max_completion_length, |bytes: u128| memory::text(bytes));
-        let free = free(resources).map_or_else(String::new, |free| format!("; {} are free for it", text(free)));
+        let (tokens, text) = (
+            resources.config.rollout.max_completion_length,
+            |bytes: u128| memory::text(bytes),
+        );
+        let free = free(resources).map_or_else(String::new, |free| {
+            format!("; {} are free for it", text(free))
+        });
         let prompt = self.prompt_tokens;
         let first = format!(
             "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
             text(self.bytes())
         );
-        let parts = self.parts.iter().map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
+        let parts = self
+            .parts
+            .iter()
+            .map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
         std::iter::once(first).chain(parts).collect()
     }
 }
@@ -114,7 +165,10 @@ pub fn check(resources: &mut Resources) -> Result<()> {
         return Ok(());
     }
     let estimate = Estimate::of(resources)?;
-    let (needed, tokens) = (estimate.bytes(), resources.config.rollout.max_completion_length);
+    let (needed, tokens) = (
+        estimate.bytes(),
+        resources.config.rollout.max_completion_length,
+    );
     if let Some(free) = free(resources).filter(|free| needed > *free) {
         bail!(
             "the run takes about {} of memory at the fullest, with completions of {tokens} tokens, and {} are free for it (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or start it with `--allow-more-memory`)",
@@ -127,8 +181,14 @@ pub fn check(resources: &mut Resources) -> Result<()> {
 
 /// Bytes of the reference model and the reward models.
 fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
-    let rewards = config.reward.iter().filter_map(|reward| reward.model_name()).map(str::to_owned);
-    let named: Vec<String> = rewards.chain(config.model.ref_model_name_or_path.clone()).collect();
+    let rewards = config
+        .reward
+        .iter()
+        .filter_map(|reward| reward.model_name())
+        .map(str::to_owned);
+    let named: Vec<String> = rewards
+        .chain(config.model.ref_model_name_or_path.clone())
+        .collect();
     let mut bytes = 0;
     for name in &named {
         bytes += u128::from(bytes_in_memory(&embedded::model_files(name)?)?);
@@ -142,9 +202,20 @@ fn read_only(config: &Config, policy: &Policy, compares: bool) -> Result<u128> {
 
 /// Length of the longest of the first prompts, tokens.
 fn longest_prompt(resources: &mut Resources) -> Result<usize> {
-    let Resources { config, dataset, tokenizer, .. } = resources;
+    let Resources {
+        config,
+        dataset,
+        tokenizer,
+        ..
+    } = resources;
     let limit = config.data.max_prompt_length;
-    let count = PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
-    let lengths = (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
-    Ok(lengths.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(1))
+    let count =
+        PROMPTS.min((config.sizes.prompts as u64).saturating_mul(config.train.max_steps.max(1)));
+    let lengths =
+        (0..count).map(|cursor| Ok(dataset.train(cursor)?.prompt_ids(tokenizer, limit)?.len()));
+    Ok(lengths
+        .collect::<Result<Vec<usize>>>()?
+        .into_iter()
+        .max()
+        .unwrap_or(1))
 }

@@ -20,13 +20,35 @@ const LEAST: f64 = 0.3;
 
 /// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
 /// weights stay as they are.
-pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'static str, f64); 4], f64)> {
-    ensure!(!resources.policy.is_counted(), "the model has no weights here");
-    ensure!(memory::free(resources).is_none_or(|free| estimate.bytes() <= free), "a step does not fit into memory");
-    let Resources { config, policy, optimizer, inputs, components, reference, held_out, benchmarks, .. } = resources;
+pub fn measure(
+    resources: &mut Resources,
+    estimate: &Estimate,
+) -> Result<([(&'static str, f64); 4], f64)> {
+    ensure!(
+        !resources.policy.is_counted(),
+        "the model has no weights here"
+    );
+    ensure!(
+        memory::free(resources).is_none_or(|free| estimate.bytes() <= free),
+        "a step does not fit into memory"
+    );
+    let Resources {
+        config,
+        policy,
+        optimizer,
+        inputs,
+        components,
+        reference,
+        held_out,
+        benchmarks,
+        ..
+    } = resources;
     let (train, rollout, sizes) = (&config.train, &config.rollout, config.sizes);
     let (prompt, tokens) = (estimate.prompt_tokens, rollout.max_completion_length);
-    let (length, micro) = (prompt + tokens, train.per_device_train_batch_size.min(sizes.step));
+    let (length, micro) = (
+        prompt + tokens,
+        train.per_device_train_batch_size.min(sizes.step),
+    );
     let most = FEWEST.map(|fewest| fewest.max(WORK / policy.weights().element_count()));
 
     // A training pass of some rows, as long as those of the run or shorter.
@@ -35,9 +57,18 @@ pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'st
     let (starts, numbers) = (vec![0; rows], Sequences::numbered(rows));
     // Each group has a prompt of its own.
     let group = rollout.num_generations;
-    let ids = (0..rows).flat_map(|row| vec![(row / group % policy.config().vocab_size) as u32; short]).collect();
+    let ids = (0..rows)
+        .flat_map(|row| vec![(row / group % policy.config().vocab_size) as u32; short])
+        .collect();
     let (prompt_len, lengths) = (short - completion_len, vec![completion_len; rows]);
-    let sequences = Sequences { ids, starts, prompt_len, completion_len, lengths, numbers };
+    let sequences = Sequences {
+        ids,
+        starts,
+        prompt_len,
+        completion_len,
+        lengths,
+        numbers,
+    };
     let d_logps = vec![1e-3; rows * completion_len];
     let wants = inputs.outputs(&components.step_controls, train.measure_step > 0);
     // As many rows as the run samples at once, for a few tokens in the middle of their completions.
@@ -47,7 +78,11 @@ pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'st
     let sampler = policy.share().with_dtype(config.sampler_dtype().into());
     let (temperature, top_p) = (f64::from(rollout.temperature), f64::from(rollout.top_p));
     let mut generation = Generation {
-        sampling: SamplingParams { temperature, top_k: rollout.top_k, top_p },
+        sampling: SamplingParams {
+            temperature,
+            top_k: rollout.top_k,
+            top_p,
+        },
         max_completion_length: 1,
         max_turn_length: 0,
         eos_ids: Vec::new(),
@@ -62,12 +97,18 @@ pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'st
         let mut begun = Instant::now();
         let mut lap = |at: usize| -> Result<()> {
             policy.device().synchronize()?;
-            seconds[at] = std::mem::replace(&mut begun, Instant::now()).elapsed().as_secs_f64();
+            seconds[at] = std::mem::replace(&mut begun, Instant::now())
+                .elapsed()
+                .as_secs_f64();
             Ok(())
         };
         for (at, tokens) in [1, 1 + few].into_iter().enumerate() {
             generation.max_completion_length = tokens;
-            sampler.generate(&prompts, &generation, &mut vec![rng::stream(0, "pace", &[]); drawn])?;
+            sampler.generate(
+                &prompts,
+                &generation,
+                &mut vec![rng::stream(0, "pace", &[]); drawn],
+            )?;
             lap(at)?;
         }
         let forward = policy.forward(&sequences, train.loss_temperature)?;
@@ -97,16 +138,33 @@ pub fn measure(resources: &mut Resources, estimate: &Estimate) -> Result<([(&'st
     };
     // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
     let several = f64::from(u8::from(micro < sizes.step));
-    let prompts = if policy.drops_out() { sizes.step } else { sizes.step.div_ceil(group) };
-    let shape = Shape { rows: sizes.step, prompts, prompt, tokens };
+    let prompts = if policy.drops_out() {
+        sizes.step
+    } else {
+        sizes.step.div_ceil(group)
+    };
+    let shape = Shape {
+        rows: sizes.step,
+        prompts,
+        prompt,
+        tokens,
+    };
     let [_, (_, activations), ..] = policy.training_bytes(shape, false, false);
     let kept = train.activation_budget as f64 * f64::from(1 << 20) / activations as f64;
-    let old = if sizes.steps_per_rollout > 1 { 1.0 / train.num_iterations as f64 } else { 0.0 };
-    let passes = 1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));
+    let old = if sizes.steps_per_rollout > 1 {
+        1.0 / train.num_iterations as f64
+    } else {
+        0.0
+    };
+    let passes =
+        1.0 + several * (1.0 - kept).max(0.0) + old + f64::from(u8::from(reference.is_some()));
     let measured = held_out.len() + benchmarks.iter().map(Benchmark::answers).sum::<usize>();
     let all = (prompts * prompt + sizes.step * tokens) as f64;
     let step = [
-        ("sampling", answers(sizes.prompts, sizes.rollout) / sizes.steps_per_rollout as f64),
+        (
+            "sampling",
+            answers(sizes.prompts, sizes.rollout) / sizes.steps_per_rollout as f64,
+        ),
         ("forward passes", passes * all * forward),
         ("backward passes", all * backward),
         ("the optimizer", optimizer),

@@ -57,10 +57,21 @@ pub(super) struct Checkpoints {
 
 impl Checkpoints {
     /// The checkpoints of a training that writes its model to `output`.
-    pub(super) fn of(output: &Path, settings: String, data: Option<&str>, companions: Companions) -> Result<Self> {
+    pub(super) fn of(
+        output: &Path,
+        settings: String,
+        data: Option<&str>,
+        companions: Companions,
+    ) -> Result<Self> {
         let (parent, mut name) = folders::split(output)?;
         name.add_extension("partial");
-        Ok(Self { dir: parent.join(name), settings, data: data.map(str::to_owned), companions, lock: None })
+        Ok(Self {
+            dir: parent.join(name),
+            settings,
+            data: data.map(str::to_owned),
+            companions,
+            lock: None,
+        })
     }
 
     /// True if `dir` has the checkpoints of a training.
@@ -70,7 +81,11 @@ impl Checkpoints {
     }
 
     /// Overwrites weights and optimizer with those of the newest checkpoint, and returns its progress; `None` without a checkpoint.
-    pub(super) fn take_up(&mut self, policy: &Policy, optimizer: &mut Optimizer) -> Result<Option<Progress>> {
+    pub(super) fn take_up(
+        &mut self,
+        policy: &Policy,
+        optimizer: &mut Optimizer,
+    ) -> Result<Option<Progress>> {
         if self.dir.symlink_metadata().is_err() {
             return Ok(None);
         }
@@ -85,34 +100,70 @@ impl Checkpoints {
         let path = path(&self.dir, step);
         let progress = self
             .read(&SealedFolder::open(&path)?, policy, optimizer)
-            .with_context(|| format!("cannot go on from `{}` (remove `{shown}` to begin anew)", path.display()))?;
+            .with_context(|| {
+                format!(
+                    "cannot go on from `{}` (remove `{shown}` to begin anew)",
+                    path.display()
+                )
+            })?;
         self.prune(step)?;
         self.lock = Some(lock);
         Ok(Some(progress))
     }
 
-    fn read(&self, checkpoint: &SealedFolder, policy: &Policy, optimizer: &mut Optimizer) -> Result<Progress> {
+    fn read(
+        &self,
+        checkpoint: &SealedFolder,
+        policy: &Policy,
+        optimizer: &mut Optimizer,
+    ) -> Result<Progress> {
         let saved: Saved = serde_json::from_slice(&checkpoint.read(PROGRESS_FILE)?)
             .with_context(|| format!("its `{PROGRESS_FILE}` cannot be read"))?;
         let changed = settings::changes(&saved.settings, &self.settings)?;
         if !changed.is_empty() {
-            bail!("it was made with other settings: {} (put them back)", changed.join(", "));
+            bail!(
+                "it was made with other settings: {} (put them back)",
+                changed.join(", ")
+            );
         }
-        ensure!(saved.data == self.data, "it was made with other rows (put them back)");
-        ensure!(self.companions.are_in(checkpoint)?, "it was made with another tokenizer (put its files back)");
+        ensure!(
+            saved.data == self.data,
+            "it was made with other rows (put them back)"
+        );
+        ensure!(
+            self.companions.are_in(checkpoint)?,
+            "it was made with another tokenizer (put its files back)"
+        );
         trained::restore(checkpoint, policy, optimizer)?;
         Ok(saved.progress)
     }
 
     /// Writes a checkpoint, and deletes the one before it.
-    pub(super) fn save(&mut self, progress: &Progress, policy: &Policy, optimizer: &Optimizer) -> Result<()> {
+    pub(super) fn save(
+        &mut self,
+        progress: &Progress,
+        policy: &Policy,
+        optimizer: &Optimizer,
+    ) -> Result<()> {
         let step = progress.step;
-        let cannot = || format!("cannot write the checkpoint `{}`", path(&self.dir, step).display());
+        let cannot = || {
+            format!(
+                "cannot write the checkpoint `{}`",
+                path(&self.dir, step).display()
+            )
+        };
         let fill = |dir: &Path| {
             trained::write(dir, policy, &self.companions, optimizer)?;
             let (settings, data) = (self.settings.clone(), self.data.clone());
-            let saved = Saved { progress: progress.clone(), settings, data };
-            files::write_atomic(&dir.join(PROGRESS_FILE), &serde_json::to_vec_pretty(&saved)?)?;
+            let saved = Saved {
+                progress: progress.clone(),
+                settings,
+                data,
+            };
+            files::write_atomic(
+                &dir.join(PROGRESS_FILE),
+                &serde_json::to_vec_pretty(&saved)?,
+            )?;
             SealedFolder::seal(dir)
         };
         if self.lock.is_some() {
@@ -136,7 +187,8 @@ impl Checkpoints {
     /// Deletes all checkpoints but that of step `kept`.
     fn prune(&self, kept: u64) -> Result<()> {
         let old = steps(&self.dir)?.into_iter().filter(|step| *step != kept);
-        old.into_iter().try_for_each(|step| folders::delete(&path(&self.dir, step)))
+        old.into_iter()
+            .try_for_each(|step| folders::delete(&path(&self.dir, step)))
     }
 
     /// Removes the folder, once the model is written. A failure is a warning.

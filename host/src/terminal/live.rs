@@ -26,7 +26,11 @@ pub(super) struct Live {
 impl Live {
     /// The line of a run of `steps` steps, of which `done` are done.
     pub(super) fn new(steps: u64, done: u64) -> Self {
-        Self { bar: bar(steps, done), first: None, accuracy: None }
+        Self {
+            bar: bar(steps, done),
+            first: None,
+            accuracy: None,
+        }
     }
 
     /// Calls `say` while the line is hidden.
@@ -58,10 +62,13 @@ fn bar(all: u64, done: u64) -> ProgressBar {
         let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {left}{wide_msg}");
         // Before the first step of this process nothing is known.
         let left = move |state: &ProgressState, line: &mut dyn Write| {
-            let left = (state.pos() > done).then(|| format!("{:#} left  ", HumanDuration(state.eta())));
+            let left =
+                (state.pos() > done).then(|| format!("{:#} left  ", HumanDuration(state.eta())));
             let _ = line.write_str(&left.unwrap_or_default());
         };
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left);
+        let style = style
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("left", left);
         ProgressBar::new(all).with_position(done).with_style(style)
     } else {
         ProgressBar::hidden()
@@ -98,7 +105,10 @@ impl Answered {
                 }
             }
         });
-        Self { bar, _running: running }
+        Self {
+            bar,
+            _running: running,
+        }
     }
 
     /// Calls `say` while the line is hidden.
@@ -134,6 +144,9 @@ mod tests {
         let values = BTreeMap::from([("reward", 0.5), (REJECTED, 0.0125)]);
         let all = "reward 0.500  accuracy 75.0%  rejected 1.25%  12,345 tokens/s";
         assert_eq!(message(&values, Some(0.75), Some(12345.6)), all);
-        assert_eq!(message(&BTreeMap::from([("reward", f64::NAN)]), None, None), "");
+        assert_eq!(
+            message(&BTreeMap::from([("reward", f64::NAN)]), None, None),
+            ""
+        );
     }
 }

@@ -39,7 +39,9 @@ pub fn heard(written: io::Result<()>) {
 /// Fails if some output could not be written.
 pub fn check() -> Result<()> {
     match FAILURE.get() {
-        Some(failure) => bail!("standard output cannot be written: {failure} (some of what was said is lost)"),
+        Some(failure) => {
+            bail!("standard output cannot be written: {failure} (some of what was said is lost)")
+        }
         None => Ok(()),
     }
 }
@@ -57,7 +59,12 @@ pub fn short_percent(share: f64) -> String {
 /// Formats a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }
 
@@ -65,7 +72,10 @@ pub fn grouped(number: u64) -> String {
 /// comparison of layouts. With `verbose`, all lines.
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
-    for cause in error.chain().map(|cause| terminal::cause(cause).trim().to_owned()) {
+    for cause in error
+        .chain()
+        .map(|cause| terminal::cause(cause).trim().to_owned())
+    {
         let first = cause.lines().next().unwrap_or_default();
         if verbose {
             causes.push(cause);
@@ -91,12 +101,25 @@ mod tests {
 
     #[test]
     fn digits_are_in_threes() {
-        assert_eq!([0, 999, 1000, 12_345, 1_234_567].map(grouped), ["0", "999", "1,000", "12,345", "1,234,567"]);
+        assert_eq!(
+            [0, 999, 1000, 12_345, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "12,345", "1,234,567"]
+        );
     }
 
     #[test]
     fn durations() {
         let shown = [0.0, 9.54, 59.96, 200.4, 3599.6, 7500.0].map(duration);
-        assert_eq!(shown, ["0.0 s", "9.5 s", "1 min 0 s", "3 min 20 s", "1 h 0 min", "2 h 5 min"]);
+        assert_eq!(
+            shown,
+            [
+                "0.0 s",
+                "9.5 s",
+                "1 min 0 s",
+                "3 min 20 s",
+                "1 h 0 min",
+                "2 h 5 min"
+            ]
+        );
     }
 }

@@ -50,7 +50,15 @@ impl ProgressLines {
     /// The progress of a process that started at `started`, for a run of `steps` steps of which `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
-        Self { started, first_step: None, steps: 0, planned: steps, since: BTreeMap::new(), told_rate: false, live }
+        Self {
+            started,
+            first_step: None,
+            steps: 0,
+            planned: steps,
+            since: BTreeMap::new(),
+            told_rate: false,
+            live,
+        }
     }
 
     /// Prints a separate line above the live one.
@@ -60,9 +68,23 @@ impl ProgressLines {
 
     /// Prints the header of a run in `dir`; `sources` are lines about the origin of the settings.
     pub fn opening(&self, resources: &Resources, dir: &Path, sources: &[String]) {
-        let Resources { config, policy, dataset, components, .. } = resources;
-        let masks: Vec<&str> = components.masks.iter().map(capo_plugin::MaskHandle::id).collect();
-        let masks = if masks.is_empty() { "none".to_owned() } else { masks.join(", ") };
+        let Resources {
+            config,
+            policy,
+            dataset,
+            components,
+            ..
+        } = resources;
+        let masks: Vec<&str> = components
+            .masks
+            .iter()
+            .map(capo_plugin::MaskHandle::id)
+            .collect();
+        let masks = if masks.is_empty() {
+            "none".to_owned()
+        } else {
+            masks.join(", ")
+        };
         self.say(&format!(
             "model      {} ({} parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
@@ -78,9 +100,20 @@ impl ProgressLines {
         if let Some(adapter) = policy.adapter() {
             self.adapter(resources, adapter);
         }
-        let weights: Vec<&str> = components.weights.iter().map(capo_plugin::WeightHandle::id).collect();
-        let controls: Vec<&str> = components.step_controls.iter().map(capo_plugin::StepControlHandle::id).collect();
-        for (title, list) in [("weights", weights), ("step", controls)].iter().filter(|(_, list)| !list.is_empty()) {
+        let weights: Vec<&str> = components
+            .weights
+            .iter()
+            .map(capo_plugin::WeightHandle::id)
+            .collect();
+        let controls: Vec<&str> = components
+            .step_controls
+            .iter()
+            .map(capo_plugin::StepControlHandle::id)
+            .collect();
+        for (title, list) in [("weights", weights), ("step", controls)]
+            .iter()
+            .filter(|(_, list)| !list.is_empty())
+        {
             self.say(&format!("{title:<10} {}", list.join(", ")));
         }
         sources.iter().for_each(|line| self.say(line));
@@ -128,11 +161,19 @@ impl ProgressLines {
 
     /// Prints the adapter's size, and a line about components that predict steps of the last layer, which stays frozen.
     fn adapter(&self, resources: &Resources, adapter: &Adapter) {
-        let (trained, frozen) = (adapter.params().element_count(), resources.policy.weights().element_count());
+        let (trained, frozen) = (
+            adapter.params().element_count(),
+            resources.policy.weights().element_count(),
+        );
         let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
-        self.say(&format!("lora       {}; trainable {trained} of {all}", words::adapter(adapter)));
+        self.say(&format!(
+            "lora       {}; trainable {trained} of {all}",
+            words::adapter(adapter)
+        ));
         // Neither the advantage nor the objective predicts a step.
-        let components = asked(&resources.components).skip(2).filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
+        let components = asked(&resources.components)
+            .skip(2)
+            .filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
         let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
         if !looking.is_empty() {
             self.say(&format!("head       frozen; {looking} predicts the step that it would take if it were trained"));
@@ -149,7 +190,9 @@ impl ProgressLines {
         if !run.resources.components.masks.is_empty() {
             let rejected = grouped(progress.rejected_tokens);
             let share = percent(progress.rejected_share());
-            self.say(&format!("tokens rejected    {rejected} of {completions} in completions ({share})"));
+            self.say(&format!(
+                "tokens rejected    {rejected} of {completions} in completions ({share})"
+            ));
         }
     }
 
@@ -160,11 +203,12 @@ impl ProgressLines {
         let times = run.observers.metrics.total_times();
         let begun = step - self.steps;
         let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
-        let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>() - OUTSIDE.map(of).iter().sum::<f64>();
+        let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>()
+            - OUTSIDE.map(of).iter().sum::<f64>();
         let evaluated = config.evaluations(begun..step) + u64::from(begun == 0);
         let evaluation = of(EVAL) / evaluated.max(1) as f64;
-        let rest =
-            (steps - step) as f64 * in_steps / self.steps as f64 + config.evaluations(step..steps) as f64 * evaluation;
+        let rest = (steps - step) as f64 * in_steps / self.steps as f64
+            + config.evaluations(step..steps) as f64 * evaluation;
         if rest >= LONG {
             let (rest, left) = (super::duration(rest), steps - step);
             self.say(&format!(
@@ -187,15 +231,22 @@ impl ProgressLines {
         if let Some(ending) = ending {
             self.say(&format!("ended after step {}: {ending}", progress.step));
         }
-        if let (Some(best), Some(metric)) = (&progress.best, &run.config().train.metric_for_best_model) {
-            let before = better_before(run, metric, best.value)
-                .map_or(String::new(), |before| format!("; the model before training was better: {before:.4}"));
-            self.say(&format!("best checkpoint    step {}, {metric} {:.4}{before}", best.step, best.value));
+        if let (Some(best), Some(metric)) =
+            (&progress.best, &run.config().train.metric_for_best_model)
+        {
+            let before = better_before(run, metric, best.value).map_or(String::new(), |before| {
+                format!("; the model before training was better: {before:.4}")
+            });
+            self.say(&format!(
+                "best checkpoint    step {}, {metric} {:.4}{before}",
+                best.step, best.value
+            ));
         }
         if finished {
             let known = progress.accuracy.is_some();
             let before = progress.accuracy_before.filter(|_| known);
-            let before = held_out(before, progress.held_out_reward_before).unwrap_or_else(|| "-".to_owned());
+            let before =
+                held_out(before, progress.held_out_reward_before).unwrap_or_else(|| "-".to_owned());
             if let Some(after) = held_out(progress.accuracy, progress.held_out_reward)
                 && let Some((what, after)) = after.split_once(' ')
             {
@@ -206,7 +257,11 @@ impl ProgressLines {
                 ));
             }
         } else {
-            self.say(&format!("stopped after step {} of {}", progress.step, run.config().train.max_steps));
+            self.say(&format!(
+                "stopped after step {} of {}",
+                progress.step,
+                run.config().train.max_steps
+            ));
         }
         self.tokens(run);
         if let Some(line) = run.observers.watch.closing().filter(|_| finished) {
@@ -214,9 +269,18 @@ impl ProgressLines {
         }
         self.times(run);
         if let Some(peak) = memory::peak() {
-            let of_gpu = |bytes: u64| format!("{} of the GPU and, of the machine, ", memory::text(bytes.into()));
-            let gpu = device::memory::taken(&run.config().train.device).map_or_else(String::new, of_gpu);
-            self.say(&format!("memory             {gpu}{} at the fullest", memory::text(peak.into())));
+            let of_gpu = |bytes: u64| {
+                format!(
+                    "{} of the GPU and, of the machine, ",
+                    memory::text(bytes.into())
+                )
+            };
+            let gpu =
+                device::memory::taken(&run.config().train.device).map_or_else(String::new, of_gpu);
+            self.say(&format!(
+                "memory             {gpu}{} at the fullest",
+                memory::text(peak.into())
+            ));
         }
         let checkpoint = checkpoint::dir(run);
         self.say(&format!("run directory      {}", run.dir.display()));
@@ -224,7 +288,10 @@ impl ProgressLines {
             self.say(&format!("trained model      {}", checkpoint.display()));
         }
         if !finished {
-            self.say(&format!("go on with         host train --resume {}", word(&run.dir)));
+            self.say(&format!(
+                "go on with         host train --resume {}",
+                word(&run.dir)
+            ));
         }
     }
 
@@ -239,9 +306,16 @@ impl ProgressLines {
     fn times(&self, run: &Run) {
         let total = self.started.elapsed().as_secs_f64();
         let times = run.observers.metrics.total_times();
-        let mut stages: Vec<(&str, f64)> = times.iter().map(|(stage, time)| (*stage, time.as_secs_f64())).collect();
+        let mut stages: Vec<(&str, f64)> = times
+            .iter()
+            .map(|(stage, time)| (*stage, time.as_secs_f64()))
+            .collect();
         stages.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let in_steps: f64 = stages.iter().filter(|(stage, _)| !OUTSIDE.contains(stage)).map(|(_, time)| time).sum();
+        let in_steps: f64 = stages
+            .iter()
+            .filter(|(stage, _)| !OUTSIDE.contains(stage))
+            .map(|(_, time)| time)
+            .sum();
         let first = self.first_step.map_or(0.0, |time| time.as_secs_f64());
         let per_step = in_steps / self.steps.max(1) as f64;
         self.say(&format!(
@@ -251,7 +325,10 @@ impl ProgressLines {
             let share = if OUTSIDE.contains(&stage) {
                 "outside the steps".to_owned()
             } else {
-                format!("{:>5.1}% of a step", 100.0 * time / in_steps.max(f64::MIN_POSITIVE))
+                format!(
+                    "{:>5.1}% of a step",
+                    100.0 * time / in_steps.max(f64::MIN_POSITIVE)
+                )
             };
             self.say(&format!("  {stage:<16} {time:>8.2} s  {share}"));
         }
@@ -263,14 +340,22 @@ fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
     let lines = Lines::read(&run.dir.join(METRICS_FILE)).ok()?;
     let (_, values) = lines.rows().next().filter(|(step, _)| *step == 0)?;
     let before = *values.get(metric)?;
-    let is_better = if run.config().train.is_greater_better() { before > best } else { before < best };
+    let is_better = if run.config().train.is_greater_better() {
+        before > best
+    } else {
+        before < best
+    };
     is_better.then_some(before)
 }
 
 /// The learning rate that a step control found; `None` before its search has ended.
 pub fn found_rate(run: &Run, line: &Line) -> Option<f64> {
     let of = |name: &str| line.value(&format!("{name}/{FOUND_RATE}"));
-    run.resources.components.step_controls.iter().find_map(|control| of(control.id()))
+    run.resources
+        .components
+        .step_controls
+        .iter()
+        .find_map(|control| of(control.id()))
 }
 
 /// Quality of answers to held-out prompts: the accuracy, else the mean reward.
@@ -282,7 +367,8 @@ fn held_out(accuracy: Option<f64>, reward: Option<f64>) -> Option<String> {
 impl Observer for ProgressLines {
     fn line(&mut self, run: &Run, line: &Line) {
         if line.step == 0 {
-            if let Some(held_out) = held_out(line.value("eval_accuracy"), line.value("eval_reward")) {
+            if let Some(held_out) = held_out(line.value("eval_accuracy"), line.value("eval_reward"))
+            {
                 self.say(&format!("held-out {held_out} before training"));
             }
             if let Some(measured) = benchmark::shown(&line.values) {
@@ -291,28 +377,52 @@ impl Observer for ProgressLines {
             return;
         }
         self.steps += 1;
-        self.first_step.get_or_insert_with(|| self.started.elapsed());
+        self.first_step
+            .get_or_insert_with(|| self.started.elapsed());
         let is_masked = !run.resources.components.masks.is_empty();
-        for name in SHOWN.into_iter().filter(|name| is_masked || *name != REJECTED) {
+        for name in SHOWN
+            .into_iter()
+            .filter(|name| is_masked || *name != REJECTED)
+        {
             if let Some(value) = line.value(name) {
                 let (sum, count) = self.since.entry(name).or_default();
                 (*sum, *count) = (*sum + value, *count + 1);
             }
         }
-        let means = self.since.iter().map(|(name, (sum, count))| (*name, sum / f64::from(*count)));
+        let means = self
+            .since
+            .iter()
+            .map(|(name, (sum, count))| (*name, sum / f64::from(*count)));
         let means: BTreeMap<&str, f64> = means.collect();
         self.live.step(line, &means);
-        let (every, last) = (run.config().logging.logging_steps, line.step == run.config().train.max_steps);
+        let (every, last) = (
+            run.config().logging.logging_steps,
+            line.step == run.config().train.max_steps,
+        );
         let (measured, reward) = (benchmark::shown(&line.values), line.value("eval_reward"));
-        if line.step == 1 || last || line.step.is_multiple_of(every) || reward.is_some() || measured.is_some() {
-            let number = |name: &str| means.get(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+        if line.step == 1
+            || last
+            || line.step.is_multiple_of(every)
+            || reward.is_some()
+            || measured.is_some()
+        {
+            let number = |name: &str| {
+                means
+                    .get(name)
+                    .map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
+            };
             let mut text = format!("step {:>4}", line.step);
-            SHOWN[..3].iter().for_each(|name| text.push_str(&format!("  {name} {}", number(name))));
+            SHOWN[..3]
+                .iter()
+                .for_each(|name| text.push_str(&format!("  {name} {}", number(name))));
             if let Some(rejected) = means.get(REJECTED) {
                 text.push_str(&format!("  rejected {}", percent(*rejected)));
             }
             if let Some(held_out) = held_out(line.value("eval_accuracy"), reward) {
-                text.push_str(&format!("  held-out {}", held_out.trim_start_matches("accuracy ")));
+                text.push_str(&format!(
+                    "  held-out {}",
+                    held_out.trim_start_matches("accuracy ")
+                ));
             }
             text.push_str(&measured.unwrap_or_default());
             self.say(&text);
@@ -345,16 +455,23 @@ pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
         all += evaluation * count as f64;
         evaluated = format!(" and {count} evaluations of {}", shown(evaluation));
     }
-    let tokens = config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
+    let tokens =
+        config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
     let (all, step, tokens) = (super::duration(all), shown(step), grouped(tokens as u64));
     let first = format!(
         "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
     );
-    let parts = parts.iter().map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
+    let parts = parts
+        .iter()
+        .map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
     std::iter::once(first).chain(parts).collect()
 }
 
 /// A duration of any length; a small model's steps take milliseconds.
 fn shown(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { super::duration(seconds) }
+    if seconds < 1.0 {
+        format!("{:.0} ms", 1000.0 * seconds)
+    } else {
+        super::duration(seconds)
+    }
 }

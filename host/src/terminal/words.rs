@@ -14,8 +14,15 @@ pub fn adapter(adapter: &Adapter) -> String {
         Targets::Named(names) => names.join(", "),
         Targets::Pattern(pattern) => pattern.clone(),
     };
-    let root = if config.rslora { ", divided by the root of the rank" } else { "" };
-    format!("rank {}, alpha {}{root}, dropout {}, of {targets}", config.r, config.alpha, config.dropout)
+    let root = if config.rslora {
+        ", divided by the root of the rank"
+    } else {
+        ""
+    };
+    format!(
+        "rank {}, alpha {}{root}, dropout {}, of {targets}",
+        config.r, config.alpha, config.dropout
+    )
 }
 
 /// Description of when a run is saved.
@@ -25,9 +32,19 @@ pub fn saving(train: &TrainConfig) -> String {
         1.0 => Some(format!("every {unit}")),
         count => Some(format!("every {count} {unit}s")),
     };
-    let times = [every(train.save_steps as f64, "step"), every(train.save_minutes, "minute")];
-    match times.into_iter().flatten().collect::<Vec<_>>().join(" and ") {
-        none if none.is_empty() => "only at the end: a run that is killed begins again at step 1".to_owned(),
+    let times = [
+        every(train.save_steps as f64, "step"),
+        every(train.save_minutes, "minute"),
+    ];
+    match times
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" and ")
+    {
+        none if none.is_empty() => {
+            "only at the end: a run that is killed begins again at step 1".to_owned()
+        }
         often => format!("{often}, and at the end"),
     }
 }
@@ -46,7 +63,11 @@ pub fn optimizer(train: &TrainConfig) -> Option<String> {
 /// The learning rate that a step control found, of the one that is `set`.
 pub fn found_rate(found: f64, set: f64) -> String {
     let share = found / set;
-    let share = if share < 0.01 { format!("{share:.0e}") } else { format!("{share:.2}") };
+    let share = if share < 0.01 {
+        format!("{share:.0e}")
+    } else {
+        format!("{share:.2}")
+    };
     format!("learning rate found: {found:.1e} (share {share} of {set:.1e})")
 }
 
@@ -57,12 +78,27 @@ mod tests {
     #[test]
     fn when_a_run_is_saved() {
         for (save_steps, save_minutes, expected) in [
-            (100, 10.0, "every 100 steps and every 10 minutes, and at the end"),
+            (
+                100,
+                10.0,
+                "every 100 steps and every 10 minutes, and at the end",
+            ),
             (0, 2.5, "every 2.5 minutes, and at the end"),
             (1, 1.0, "every step and every minute, and at the end"),
-            (0, 0.0, "only at the end: a run that is killed begins again at step 1"),
+            (
+                0,
+                0.0,
+                "only at the end: a run that is killed begins again at step 1",
+            ),
         ] {
-            assert_eq!(saving(&TrainConfig { save_steps, save_minutes, ..TrainConfig::default() }), expected);
+            assert_eq!(
+                saving(&TrainConfig {
+                    save_steps,
+                    save_minutes,
+                    ..TrainConfig::default()
+                }),
+                expected
+            );
         }
     }
 }

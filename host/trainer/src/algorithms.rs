@@ -1,8 +1,9 @@
 //! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are in plugins/baselines/README.md.
 
 use capo_baselines::{
-    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, GroupCentered, GroupNormalized, Gspo,
-    LeaveOneOut, Luspo, PolicyGradient, ReinforcePlusPlus, RewardAsAdvantage, Rloo, Sapo, Vespo,
+    ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, GroupCentered,
+    GroupNormalized, Gspo, LeaveOneOut, Luspo, PolicyGradient, ReinforcePlusPlus,
+    RewardAsAdvantage, Rloo, Sapo, Vespo,
 };
 use capo_plugin::{recipe, register};
 
@@ -10,8 +11,13 @@ use capo_plugin::{recipe, register};
 pub const DEFAULT_RECIPE: &str = "grpo";
 
 /// Advantages that compare the completions of each prompt, those of the plugins that come with `host` included.
-pub const GROUP_ADVANTAGES: [&str; 5] =
-    ["grpo.advantage", "dr_grpo.advantage", "rloo.advantage", "capo.advantage", "drcapo.advantage"];
+pub const GROUP_ADVANTAGES: [&str; 5] = [
+    "grpo.advantage",
+    "dr_grpo.advantage",
+    "rloo.advantage",
+    "capo.advantage",
+    "drcapo.advantage",
+];
 
 /// Recipes of the plugins that come with `host`.
 pub const OF_PLUGINS: [(&str, &[&str]); 5] = [
@@ -19,7 +25,10 @@ pub const OF_PLUGINS: [(&str, &[&str]); 5] = [
     ("libdrcapo.so", &["drcapo", "drcapo-soft"]),
     ("libreincapo.so", &["reincapo", "reincapo-soft"]),
     ("libgovernor.so", &["governed-grpo"]),
-    ("libmasks.so", &["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"]),
+    (
+        "libmasks.so",
+        &["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"],
+    ),
 ];
 
 /// Registers a component that has keys, which its type lists.
@@ -29,10 +38,30 @@ macro_rules! keyed {
     };
 }
 
-keyed!(Advantage, "grpo.advantage", GroupNormalized, "(reward - group mean) / (group std + epsilon)");
-register!(Advantage, GroupCentered, "dr_grpo.advantage", "reward - group mean");
-keyed!(Advantage, "rloo.advantage", LeaveOneOut, "reward - mean of the group's other rewards");
-keyed!(Advantage, "reinforce.advantage", RewardAsAdvantage, "the reward itself");
+keyed!(
+    Advantage,
+    "grpo.advantage",
+    GroupNormalized,
+    "(reward - group mean) / (group std + epsilon)"
+);
+register!(
+    Advantage,
+    GroupCentered,
+    "dr_grpo.advantage",
+    "reward - group mean"
+);
+keyed!(
+    Advantage,
+    "rloo.advantage",
+    LeaveOneOut,
+    "reward - mean of the group's other rewards"
+);
+keyed!(
+    Advantage,
+    "reinforce.advantage",
+    RewardAsAdvantage,
+    "the reward itself"
+);
 keyed!(
     Advantage,
     "reinforce_plus_plus.advantage",
@@ -47,17 +76,65 @@ macro_rules! clipped {
     };
 }
 
-clipped!("grpo.objective", ByCompletion, "clipped surrogate, mean over completions of their means");
-clipped!("dr_grpo.objective", ByFixedLength, "clipped surrogate, sum over a fixed length");
-clipped!("bnpo.objective", ByToken, "clipped surrogate, mean over all tokens");
-clipped!("dapo.objective", Dapo, "clipped surrogate with more room above, mean over all tokens");
-clipped!("gspo.objective", Gspo, "clipped surrogate with one ratio per completion");
-clipped!("luspo.objective", Luspo, "clipped surrogate with one ratio per completion, which counts by its length");
-clipped!("rloo.objective", Rloo, "clipped surrogate of whole completions");
-keyed!(Objective, "cispo.objective", Cispo, "policy gradient weighted by ratios with a limit");
-keyed!(Objective, "sapo.objective", Sapo, "surrogate with a soft gate in place of the clip");
-keyed!(Objective, "vespo.objective", Vespo, "policy gradient weighted smoothly by each completion's ratio");
-keyed!(Objective, "reinforce.objective", PolicyGradient, "policy gradient, mean over completions of their means");
+clipped!(
+    "grpo.objective",
+    ByCompletion,
+    "clipped surrogate, mean over completions of their means"
+);
+clipped!(
+    "dr_grpo.objective",
+    ByFixedLength,
+    "clipped surrogate, sum over a fixed length"
+);
+clipped!(
+    "bnpo.objective",
+    ByToken,
+    "clipped surrogate, mean over all tokens"
+);
+clipped!(
+    "dapo.objective",
+    Dapo,
+    "clipped surrogate with more room above, mean over all tokens"
+);
+clipped!(
+    "gspo.objective",
+    Gspo,
+    "clipped surrogate with one ratio per completion"
+);
+clipped!(
+    "luspo.objective",
+    Luspo,
+    "clipped surrogate with one ratio per completion, which counts by its length"
+);
+clipped!(
+    "rloo.objective",
+    Rloo,
+    "clipped surrogate of whole completions"
+);
+keyed!(
+    Objective,
+    "cispo.objective",
+    Cispo,
+    "policy gradient weighted by ratios with a limit"
+);
+keyed!(
+    Objective,
+    "sapo.objective",
+    Sapo,
+    "surrogate with a soft gate in place of the clip"
+);
+keyed!(
+    Objective,
+    "vespo.objective",
+    Vespo,
+    "policy gradient weighted smoothly by each completion's ratio"
+);
+keyed!(
+    Objective,
+    "reinforce.objective",
+    PolicyGradient,
+    "policy gradient, mean over completions of their means"
+);
 
 /// Defines a recipe from an advantage estimator and an objective with their defaults; each may have additional lines.
 macro_rules! algorithm {
@@ -73,22 +150,72 @@ macro_rules! algorithm {
     };
 }
 
-algorithm!("grpo", "group-normalised advantage, clipped surrogate, no mask", "grpo", "grpo");
-algorithm!("dr_grpo", "centred advantage, fixed-length reduction, no mask", "dr_grpo", "dr_grpo");
-algorithm!("bnpo", "group-normalised advantage, clipped surrogate over all tokens, no mask", "grpo", "bnpo");
-algorithm!("dapo", "group-normalised advantage, a clip with more room above, over all tokens, no mask", "grpo", "dapo");
-algorithm!("gspo", "group-normalised advantage, one clipped ratio per completion, no mask", "grpo", "gspo");
+algorithm!(
+    "grpo",
+    "group-normalised advantage, clipped surrogate, no mask",
+    "grpo",
+    "grpo"
+);
+algorithm!(
+    "dr_grpo",
+    "centred advantage, fixed-length reduction, no mask",
+    "dr_grpo",
+    "dr_grpo"
+);
+algorithm!(
+    "bnpo",
+    "group-normalised advantage, clipped surrogate over all tokens, no mask",
+    "grpo",
+    "bnpo"
+);
+algorithm!(
+    "dapo",
+    "group-normalised advantage, a clip with more room above, over all tokens, no mask",
+    "grpo",
+    "dapo"
+);
+algorithm!(
+    "gspo",
+    "group-normalised advantage, one clipped ratio per completion, no mask",
+    "grpo",
+    "gspo"
+);
 algorithm!(
     "luspo",
     "group-normalised advantage, one clipped ratio per completion, which counts by its length, no mask",
     "grpo",
     "luspo"
 );
-algorithm!("cispo", "group-normalised advantage, policy gradient by limited ratios, no mask", "grpo", "cispo");
-algorithm!("sapo", "group-normalised advantage, surrogate with a soft gate, no mask", "grpo", "sapo");
-algorithm!("vespo", "group-normalised advantage, policy gradient by each completion's ratio, no mask", "grpo", "vespo");
-algorithm!("rloo", "leave-one-out advantage, clipped surrogate of whole completions, no mask", "rloo", "rloo");
-algorithm!("reinforce", "reward as advantage, policy gradient, no mask", "reinforce", "reinforce");
+algorithm!(
+    "cispo",
+    "group-normalised advantage, policy gradient by limited ratios, no mask",
+    "grpo",
+    "cispo"
+);
+algorithm!(
+    "sapo",
+    "group-normalised advantage, surrogate with a soft gate, no mask",
+    "grpo",
+    "sapo"
+);
+algorithm!(
+    "vespo",
+    "group-normalised advantage, policy gradient by each completion's ratio, no mask",
+    "grpo",
+    "vespo"
+);
+algorithm!(
+    "rloo",
+    "leave-one-out advantage, clipped surrogate of whole completions, no mask",
+    "rloo",
+    "rloo"
+);
+algorithm!(
+    "reinforce",
+    "reward as advantage, policy gradient, no mask",
+    "reinforce",
+    "reinforce"
+);
 algorithm!(
     "reinforce_plus_plus",
     "returns standardised over all tokens, clipped surrogate over all tokens, no mask",

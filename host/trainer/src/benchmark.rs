@@ -68,11 +68,19 @@ impl Benchmark {
             return Ok(Vec::new());
         }
         let chat = config.data.chat(files, Purpose::Measuring, tokenizer)?;
-        let demands = config.data.demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
+        let demands = config
+            .data
+            .demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
         let open = |benchmark: &BenchmarkConfig| -> Result<Self> {
             let of_run = ("rollout", config.rollout.max_completion_length);
-            let (section, longest) = benchmark.max_completion_length.map_or(of_run, |own| ("eval.benchmark", own));
-            policy.check_lengths(config.data.max_prompt_length, (section, longest), config.eval.batch_size())?;
+            let (section, longest) = benchmark
+                .max_completion_length
+                .map_or(of_run, |own| ("eval.benchmark", own));
+            policy.check_lengths(
+                config.data.max_prompt_length,
+                (section, longest),
+                config.eval.batch_size(),
+            )?;
             let (examples, left_out) = benchmark.examples(&config.data, &demands)?;
             Ok(Self {
                 name: benchmark.name.clone(),
@@ -89,7 +97,14 @@ impl Benchmark {
     /// A benchmark of held-out prompts, with one greedy answer to each.
     pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
         let (name, sampling) = (HELD_OUT.to_owned(), SamplingParams::GREEDY);
-        Self { name, examples, left_out: 0, samples: 1, sampling, max_completion_length }
+        Self {
+            name,
+            examples,
+            left_out: 0,
+            samples: 1,
+            sampling,
+            max_completion_length,
+        }
     }
 
     pub fn answers(&self) -> usize {
@@ -99,12 +114,18 @@ impl Benchmark {
     /// Ranges of about `size` answers, from `first` on, that are generated together: all to some questions.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (all, size) = (self.answers(), (size / self.samples).max(1) * self.samples);
-        (first..all).step_by(size).map(move |start| start..all.min(start + size))
+        (first..all)
+            .step_by(size)
+            .map(move |start| start..all.min(start + size))
     }
 
     /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither other answers nor batches affect it.
     fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
-        rng::stream(seed, &format!("eval.{}", self.name), &[prompt as u64, sample as u64])
+        rng::stream(
+            seed,
+            &format!("eval.{}", self.name),
+            &[prompt as u64, sample as u64],
+        )
     }
 
     /// Generates the answers with the numbers `range`. Answers are numbered prompt by prompt.
@@ -116,15 +137,46 @@ impl Benchmark {
         grader: &mut Grader<'_>,
         exam: &Exam,
     ) -> Result<Vec<Answer>> {
-        let places: Vec<(usize, usize)> = range.map(|i| (i / self.samples, i % self.samples)).collect();
-        let asked: Vec<&Example> = places.iter().map(|(prompt, _)| &self.examples[*prompt]).collect();
-        let mut rngs: Vec<_> = places.iter().map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample)).collect();
-        let indices: Vec<[u64; 2]> = places.iter().map(|(prompt, sample)| [*prompt as u64, *sample as u64]).collect();
-        let Self { samples, max_completion_length, .. } = *self;
+        let places: Vec<(usize, usize)> = range
+            .map(|i| (i / self.samples, i % self.samples))
+            .collect();
+        let asked: Vec<&Example> = places
+            .iter()
+            .map(|(prompt, _)| &self.examples[*prompt])
+            .collect();
+        let mut rngs: Vec<_> = places
+            .iter()
+            .map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample))
+            .collect();
+        let indices: Vec<[u64; 2]> = places
+            .iter()
+            .map(|(prompt, sample)| [*prompt as u64, *sample as u64])
+            .collect();
+        let Self {
+            samples,
+            max_completion_length,
+            ..
+        } = *self;
         // The answers to a question come together, so they may be more than are requested at once.
-        let most = if exam.max_num_seqs == 0 { exam.batch_size } else { exam.max_num_seqs.min(exam.batch_size) };
-        let exam = Exam { max_completion_length, max_num_seqs: most, samples, ..*exam };
-        let graded = grade_chunk(policy, tokenizer, grader, (&asked, &indices), (self.sampling, &mut rngs), &exam)?;
+        let most = if exam.max_num_seqs == 0 {
+            exam.batch_size
+        } else {
+            exam.max_num_seqs.min(exam.batch_size)
+        };
+        let exam = Exam {
+            max_completion_length,
+            max_num_seqs: most,
+            samples,
+            ..*exam
+        };
+        let graded = grade_chunk(
+            policy,
+            tokenizer,
+            grader,
+            (&asked, &indices),
+            (self.sampling, &mut rngs),
+            &exam,
+        )?;
         let answer = |((prompt, sample), graded): ((usize, usize), Graded)| Answer {
             benchmark: self.name.clone(),
             prompt,
@@ -146,20 +198,42 @@ impl Benchmark {
         let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
             questions.clone().map(score).sum::<f64>() / self.examples.len().max(1) as f64
         };
-        let right = |question: &[Outcome]| question.iter().filter(|answer| answer.correct == Some(true)).count();
+        let right = |question: &[Outcome]| {
+            question
+                .iter()
+                .filter(|answer| answer.correct == Some(true))
+                .count()
+        };
         let mut metrics = Values::new();
         if answers.iter().all(|answer| answer.correct.is_some()) {
-            let pass = |k| (format!("pass@{k}"), mean(&|question| pass_at(n, right(question), k)));
+            let pass = |k| {
+                (
+                    format!("pass@{k}"),
+                    mean(&|question| pass_at(n, right(question), k)),
+                )
+            };
             metrics.extend(counts(n).into_iter().map(pass));
             if n > 1 {
-                metrics.push((format!("mean@{n}"), mean(&|question| right(question) as f64 / n as f64)));
-                metrics.push((format!("maj@{n}"), mean(&|question| f64::from(u8::from(majority_is_right(question))))));
+                metrics.push((
+                    format!("mean@{n}"),
+                    mean(&|question| right(question) as f64 / n as f64),
+                ));
+                metrics.push((
+                    format!("maj@{n}"),
+                    mean(&|question| f64::from(u8::from(majority_is_right(question)))),
+                ));
             }
         }
         metrics.extend(mean_rewards(answers.iter().map(|answer| &answer.earned)));
         let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
-        metrics.push(("mean_length".to_owned(), tokens as f64 / answers.len().max(1) as f64));
-        metrics.into_iter().map(|(metric, value)| (format!("eval/{}/{metric}", self.name), value)).collect()
+        metrics.push((
+            "mean_length".to_owned(),
+            tokens as f64 / answers.len().max(1) as f64,
+        ));
+        metrics
+            .into_iter()
+            .map(|(metric, value)| (format!("eval/{}/{metric}", self.name), value))
+            .collect()
     }
 }
 
@@ -176,13 +250,29 @@ pub struct Outcome {
 
 impl From<&Answer> for Outcome {
     fn from(answer: &Answer) -> Self {
-        let Answer { correct, earned, extracted, tokens, truncated, .. } = answer.clone();
-        Self { correct, earned, extracted, tokens, truncated }
+        let Answer {
+            correct,
+            earned,
+            extracted,
+            tokens,
+            truncated,
+            ..
+        } = answer.clone();
+        Self {
+            correct,
+            earned,
+            extracted,
+            tokens,
+            truncated,
+        }
     }
 }
 
 fn majority_is_right(question: &[Outcome]) -> bool {
-    let values: Vec<Option<String>> = question.iter().map(|answer| answer.extracted.clone()).collect();
+    let values: Vec<Option<String>> = question
+        .iter()
+        .map(|answer| answer.extracted.clone())
+        .collect();
     majority(&values).is_some_and(|place| question[place].correct == Some(true))
 }
 
@@ -195,25 +285,48 @@ fn extracted(completion: &str) -> Option<String> {
         return read;
     }
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
-    let found = marked("####").or_else(|| marked("answer is")).or_else(|| marked("="));
-    let found = found?.lines().next()?.trim().trim_end_matches('.').trim_matches('$');
-    let plain = || found.chars().filter(|c| !c.is_whitespace() && *c != ',').collect();
+    let found = marked("####")
+        .or_else(|| marked("answer is"))
+        .or_else(|| marked("="));
+    let found = found?
+        .lines()
+        .next()?
+        .trim()
+        .trim_end_matches('.')
+        .trim_matches('$');
+    let plain = || {
+        found
+            .chars()
+            .filter(|c| !c.is_whitespace() && *c != ',')
+            .collect()
+    };
     Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
 }
 
 /// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty for fewer than two benchmarks.
 pub fn mean(all: &[(String, Values)]) -> Values {
-    let [(name, first), rest @ ..] = all else { return Vec::new() };
+    let [(name, first), rest @ ..] = all else {
+        return Vec::new();
+    };
     if rest.is_empty() {
         return Vec::new();
     }
-    let metric = |full: &str, name: &str| full.strip_prefix(&format!("eval/{name}/")).map(str::to_owned);
+    let metric = |full: &str, name: &str| {
+        full.strip_prefix(&format!("eval/{name}/"))
+            .map(str::to_owned)
+    };
     let of = |(name, values): &(String, Values), wanted: &str| {
-        values.iter().find(|(full, _)| metric(full, name).as_deref() == Some(wanted)).map(|(_, value)| *value)
+        values
+            .iter()
+            .find(|(full, _)| metric(full, name).as_deref() == Some(wanted))
+            .map(|(_, value)| *value)
     };
     let means = first.iter().filter_map(|(full, value)| {
         let wanted = metric(full, name)?;
-        let others = rest.iter().map(|one| of(one, &wanted)).collect::<Option<Vec<f64>>>()?;
+        let others = rest
+            .iter()
+            .map(|one| of(one, &wanted))
+            .collect::<Option<Vec<f64>>>()?;
         let sum = value + others.iter().sum::<f64>();
         Some((format!("eval/{TEST}/{wanted}"), sum / all.len() as f64))
     });
@@ -223,16 +336,27 @@ pub fn mean(all: &[(String, Values)]) -> Values {
 /// A summary of a step's values: `pass@1` of the mean over benchmarks, or of the only benchmark, such as `  TEST 43.5%`. If there is no
 /// `pass@1`, the summary shows the reward.
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
-    let first =
-        |name: &str| Some((name.strip_prefix("eval/")?.strip_suffix("/pass@1")?.to_owned(), *values.get(name)?));
+    let first = |name: &str| {
+        Some((
+            name.strip_prefix("eval/")?
+                .strip_suffix("/pass@1")?
+                .to_owned(),
+            *values.get(name)?,
+        ))
+    };
     let mean = first(&format!("eval/{TEST}/pass@1"));
     if let Some((name, value)) = mean.or_else(|| values.keys().find_map(|name| first(name))) {
         return Some(format!("  {name} {:.1}%", 100.0 * value));
     }
-    let reward = |name: &str| name.strip_prefix("eval/")?.strip_suffix("/reward").map(str::to_owned);
+    let reward = |name: &str| {
+        name.strip_prefix("eval/")?
+            .strip_suffix("/reward")
+            .map(str::to_owned)
+    };
     let all = format!("eval/{TEST}/reward");
-    let (name, value) =
-        values.get_key_value(&all).or_else(|| values.iter().find(|(name, _)| reward(name).is_some()))?;
+    let (name, value) = values
+        .get_key_value(&all)
+        .or_else(|| values.iter().find(|(name, _)| reward(name).is_some()))?;
     Some(format!("  {} reward {value:.3}", reward(name)?))
 }
 
@@ -249,13 +373,26 @@ mod tests {
             columns: "{}".into(),
             row: None,
         };
-        Benchmark { name: "aime".into(), samples, ..Benchmark::held_out(vec![example; prompts], 4) }
+        Benchmark {
+            name: "aime".into(),
+            samples,
+            ..Benchmark::held_out(vec![example; prompts], 4)
+        }
     }
 
     fn outcome(extracted: &str, correct: bool) -> Outcome {
         let reward = f32::from(u8::from(correct));
-        let earned = Earned { reward, rewards: [("math".to_owned(), reward)].into_iter().collect() };
-        Outcome { correct: Some(correct), earned, extracted: Some(extracted.to_owned()), tokens: 3, truncated: false }
+        let earned = Earned {
+            reward,
+            rewards: [("math".to_owned(), reward)].into_iter().collect(),
+        };
+        Outcome {
+            correct: Some(correct),
+            earned,
+            extracted: Some(extracted.to_owned()),
+            tokens: 3,
+            truncated: false,
+        }
     }
 
     #[test]
@@ -271,8 +408,11 @@ mod tests {
             outcome("5", true),
             outcome("6", false),
         ];
-        let metrics: BTreeMap<String, f64> = benchmark(2, 4).metrics(&answers).into_iter().collect();
-        let is = |name: &str, value: f64| assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}");
+        let metrics: BTreeMap<String, f64> =
+            benchmark(2, 4).metrics(&answers).into_iter().collect();
+        let is = |name: &str, value: f64| {
+            assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}")
+        };
         is("eval/aime/pass@1", 3.0 / 8.0);
         is("eval/aime/mean@4", 3.0 / 8.0);
         is("eval/aime/pass@2", ((1.0 - 1.0 / 6.0) + 0.5) / 2.0);
@@ -283,30 +423,76 @@ mod tests {
         is("eval/aime/mean_length", 3.0);
         let one = benchmark(1, 1).metrics(&[outcome("7", true)]);
         assert_eq!(
-            one.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-            ["eval/aime/pass@1", "eval/aime/reward", "eval/aime/rewards/math/mean", "eval/aime/mean_length"]
+            one.iter()
+                .map(|(name, _)| name.as_str())
+                .collect::<Vec<_>>(),
+            [
+                "eval/aime/pass@1",
+                "eval/aime/reward",
+                "eval/aime/rewards/math/mean",
+                "eval/aime/mean_length"
+            ]
         );
-        let unsaid = Outcome { correct: None, ..outcome("7", true) };
-        let names: Vec<String> = benchmark(1, 1).metrics(&[unsaid]).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["eval/aime/reward", "eval/aime/rewards/math/mean", "eval/aime/mean_length"]);
+        let unsaid = Outcome {
+            correct: None,
+            ..outcome("7", true)
+        };
+        let names: Vec<String> = benchmark(1, 1)
+            .metrics(&[unsaid])
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "eval/aime/reward",
+                "eval/aime/rewards/math/mean",
+                "eval/aime/mean_length"
+            ]
+        );
     }
 
     #[test]
     fn the_mean_is_of_what_all_have() {
         let of = |name: &str, values: &[(&str, f64)]| {
-            (name.to_owned(), values.iter().map(|(metric, value)| (format!("eval/{name}/{metric}"), *value)).collect())
+            (
+                name.to_owned(),
+                values
+                    .iter()
+                    .map(|(metric, value)| (format!("eval/{name}/{metric}"), *value))
+                    .collect(),
+            )
         };
-        let all = [of("a", &[("pass@1", 0.5), ("maj@4", 1.0)]), of("b", &[("pass@1", 0.0)])];
+        let all = [
+            of("a", &[("pass@1", 0.5), ("maj@4", 1.0)]),
+            of("b", &[("pass@1", 0.0)]),
+        ];
         assert_eq!(mean(&all), [("eval/TEST/pass@1".to_owned(), 0.25)]);
         assert_eq!(mean(&all[..1]), []);
     }
 
     #[test]
     fn the_mean_is_shown_or_the_only_one() {
-        let shown = |names: &[&str]| shown(&names.iter().map(|name| ((*name).to_owned(), 0.25)).collect());
-        assert_eq!(shown(&["reward", "eval/a/pass@1", "eval/TEST/pass@1"]).as_deref(), Some("  TEST 25.0%"));
-        assert_eq!(shown(&["eval/a/maj@4", "eval/a/pass@1"]).as_deref(), Some("  a 25.0%"));
-        assert_eq!(shown(&["eval/a/reward", "eval/TEST/reward"]).as_deref(), Some("  TEST reward 0.250"));
+        let shown = |names: &[&str]| {
+            shown(
+                &names
+                    .iter()
+                    .map(|name| ((*name).to_owned(), 0.25))
+                    .collect(),
+            )
+        };
+        assert_eq!(
+            shown(&["reward", "eval/a/pass@1", "eval/TEST/pass@1"]).as_deref(),
+            Some("  TEST 25.0%")
+        );
+        assert_eq!(
+            shown(&["eval/a/maj@4", "eval/a/pass@1"]).as_deref(),
+            Some("  a 25.0%")
+        );
+        assert_eq!(
+            shown(&["eval/a/reward", "eval/TEST/reward"]).as_deref(),
+            Some("  TEST reward 0.250")
+        );
         assert_eq!(shown(&["reward", "eval_accuracy"]), None);
     }
 
@@ -315,11 +501,31 @@ mod tests {
         let alike = [
             (
                 "1/2",
-                &["so \\boxed{\\frac{1}{2}}.", "#### 0.5", "The answer is $\\frac{2}{4}$.", "\\boxed{\n1/2\n}"][..],
+                &[
+                    "so \\boxed{\\frac{1}{2}}.",
+                    "#### 0.5",
+                    "The answer is $\\frac{2}{4}$.",
+                    "\\boxed{\n1/2\n}",
+                ][..],
             ),
-            ("1234", &["work\n#### 1,234\n", "We add.\nAnswer: 1,234", "x = \\boxed{1234}", "\\boxed{x = 1234}"]),
+            (
+                "1234",
+                &[
+                    "work\n#### 1,234\n",
+                    "We add.\nAnswer: 1,234",
+                    "x = \\boxed{1234}",
+                    "\\boxed{x = 1234}",
+                ],
+            ),
             ("1420", &["10 12 14=1420"]),
-            ("{11,3}", &["$\\boxed{3}$ or $\\boxed{11}$", "\\boxed{11, 3}", "\\boxed{\\{3, 11\\}}"]),
+            (
+                "{11,3}",
+                &[
+                    "$\\boxed{3}$ or $\\boxed{11}$",
+                    "\\boxed{11, 3}",
+                    "\\boxed{\\{3, 11\\}}",
+                ],
+            ),
             (
                 "1;2",
                 &[
@@ -330,7 +536,11 @@ mod tests {
         ];
         for (expected, completions) in alike {
             for completion in completions {
-                assert_eq!(extracted(completion).as_deref(), Some(expected), "{completion}");
+                assert_eq!(
+                    extracted(completion).as_deref(),
+                    Some(expected),
+                    "{completion}"
+                );
             }
         }
         assert_eq!(extracted("\\boxed{}"), None);

@@ -22,8 +22,14 @@ pub fn is_due(run: &Run) -> bool {
 pub fn evaluate(run: &mut Run) -> Result<()> {
     let started = Instant::now();
     let values = measure(run)?;
-    let value = |name: &str| values.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
-    (run.progress.accuracy, run.progress.held_out_reward) = (value("eval_accuracy"), value("eval_reward"));
+    let value = |name: &str| {
+        values
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| *value)
+    };
+    (run.progress.accuracy, run.progress.held_out_reward) =
+        (value("eval_accuracy"), value("eval_reward"));
     if !values.is_empty() {
         run.observers.metrics.add_time("eval", started);
     }
@@ -34,8 +40,23 @@ pub fn evaluate(run: &mut Run) -> Result<()> {
 ///
 /// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
-    let Run { resources, warned, progress, .. } = run;
-    let Resources { config, policy, tokenizer, held_out, benchmarks, rewards, environment, watchdog, .. } = resources;
+    let Run {
+        resources,
+        warned,
+        progress,
+        ..
+    } = run;
+    let Resources {
+        config,
+        policy,
+        tokenizer,
+        held_out,
+        benchmarks,
+        rewards,
+        environment,
+        watchdog,
+        ..
+    } = resources;
     let mut values = Values::new();
     if held_out.is_empty() && benchmarks.is_empty() {
         return Ok(values);
@@ -43,11 +64,18 @@ fn measure(run: &mut Run) -> Result<Values> {
     let exam = Exam::of(config, progress.step);
     let mut sink = WarningSink { warned, watchdog };
     let right = RightAnswer::of(config);
-    let mut grader = Grader { rewards, environment: environment.as_mut(), sink: &mut sink, right: &right };
+    let mut grader = Grader {
+        rewards,
+        environment: environment.as_mut(),
+        sink: &mut sink,
+        right: &right,
+    };
     if !held_out.is_empty() {
         let graded = grade(policy, tokenizer, &mut grader, held_out, &exam)?;
         let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
-        let all = accuracy.into_iter().chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
+        let all = accuracy
+            .into_iter()
+            .chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
         values.extend(all.map(|(name, value)| (format!("eval_{name}"), value)));
     }
     let mut all = Vec::new();

@@ -44,8 +44,15 @@ pub struct Earned {
 
 impl Earned {
     fn of(scored: &Scored, place: usize) -> Self {
-        let rewards = scored.per_reward.iter().map(|(name, rewards)| (name.clone(), rewards[place])).collect();
-        Self { reward: scored.total[place], rewards }
+        let rewards = scored
+            .per_reward
+            .iter()
+            .map(|(name, rewards)| (name.clone(), rewards[place]))
+            .collect();
+        Self {
+            reward: scored.total[place],
+            rewards,
+        }
     }
 }
 
@@ -53,13 +60,17 @@ impl Earned {
 pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
     let (mut sums, mut count) = (IndexMap::<String, f64>::new(), 0_usize);
     for Earned { reward, rewards } in earned {
-        let parts = rewards.iter().map(|(name, reward)| (format!("rewards/{name}/mean"), reward));
+        let parts = rewards
+            .iter()
+            .map(|(name, reward)| (format!("rewards/{name}/mean"), reward));
         for (name, reward) in std::iter::once(("reward".to_owned(), reward)).chain(parts) {
             *sums.entry(name).or_default() += f64::from(*reward);
         }
         count += 1;
     }
-    sums.into_iter().map(|(name, sum)| (name, sum / count as f64)).collect()
+    sums.into_iter()
+        .map(|(name, sum)| (name, sum / count as f64))
+        .collect()
 }
 
 /// Rule that decides if an answer is right.
@@ -77,7 +88,8 @@ impl RightAnswer {
     /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only comparing reward, else the only reward.
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
-        let is_comparing = |name: &&String| reward::reads_answer(name.split('#').next().unwrap_or_default());
+        let is_comparing =
+            |name: &&String| reward::reads_answer(name.split('#').next().unwrap_or_default());
         let comparing: Vec<&String> = names.iter().filter(is_comparing).collect();
         match (&config.eval.reward, &comparing[..], &names[..]) {
             (Some(name), _, _) => Self::By(name.clone()),
@@ -90,9 +102,11 @@ impl RightAnswer {
     fn judge(&self, earned: &Earned) -> Option<bool> {
         match self {
             Self::By(name) => earned.rewards.get(name).map(|reward| *reward > 0.0),
-            Self::Only(name) => {
-                earned.rewards.get(name).filter(|reward| [-1.0, 0.0, 1.0].contains(*reward)).map(|reward| *reward > 0.0)
-            }
+            Self::Only(name) => earned
+                .rewards
+                .get(name)
+                .filter(|reward| [-1.0, 0.0, 1.0].contains(*reward))
+                .map(|reward| *reward > 0.0),
             Self::Undecided => None,
         }
     }
@@ -123,8 +137,14 @@ pub fn grade(
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
     let mut graded = Vec::with_capacity(examples.len());
-    for (first, chunk) in (0..).step_by(exam.batch_size).zip(examples.chunks(exam.batch_size)) {
-        let indices: Vec<[u64; 2]> = (first..).take(chunk.len()).map(|number| [number, 0]).collect();
+    for (first, chunk) in (0..)
+        .step_by(exam.batch_size)
+        .zip(examples.chunks(exam.batch_size))
+    {
+        let indices: Vec<[u64; 2]> = (first..)
+            .take(chunk.len())
+            .map(|number| [number, 0])
+            .collect();
         let chunk: Vec<&Example> = chunk.iter().collect();
         // Greedy decoding uses no random numbers; the streams are placeholders.
         let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
@@ -160,8 +180,19 @@ pub fn grade_chunk(
         top_k: 0,
         max_num_seqs: exam.max_num_seqs,
     };
-    let Exam { step, max_steps, seed, .. } = *exam;
-    let stage = Stage { purpose: Purpose::EVALUATION, step, max_steps, seed, indices };
+    let Exam {
+        step,
+        max_steps,
+        seed,
+        ..
+    } = *exam;
+    let stage = Stage {
+        purpose: Purpose::EVALUATION,
+        step,
+        max_steps,
+        seed,
+        indices,
+    };
     let completed = complete(
         policy,
         (tokenizer, exam.max_prompt_length),
@@ -170,14 +201,33 @@ pub fn grade_chunk(
         (&generation, rngs, None),
     )?;
     let rollout = exam.rollout(completed.views(examples));
-    let scored = grader.rewards.score(grader.sink, &rollout, &completed.episodes())?;
-    let read: Vec<String> = rollout.completions.iter().map(|completion| completion.text.to_owned()).collect();
-    let samples = completed.texts.into_iter().zip(read).zip(&completed.completions);
-    let graded = samples.enumerate().map(|(i, ((sample, read), completion))| {
-        let earned = Earned::of(&scored, i);
-        let (correct, tokens) = (grader.right.judge(&earned), completion.drawn());
-        Graded { sample, read, earned, correct, tokens, truncated: completion.truncated }
-    });
+    let scored = grader
+        .rewards
+        .score(grader.sink, &rollout, &completed.episodes())?;
+    let read: Vec<String> = rollout
+        .completions
+        .iter()
+        .map(|completion| completion.text.to_owned())
+        .collect();
+    let samples = completed
+        .texts
+        .into_iter()
+        .zip(read)
+        .zip(&completed.completions);
+    let graded = samples
+        .enumerate()
+        .map(|(i, ((sample, read), completion))| {
+            let earned = Earned::of(&scored, i);
+            let (correct, tokens) = (grader.right.judge(&earned), completion.drawn());
+            Graded {
+                sample,
+                read,
+                earned,
+                correct,
+                tokens,
+                truncated: completion.truncated,
+            }
+        });
     Ok(graded.collect())
 }
 
@@ -242,7 +292,9 @@ impl Exam {
 /// Share of right answers in `graded`; `None` unless it is known for every answer.
 pub fn share_right(graded: &[Graded]) -> Option<f64> {
     let correct: Option<Vec<bool>> = graded.iter().map(|graded| graded.correct).collect();
-    correct.map(|correct| correct.iter().filter(|correct| **correct).count() as f64 / graded.len().max(1) as f64)
+    correct.map(|correct| {
+        correct.iter().filter(|correct| **correct).count() as f64 / graded.len().max(1) as f64
+    })
 }
 
 #[cfg(test)]
@@ -251,7 +303,10 @@ mod tests {
 
     #[test]
     fn a_share_of_a_point_does_not_say_what_is_right() {
-        let earned = |reward: f32| Earned { reward, rewards: [("grade".to_owned(), reward)].into_iter().collect() };
+        let earned = |reward: f32| Earned {
+            reward,
+            rewards: [("grade".to_owned(), reward)].into_iter().collect(),
+        };
         for (reward, only, by) in [
             (1.0, Some(true), true),
             (0.0, Some(false), false),
@@ -259,8 +314,16 @@ mod tests {
             (0.25, None, true),
             (2.0, None, true),
         ] {
-            assert_eq!(RightAnswer::Only("grade".into()).judge(&earned(reward)), only, "{reward}");
-            assert_eq!(RightAnswer::By("grade".into()).judge(&earned(reward)), Some(by), "{reward}");
+            assert_eq!(
+                RightAnswer::Only("grade".into()).judge(&earned(reward)),
+                only,
+                "{reward}"
+            );
+            assert_eq!(
+                RightAnswer::By("grade".into()).judge(&earned(reward)),
+                Some(by),
+                "{reward}"
+            );
             assert_eq!(RightAnswer::Undecided.judge(&earned(reward)), None);
         }
     }

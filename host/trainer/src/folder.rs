@@ -14,7 +14,11 @@ use crate::model::{ModelFiles, Policy};
 pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     folders::split(path).with_context(|| format!("`{flag}` cannot be used"))?;
     let absent = path.symlink_metadata().is_err();
-    ensure!(absent, "`{}` exists already (choose another `{flag}`)", path.display());
+    ensure!(
+        absent,
+        "`{}` exists already (choose another `{flag}`)",
+        path.display()
+    );
     Ok(())
 }
 
@@ -26,8 +30,13 @@ pub struct Companions(Vec<(&'static str, Vec<u8>)>);
 impl Companions {
     /// Reads those among `files`.
     pub fn read(files: &ModelFiles) -> Result<Self> {
-        let there = Tokenizer::FILES.into_iter().filter(|name| files.contains(name));
-        there.map(|name| Ok((name, files.read(name)?.into_owned()))).collect::<Result<_>>().map(Self)
+        let there = Tokenizer::FILES
+            .into_iter()
+            .filter(|name| files.contains(name));
+        there
+            .map(|name| Ok((name, files.read(name)?.into_owned())))
+            .collect::<Result<_>>()
+            .map(Self)
     }
 
     /// True if `folder` has these files, unchanged, and no others of their names.
@@ -38,7 +47,12 @@ impl Companions {
 }
 
 /// Writes `policy` with its `companions` and a model card. The folder appears at `path` when it is whole.
-pub fn write(path: &Path, policy: &Policy, companions: &Companions, card: Option<&str>) -> Result<()> {
+pub fn write(
+    path: &Path,
+    policy: &Policy,
+    companions: &Companions,
+    card: Option<&str>,
+) -> Result<()> {
     let (parent, name) = folders::split(path)?;
     let cannot = || format!("cannot write `{}`", path.display());
     let new = NewFolder::in_folder(&parent).with_context(cannot)?;
@@ -55,7 +69,8 @@ pub fn fill(folder: &Path, policy: &Policy, companions: &Companions) -> Result<(
     for (name, bytes) in &companions.0 {
         let path = folder.join(name);
         if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
-            std::fs::create_dir_all(parent).with_context(|| format!("cannot make `{}`", parent.display()))?;
+            std::fs::create_dir_all(parent)
+                .with_context(|| format!("cannot make `{}`", parent.display()))?;
         }
         files::write_atomic(&path, bytes)?;
     }

@@ -32,7 +32,12 @@ impl Observer for () {}
 
 /// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done. A signal to the whole
 /// job sets `stop` and may end programs of the run as well, so that the rollout fails: then it ends at the rollout's beginning.
-pub fn train(run: &mut Run, observer: &mut dyn Observer, stop_after: Option<u64>, stop: &AtomicBool) -> Result<()> {
+pub fn train(
+    run: &mut Run,
+    observer: &mut dyn Observer,
+    stop_after: Option<u64>,
+    stop: &AtomicBool,
+) -> Result<()> {
     let started = Instant::now();
     let max_time = run.config().train.max_time;
     let stops = |step: u64| {
@@ -44,11 +49,14 @@ pub fn train(run: &mut Run, observer: &mut dyn Observer, stop_after: Option<u64>
     let Err(error) = outcome else { return Ok(()) };
     // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
     let saved = checkpoint::save_last(run);
-    let is_whole = saved.is_ok() && run.resources.saves && run.resources.watchdog.place().is_saved();
+    let is_whole =
+        saved.is_ok() && run.resources.saves && run.resources.watchdog.place().is_saved();
     if !(stop.load(Ordering::Relaxed) && is_whole) {
         return Err(error);
     }
-    observer.warn(&format!("the rollout is given up, and a resume samples it again: {error:#}"));
+    observer.warn(&format!(
+        "the rollout is given up, and a resume samples it again: {error:#}"
+    ));
     Ok(())
 }
 
@@ -65,7 +73,10 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         // Saves and evaluations are due at multiples of a rollout's steps. If a resume begins between two, its first rollout is shorter.
         let uses = sizes.steps_per_rollout - done % sizes.steps_per_rollout;
         let left = uses.min(train.max_steps - done) as usize;
-        let mut parts = rollout.parts(sizes.step, train.num_iterations as u64).take(left).peekable();
+        let mut parts = rollout
+            .parts(sizes.step, train.num_iterations as u64)
+            .take(left)
+            .peekable();
         while let Some(part) = parts.next() {
             step(run, &mut rollout, part, &stops)?;
             if parts.peek().is_some() {
@@ -99,12 +110,21 @@ fn evaluate_before(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
     run.progress.accuracy_before = run.progress.accuracy.take();
     run.progress.held_out_reward_before = run.progress.held_out_reward.take();
     let is_evaluated = run.observers.metrics.names().next().is_some();
-    if is_evaluated { tell(run, observer) } else { Ok(()) }
+    if is_evaluated {
+        tell(run, observer)
+    } else {
+        Ok(())
+    }
 }
 
 /// Ends a step for those who observe the run.
 fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
-    let Progress { step, num_tokens, completions, .. } = run.progress;
+    let Progress {
+        step,
+        num_tokens,
+        completions,
+        ..
+    } = run.progress;
     let mut line = run.observers.metrics.line(step, num_tokens, completions);
     let warnings = run.observers.line(&mut line)?;
     warnings.iter().for_each(|warning| observer.warn(warning));
@@ -113,11 +133,20 @@ fn tell(run: &mut Run, observer: &mut dyn Observer) -> Result<()> {
 }
 
 /// One optimizer step, and the evaluation after it.
-fn step(run: &mut Run, rollout: &mut SampledRollout, part: Part, stops: &impl Fn(u64) -> bool) -> Result<()> {
+fn step(
+    run: &mut Run,
+    rollout: &mut SampledRollout,
+    part: Part,
+    stops: &impl Fn(u64) -> bool,
+) -> Result<()> {
     let record = optimize(run, rollout, part)?;
     run.progress.step(&record);
-    run.observers.metrics.step(&record, run.progress.rejected_share())?;
-    run.observers.completions.step(&record, &rollout.record, &run.resources.tokenizer)?;
+    run.observers
+        .metrics
+        .step(&record, run.progress.rejected_share())?;
+    run.observers
+        .completions
+        .step(&record, &rollout.record, &run.resources.tokenizer)?;
     run.resources.watchdog.place().at(run.progress.step);
     if eval::is_due(run) {
         evaluate_after(run, stops)?;
@@ -130,26 +159,51 @@ fn step(run: &mut Run, rollout: &mut SampledRollout, part: Part, stops: &impl Fn
 /// that the step is saved with its evaluation.
 fn evaluate_after(run: &mut Run, stops: &impl Fn(u64) -> bool) -> Result<()> {
     let outcome = eval::evaluate(run);
-    if outcome.is_err() && stops(run.progress.step) { eval::evaluate(run) } else { outcome }
+    if outcome.is_err() && stops(run.progress.step) {
+        eval::evaluate(run)
+    } else {
+        outcome
+    }
 }
 
 /// Stage 1, and the log-probabilities under the sampling policy.
 fn sample(run: &mut Run) -> Result<SampledRollout> {
     let started = Instant::now();
     let work = run.work();
-    let Run { resources, progress, observers, warned, .. } = run;
-    let Resources { config, policy, dataset, tokenizer, rewards, environment, inputs, components, watchdog, .. } =
-        resources;
+    let Run {
+        resources,
+        progress,
+        observers,
+        warned,
+        ..
+    } = run;
+    let Resources {
+        config,
+        policy,
+        dataset,
+        tokenizer,
+        rewards,
+        environment,
+        inputs,
+        components,
+        watchdog,
+        ..
+    } = resources;
     let measured = effect::is_due(progress.step, config.train.measure_step);
-    let capture =
-        Capture { wants: inputs.outputs(&components.step_controls, measured), loss_temperature: work.loss_temperature };
+    let capture = Capture {
+        wants: inputs.outputs(&components.step_controls, measured),
+        loss_temperature: work.loss_temperature,
+    };
     let owners = &mut observers.metrics.owners;
     let mut recorder = Recorder::new(vec![1; config.sizes.rollout], owners, warned, watchdog);
     let sampler = Sampler {
         config,
         step: progress.step,
         inputs: *inputs,
-        each_reward: components.advantage.inputs().contains(Inputs::ROLLOUT_CONTEXT),
+        each_reward: components
+            .advantage
+            .inputs()
+            .contains(Inputs::ROLLOUT_CONTEXT),
         capture: config.train.score_at_sampling.then_some(capture),
         tokenizer,
         rewards,
@@ -161,46 +215,105 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
     if config.sizes.steps_per_rollout > 1 {
         // As in TRL, the training policy computes the log-probabilities of its completions.
         let dropout = Dropout::of_rollout(config.train.seed, progress.step);
-        let policy = policy.in_training(dropout).with_truncation(config.loss_truncation()).prepared()?;
+        let policy = policy
+            .in_training(dropout)
+            .with_truncation(config.loss_truncation())
+            .prepared()?;
         rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
     }
     rollout.record.recorded = recorder.recorded;
-    rollout.record.recorded.times.insert("rollout", started.elapsed());
+    rollout
+        .record
+        .recorded
+        .times
+        .insert("rollout", started.elapsed());
     progress.rollout(&rollout.record);
     observers.metrics.rollout(&rollout.record)?;
     Ok(rollout)
 }
 
 /// Stages 2 to 6 for the batch of one optimizer step.
-fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows }: Part) -> Result<StepRecord> {
+fn optimize(
+    run: &mut Run,
+    rollout: &mut SampledRollout,
+    Part { iteration, rows }: Part,
+) -> Result<StepRecord> {
     let (info, work) = (run.step_info(iteration), run.work());
     let judged = run.judged(&info);
-    let Run { resources, observers, warned, dump, recovery, .. } = run;
-    let Resources { config, policy, reference, components, inputs, optimizer, watchdog, .. } = resources;
-    let policy = &policy.in_training(Dropout::of_step(info.seed, info.step)).with_truncation(config.loss_truncation());
+    let Run {
+        resources,
+        observers,
+        warned,
+        dump,
+        recovery,
+        ..
+    } = run;
+    let Resources {
+        config,
+        policy,
+        reference,
+        components,
+        inputs,
+        optimizer,
+        watchdog,
+        ..
+    } = resources;
+    let policy = &policy
+        .in_training(Dropout::of_step(info.seed, info.step))
+        .with_truncation(config.loss_truncation());
     let measured = effect::is_due(info.step, config.train.measure_step);
     let wants = inputs.outputs(&components.step_controls, measured);
     let batch = rollout.batch.part(rows.clone());
-    let mut recorder = Recorder::new(batch.completion_mask.clone(), &mut observers.metrics.owners, warned, watchdog);
-    recorder.collects_arrays = observers.completions.takes_arrays(batch.sampled_at, iteration);
+    let mut recorder = Recorder::new(
+        batch.completion_mask.clone(),
+        &mut observers.metrics.owners,
+        warned,
+        watchdog,
+    );
+    recorder.collects_arrays = observers
+        .completions
+        .takes_arrays(batch.sampled_at, iteration);
 
     let sampled = (batch, rollout.outputs.take());
     let (prepared, (batch, forwards)) = recorder.timed("score", policy, || {
         let prepared = policy.prepared()?;
-        let scored = logps::of_batch(&prepared, reference.as_ref(), optimizer, sampled, (*inputs, &wants), work)?;
+        let scored = logps::of_batch(
+            &prepared,
+            reference.as_ref(),
+            optimizer,
+            sampled,
+            (*inputs, &wants),
+            work,
+        )?;
         Ok((prepared, scored))
     })?;
-    let Components { advantage, objective, .. } = components;
-    let advantages = advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
-    let batch = objective::evaluate(objective, &mut recorder.at(Point::Objective), batch, advantages, &info)?;
+    let Components {
+        advantage,
+        objective,
+        ..
+    } = components;
+    let advantages =
+        advantage::estimate(advantage, &mut recorder.at(Point::Advantage), &batch, &info)?;
+    let batch = objective::evaluate(
+        objective,
+        &mut recorder.at(Point::Objective),
+        batch,
+        advantages,
+        &info,
+    )?;
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
         let context = batch.sampled().context.as_ref();
         let context = context.map(|context| (context, info.step - batch.sampled().sampled_at));
         batch_file::write(&path, &batch.to_host()?.view(&judged), context)?;
     }
-    let (decision, factored) =
-        decision::decide(components, &mut recorder, &batch, &judged, &config.train.loss_factors)?;
+    let (decision, factored) = decision::decide(
+        components,
+        &mut recorder,
+        &batch,
+        &judged,
+        &config.train.loss_factors,
+    )?;
 
     let (reduced, gradients) = recorder.timed("backward", policy, || {
         let mut reduced = backward::reduce(&batch, &info, &decision, factored.as_ref())?;
@@ -208,7 +321,8 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
             reduced.add_entropy_bonus(&batch, &info, &decision, config.train.entropy_coef);
         }
         let is_empty = decision.tokens() == 0;
-        let gradients = (!is_empty).then(|| backward::accumulate(&prepared, forwards, batch.sampled(), &reduced, work));
+        let gradients = (!is_empty)
+            .then(|| backward::accumulate(&prepared, forwards, batch.sampled(), &reduced, work));
         Ok((reduced, gradients.transpose()?))
     })?;
 
@@ -217,23 +331,58 @@ fn optimize(run: &mut Run, rollout: &mut SampledRollout, Part { iteration, rows 
     drop(prepared);
     let (before, outcome) = recorder.timed("step", policy, || {
         let kept = gradients.as_ref().map(|gradients| &gradients.kept);
-        let before = control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
+        let before =
+            control::remember(policy, optimizer, kept, &components.step_controls, measured)?;
         let (rate, limit) = (info.optimizer.learning_rate, info.optimizer.max_grad_norm);
-        let outcome = gradients.as_ref().map(|StepGradients { kept, rejected, .. }| {
-            optimizer.step(policy.params(), kept, rejected.as_ref(), rate, limit)
-        });
+        let outcome = gradients
+            .as_ref()
+            .map(|StepGradients { kept, rejected, .. }| {
+                optimizer.step(policy.params(), kept, rejected.as_ref(), rate, limit)
+            });
         Ok((before, outcome.transpose()?))
     })?;
-    let second_pass = gradients.and_then(|gradients| gradients.rejected.map(|_| gradients.second_pass));
+    let second_pass =
+        gradients.and_then(|gradients| gradients.rejected.map(|_| gradients.second_pass));
     let token_weights = &decision.token_weights;
-    let step = control::Taken { policy, optimizer, batch: &batch, info: &info, token_weights, work, measured };
-    let applied = control::apply(&mut components.step_controls, &mut recorder, before, outcome, step)?;
+    let step = control::Taken {
+        policy,
+        optimizer,
+        batch: &batch,
+        info: &info,
+        token_weights,
+        work,
+        measured,
+    };
+    let applied = control::apply(
+        &mut components.step_controls,
+        &mut recorder,
+        before,
+        outcome,
+        step,
+    )?;
     if applied.taken {
         control::check_finite(policy, optimizer, &info)?;
     }
-    decision::step_end(components, &mut recorder, &batch, &judged, &decision, applied.taken)?;
+    decision::step_end(
+        components,
+        &mut recorder,
+        &batch,
+        &judged,
+        &decision,
+        applied.taken,
+    )?;
 
     let passes = policy.tokens_of_passes(&batch.sampled().sequences, work.micro_batch);
     let recorded = recorder.recorded;
-    Ok(StepRecord { info, rows, batch, decision, reduced, second_pass, applied, passes, recorded })
+    Ok(StepRecord {
+        info,
+        rows,
+        batch,
+        decision,
+        reduced,
+        second_pass,
+        applied,
+        passes,
+        recorded,
+    })
 }

@@ -31,22 +31,41 @@ register!(
     ClippedSurrogate::<ByCompletion>::KEYS
 );
 register!(Mask, Mask, "capo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(Weight, CurvatureWeight, "capo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(
+    Weight,
+    CurvatureWeight,
+    "capo.curvature-weight",
+    CurvatureWeight::ABOUT,
+    CurvatureWeight::KEYS
+);
 recipe!(
     "capo",
     "GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses",
     include_str!("../recipe.toml")
 );
-recipe!("capo-soft", "GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
+recipe!(
+    "capo-soft",
+    "GRPO with curvature weights, remembered by the optimizer",
+    include_str!("../soft.toml")
+);
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn thresholds_that_follow_the_run_conform() {
-        for (semantics, granularity) in [("paper", "token"), ("paper", "group"), ("exact", "token")] {
-            let table = |key: &str| format!("{key}\nsemantics = \"{semantics}\"\ngranularity = \"{granularity}\"");
-            let (mask, weight) = (table("target_rejection_rate = 0.2"), table("fisher_threshold = \"auto\""));
-            let tables = [("capo.curvature", mask.as_str()), ("capo.curvature-weight", weight.as_str())];
+        for (semantics, granularity) in [("paper", "token"), ("paper", "group"), ("exact", "token")]
+        {
+            let table = |key: &str| {
+                format!("{key}\nsemantics = \"{semantics}\"\ngranularity = \"{granularity}\"")
+            };
+            let (mask, weight) = (
+                table("target_rejection_rate = 0.2"),
+                table("fisher_threshold = \"auto\""),
+            );
+            let tables = [
+                ("capo.curvature", mask.as_str()),
+                ("capo.curvature-weight", weight.as_str()),
+            ];
             capo_plugin::testing::conform(&tables).unwrap();
         }
     }

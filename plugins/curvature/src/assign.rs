@@ -26,7 +26,10 @@ impl Assign {
         let places = places(before);
         let rejected = places.iter().filter(|&&at| token_mask[at] == 0).count();
         token_mask.copy_from_slice(before);
-        self.order(batch, places).into_iter().take(rejected).for_each(|at| token_mask[at] = 0);
+        self.order(batch, places)
+            .into_iter()
+            .take(rejected)
+            .for_each(|at| token_mask[at] = 0);
     }
 
     /// Permutes the weights of the tokens with 1 in `token_mask` by this rule.
@@ -37,14 +40,19 @@ impl Assign {
         let places = places(token_mask);
         let mut values: Vec<f32> = places.iter().map(|&at| weights[at]).collect();
         values.sort_by(f32::total_cmp);
-        self.order(batch, places).into_iter().zip(values).for_each(|(at, value)| weights[at] = value);
+        self.order(batch, places)
+            .into_iter()
+            .zip(values)
+            .for_each(|(at, value)| weights[at] = value);
     }
 
     /// Indices of tokens, sorted from the worst decision to the best.
     fn order(self, batch: &Batch<'_>, mut places: Vec<usize>) -> Vec<usize> {
         match self {
             Self::Own => {}
-            Self::LeastProbable => places.sort_by(|&a, &b| batch.logps[a].total_cmp(&batch.logps[b])),
+            Self::LeastProbable => {
+                places.sort_by(|&a, &b| batch.logps[a].total_cmp(&batch.logps[b]))
+            }
             Self::Random => Draws::new(batch.seed, batch.step).shuffle(&mut places),
         }
         places
@@ -63,7 +71,9 @@ mod tests {
 
     #[test]
     fn others_get_the_same_decisions() {
-        let fixture = Fixture::new(2, 3).lengths(&[3, 2]).logps(&[-3.0, -1.0, -4.0, -1.0, -5.0, 0.0]);
+        let fixture = Fixture::new(2, 3)
+            .lengths(&[3, 2])
+            .logps(&[-3.0, -1.0, -4.0, -1.0, -5.0, 0.0]);
         let batch = fixture.batch();
         let before = batch.completion_mask.to_vec();
         let found = [0, 1, 1, 0, 1, 0];
@@ -81,7 +91,10 @@ mod tests {
             assign.weights(&batch, &before, &mut weights);
             weights
         };
-        assert_eq!(weights(Assign::LeastProbable), [0.5, 1.0, 0.2, 1.0, 0.1, 0.0]);
+        assert_eq!(
+            weights(Assign::LeastProbable),
+            [0.5, 1.0, 0.2, 1.0, 0.1, 0.0]
+        );
         let mut random = weights(Assign::Random);
         random.sort_by(f32::total_cmp);
         assert_eq!(random, [0.0, 0.1, 0.2, 0.5, 1.0, 1.0]);

@@ -1,6 +1,9 @@
 //! The batch's large arrays in the core's types, in host memory or on a CUDA device.
 
-#![allow(unsafe_code, reason = "an address on a device is what the tensor's lender says")]
+#![allow(
+    unsafe_code,
+    reason = "an address on a device is what the tensor's lender says"
+)]
 
 use capo_core::cuda::{self, Features, Slice, Stream};
 use capo_core::{Arrays, HostArrays, MomentArrays};
@@ -12,7 +15,14 @@ type Named<'t, 'a> = (&'static str, &'t Tensor<'a>);
 
 /// The last layer's arrays, without a copy.
 pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError> {
-    let LastLayer { hidden, topk_ids, topk_logits, action_logits, logsumexp, .. } = last;
+    let LastLayer {
+        hidden,
+        topk_ids,
+        topk_logits,
+        action_logits,
+        logsumexp,
+        ..
+    } = last;
     let [ids, logits] = [("topk_ids", topk_ids), ("topk_logits", topk_logits)];
     let [action, sums] = [("action_logits", action_logits), ("logsumexp", logsumexp)];
     let Some((device, stream)) = place(&[("hidden", hidden), ids, logits, action, sums])? else {
@@ -38,16 +48,27 @@ pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError
 /// The trainer's moments of the last layer, which are on the same device as its features; without a copy.
 pub(crate) fn moments<'a>(batch: &Batch<'a>) -> Result<MomentArrays<'a>, PluginError> {
     let (last, state) = (batch.last_layer()?, batch.optimizer_state()?);
-    let [first, second] = [("exp_avg", &state.exp_avg), ("exp_avg_sq", &state.exp_avg_sq)];
+    let [first, second] = [
+        ("exp_avg", &state.exp_avg),
+        ("exp_avg_sq", &state.exp_avg_sq),
+    ];
     if place(&[("hidden", &last.hidden), first, second])?.is_none() {
-        return Ok(MomentArrays::Host { exp_avg: state.exp_avg.as_f32()?, exp_avg_sq: state.exp_avg_sq.as_f32()? });
+        return Ok(MomentArrays::Host {
+            exp_avg: state.exp_avg.as_f32()?,
+            exp_avg_sq: state.exp_avg_sq.as_f32()?,
+        });
     }
-    Ok(MomentArrays::Cuda { exp_avg: slice(first)?, exp_avg_sq: slice(second)? })
+    Ok(MomentArrays::Cuda {
+        exp_avg: slice(first)?,
+        exp_avg_sq: slice(second)?,
+    })
 }
 
 /// The CUDA device and the stream that all of `tensors` share; `None` where all are in host memory.
 fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError> {
-    let Some(((name, one), others)) = tensors.split_first() else { return Ok(None) };
+    let Some(((name, one), others)) = tensors.split_first() else {
+        return Ok(None);
+    };
     for (other_name, other) in others {
         let (at, other_at) = (spelled(one.device()), spelled(other.device()));
         if one.device() != other.device() {
@@ -149,7 +170,12 @@ mod tests {
 
     impl Lent {
         fn tensor(self, shape: &'static [i64]) -> Tensor<'static> {
-            let Self { device: (kind, number), dtype, strides, stream } = self;
+            let Self {
+                device: (kind, number),
+                dtype,
+                strides,
+                stream,
+            } = self;
             let (data, stream) = (0x1000 as *const _, stream as *mut _);
             // SAFETY: no code reads these elements.
             unsafe { Tensor::from_raw(data, kind, number, dtype, shape, strides, 64, stream) }
@@ -158,12 +184,28 @@ mod tests {
 
     /// Converts a last layer on CUDA device 0 after `change` has changed its tensors.
     fn taken(change: impl Fn(&mut [Lent; 5])) -> Result<Arrays<'static>, String> {
-        let mut lent = [Lent { device: CUDA, dtype: DType::F32, strides: &[], stream: 9 }; 5];
+        let mut lent = [Lent {
+            device: CUDA,
+            dtype: DType::F32,
+            strides: &[],
+            stream: 9,
+        }; 5];
         lent[1].dtype = DType::U32;
         change(&mut lent);
         let [hidden, ids, logits, sums, action] = lent;
-        let (hidden, ids, logits) = (hidden.tensor(&[2, 3, 4]), ids.tensor(&[2, 3, 5]), logits.tensor(&[2, 3, 5]));
-        let last = LastLayer::new(hidden, ids, logits, sums.tensor(&[2, 3]), action.tensor(&[2, 3]), 7);
+        let (hidden, ids, logits) = (
+            hidden.tensor(&[2, 3, 4]),
+            ids.tensor(&[2, 3, 5]),
+            logits.tensor(&[2, 3, 5]),
+        );
+        let last = LastLayer::new(
+            hidden,
+            ids,
+            logits,
+            sums.tensor(&[2, 3]),
+            action.tensor(&[2, 3]),
+            7,
+        );
         arrays(&last).map_err(|error| error.to_string())
     }
 
@@ -174,9 +216,17 @@ mod tests {
     #[test]
     fn tensors_of_a_device_are_taken_as_they_are() {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
-            let Ok(Arrays::Cuda(arrays)) = taken(|lent| lent[0].dtype = dtype) else { panic!("not taken") };
-            assert_eq!((arrays.device, arrays.hidden.len(), arrays.topk_ids.len()), (0, 24, 30));
-            assert_eq!((arrays.logsumexp.len(), arrays.logsumexp.address()), (6, 0x1040));
+            let Ok(Arrays::Cuda(arrays)) = taken(|lent| lent[0].dtype = dtype) else {
+                panic!("not taken")
+            };
+            assert_eq!(
+                (arrays.device, arrays.hidden.len(), arrays.topk_ids.len()),
+                (0, 24, 30)
+            );
+            assert_eq!(
+                (arrays.logsumexp.len(), arrays.logsumexp.address()),
+                (6, 0x1040)
+            );
             assert_ne!(arrays.stream, Stream::default());
             let kept = match arrays.hidden {
                 Features::F32(_) => DType::F32,
@@ -185,7 +235,9 @@ mod tests {
             };
             assert_eq!(kept, dtype);
         }
-        let Ok(Arrays::Cuda(arrays)) = taken(|lent| lent.iter_mut().for_each(|lent| lent.device.1 = 3)) else {
+        let Ok(Arrays::Cuda(arrays)) =
+            taken(|lent| lent.iter_mut().for_each(|lent| lent.device.1 = 3))
+        else {
             panic!("not taken")
         };
         assert_eq!(arrays.device, 3);
@@ -193,19 +245,43 @@ mod tests {
 
     #[test]
     fn tensors_in_several_places_or_laid_out_otherwise() {
-        let (f64, i64) = (DType { code: 2, bits: 64, lanes: 1 }, DType { code: 0, bits: 64, lanes: 1 });
+        let (f64, i64) = (
+            DType {
+                code: 2,
+                bits: 64,
+                lanes: 1,
+            },
+            DType {
+                code: 0,
+                bits: 64,
+                lanes: 1,
+            },
+        );
         let said = [
             refused(|lent| lent[2].device = (DeviceKind::CPU, 0)),
             refused(|lent| lent[0].device = (DeviceKind::CPU, 0)),
             refused(|lent| lent[4].device.1 = 1),
             refused(|lent| lent[3].stream = 0),
-            refused(|lent| lent.iter_mut().for_each(|lent| lent.device = (DeviceKind(10), 2))),
+            refused(|lent| {
+                lent.iter_mut()
+                    .for_each(|lent| lent.device = (DeviceKind(10), 2))
+            }),
             refused(|lent| lent[0].dtype = f64),
             refused(|lent| lent[1].dtype = i64),
-            refused(|lent| lent[2].dtype = DType { lanes: 4, ..DType::F32 }),
+            refused(|lent| {
+                lent[2].dtype = DType {
+                    lanes: 4,
+                    ..DType::F32
+                }
+            }),
             refused(|lent| lent[2].strides = &[1, 2, 6]),
         ];
-        assert_eq!(include_str!("device_refused.txt").lines().collect::<Vec<_>>(), said);
+        assert_eq!(
+            include_str!("device_refused.txt")
+                .lines()
+                .collect::<Vec<_>>(),
+            said
+        );
     }
 
     #[test]
@@ -214,7 +290,12 @@ mod tests {
         use capo_plugin::testing::Fixture;
 
         let fixture = Fixture::new(2, 3);
-        let lent = Lent { device: CUDA, dtype: DType::F32, strides: &[], stream: 9 };
+        let lent = Lent {
+            device: CUDA,
+            dtype: DType::F32,
+            strides: &[],
+            stream: 9,
+        };
         let matrix = lent.tensor(&[7, 4]);
         let mut batch = fixture.batch();
         batch.optimizer_state = Some(OptimizerState::new(matrix, matrix, matrix));
@@ -222,9 +303,22 @@ mod tests {
             moments(&batch).unwrap_err().to_string(),
             "`hidden` lies on `cpu` and `exp_avg` on `cuda:0`, expected all tensors of a batch on one device (lend them from one)"
         );
-        let (cube, ids) = (lent.tensor(&[2, 3, 4]), Lent { dtype: DType::U32, ..lent }.tensor(&[2, 3, 5]));
+        let (cube, ids) = (
+            lent.tensor(&[2, 3, 4]),
+            Lent {
+                dtype: DType::U32,
+                ..lent
+            }
+            .tensor(&[2, 3, 5]),
+        );
         batch.last_layer = Some(LastLayer::new(cube, ids, cube, matrix, matrix, 7));
-        let Ok(MomentArrays::Cuda { exp_avg, exp_avg_sq }) = moments(&batch) else { panic!("not taken") };
+        let Ok(MomentArrays::Cuda {
+            exp_avg,
+            exp_avg_sq,
+        }) = moments(&batch)
+        else {
+            panic!("not taken")
+        };
         assert_eq!((exp_avg.len(), exp_avg_sq.address()), (28, 0x1040));
     }
 }

@@ -1,8 +1,9 @@
 //! Meanings of the keys of the mask and the weight.
 
 use capo_core::{
-    CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction, PolicyShift, Probabilities,
-    RejectedBatch, StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
+    CurvatureAverage, EmptyState, Feature, MomentUpdate, ObjectiveShift, OutsideAction,
+    PolicyShift, Probabilities, RejectedBatch, StateDtype, Switch, Temperature, TokenGradient,
+    UntouchedRows, Weights, ZeroAdvantage,
 };
 use capo_plugin::{KeyDocs, keys};
 
@@ -74,5 +75,8 @@ impl CurvatureWeight {
 
 /// `about` with the names of the switch's values.
 fn named<S: Switch>(about: &str) -> String {
-    format!("{about}: `{}`; as `semantics` says when absent", S::NAMES.join("`, `"))
+    format!(
+        "{about}: `{}`; as `semantics` says when absent",
+        S::NAMES.join("`, `")
+    )
 }

@@ -32,18 +32,29 @@ impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
     fn try_from(table: MaskTable) -> Result<Self, String> {
         let acceptance = table.acceptance(T::FISHER, T::HESSIAN)?;
         let target = table.target_rejection_rate.map(Target::new);
-        Ok(Self { predictor: table.predictor(acceptance)?, target, thresholds: PhantomData })
+        Ok(Self {
+            predictor: table.predictor(acceptance)?,
+            target,
+            thresholds: PhantomData,
+        })
     }
 }
 
 impl<T: Thresholds> Mask for CurvatureMask<T> {
-    fn mask(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let thresholds = match &self.target {
             Some(target) => target.thresholds(&self.predictor, batch)?,
             None => self.predictor.model.acceptance(),
         };
         let mut assessment = self.predictor.assess(ctx, batch, token_mask, &thresholds)?;
-        self.predictor.assign.rejections(batch, token_mask, &mut assessment.keep);
+        self.predictor
+            .assign
+            .rejections(batch, token_mask, &mut assessment.keep);
         token_mask.copy_from_slice(&assessment.keep);
         if self.target.is_some() {
             Target::record(ctx, &thresholds);
@@ -79,7 +90,9 @@ impl<T: Thresholds> Mask for CurvatureMask<T> {
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let Some(target) = &mut self.target else { return self.predictor.load(state) };
+        let Some(target) = &mut self.target else {
+            return self.predictor.load(state);
+        };
         let (sketch, rest) = Sketch::load(state)?;
         self.predictor.load(rest)?;
         target.sketch = sketch;
@@ -99,7 +112,9 @@ mod tests {
     fn tokens_are_decided_alone_where_it_is_declared() {
         let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
         for semantics in ["paper", "authors", "exact"] {
-            let table = |more: &str| format!("semantics = \"{semantics}\"\nhessian_threshold = false\n{more}");
+            let table = |more: &str| {
+                format!("semantics = \"{semantics}\"\nhessian_threshold = false\n{more}")
+            };
             let mut open = testing::mask::<CurvatureMask<Wide>>(&table("")).unwrap();
             let m_f = fixture.mask(&mut open).unwrap().records.tokens[0].1[4];
             let table = table(&format!("fisher_threshold = {m_f}"));
@@ -117,27 +132,45 @@ mod tests {
                     (whole.token_mask.clone(), whole.records.tokens[0].1.clone())
                 );
                 let rejected = 20 - whole.token_mask.iter().filter(|&&keep| keep == 1).count();
-                assert_eq!(whole.records.number("rejected_fisher"), Some(rejected as f64 / 20.0), "{table}");
-                assert!(step > 0 || (whole.token_mask.contains(&0) && whole.token_mask.contains(&1)), "{table}");
-                fixture.step_end(&mut mask, &whole.token_mask, true).unwrap();
+                assert_eq!(
+                    whole.records.number("rejected_fisher"),
+                    Some(rejected as f64 / 20.0),
+                    "{table}"
+                );
+                assert!(
+                    step > 0 || (whole.token_mask.contains(&0) && whole.token_mask.contains(&1)),
+                    "{table}"
+                );
+                fixture
+                    .step_end(&mut mask, &whole.token_mask, true)
+                    .unwrap();
             }
         }
     }
 
     #[test]
     fn tables_are_checked() {
-        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        let say = |table: &str| {
+            testing::mask::<CurvatureMask<Wide>>(table)
+                .err()
+                .unwrap()
+                .to_string()
+        };
         assert_eq!(
             say("hessian_range = [0, 1]\nhessian_threshold = 2"),
             "`hessian_range` and `hessian_threshold` are both given (keep one)"
         );
-        assert_eq!(say("fisher_treshold = 2"), "unknown key `fisher_treshold` (did you mean `fisher_threshold`?)");
+        assert_eq!(
+            say("fisher_treshold = 2"),
+            "unknown key `fisher_treshold` (did you mean `fisher_threshold`?)"
+        );
         assert_eq!(
             say("fisher_threshold = true"),
             "`fisher_threshold` is true (give a number, or false to switch the test off)"
         );
         for (key, value) in [("fisher_threshold", "0"), ("hessian_threshold", "-2")] {
-            let sentence = format!("`{key}` is {value} (it must be above 0; false switches the test off)");
+            let sentence =
+                format!("`{key}` is {value} (it must be above 0; false switches the test off)");
             assert_eq!(say(&format!("{key} = {value}")), sentence);
         }
         assert_eq!(
@@ -145,7 +178,8 @@ mod tests {
             "`hessian_range` is [1, 1] (its low end must be below its high end; `hessian_threshold = false` in its place switches the test off)"
         );
         assert!(
-            say("granularity = \"sentence\"").contains("is `sentence` (use `token`, `completion`, `group` or `batch`)")
+            say("granularity = \"sentence\"")
+                .contains("is `sentence` (use `token`, `completion`, `group` or `batch`)")
         );
     }
 
@@ -157,8 +191,14 @@ mod tests {
             fixture.mask(&mut mask).unwrap()
         };
         let (with, without) = (run(""), run("batch_shifts = false"));
-        assert!(with.records.number("masked_kl_batch").is_some() && without.records.number("m_f_batch").is_none());
-        assert_eq!((with.token_mask, with.records.tokens), (without.token_mask, without.records.tokens));
+        assert!(
+            with.records.number("masked_kl_batch").is_some()
+                && without.records.number("m_f_batch").is_none()
+        );
+        assert_eq!(
+            (with.token_mask, with.records.tokens),
+            (without.token_mask, without.records.tokens)
+        );
     }
 
     #[test]
@@ -200,10 +240,16 @@ mod tests {
         let fixture = Fixture::new(4, 6);
         let (none, all) = (vec![0; 24], vec![1; 24]);
         for (table, counts) in [("", false), ("rejected_batch = \"counts\"", true)] {
-            let mut mask = testing::mask::<CurvatureMask<Wide>>(&format!("optimizer = \"adam\"\n{table}")).unwrap();
+            let mut mask =
+                testing::mask::<CurvatureMask<Wide>>(&format!("optimizer = \"adam\"\n{table}"))
+                    .unwrap();
             let before = mask.save().unwrap();
             fixture.step_end(&mut mask, &all, false).unwrap();
-            assert_eq!(mask.save().unwrap(), before, "a gradient that was not finite is no step");
+            assert_eq!(
+                mask.save().unwrap(),
+                before,
+                "a gradient that was not finite is no step"
+            );
             fixture.step_end(&mut mask, &none, false).unwrap();
             assert_eq!(mask.save().unwrap() != before, counts);
         }
@@ -214,7 +260,10 @@ mod tests {
     fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
         let token_mask: Vec<u8> = (0..24).map(|at| at % 2).collect();
         let state = |kind: OptimizerKind, table: &str| {
-            let optimizer = OptimizerInfo { kind, ..Fixture::new(4, 6).batch().optimizer };
+            let optimizer = OptimizerInfo {
+                kind,
+                ..Fixture::new(4, 6).batch().optimizer
+            };
             let fixture = Fixture::new(4, 6).optimizer(optimizer);
             let mut mask = testing::mask::<CurvatureMask<Wide>>(table).unwrap();
             fixture.step_end(&mut mask, &token_mask, true).unwrap();
@@ -222,15 +271,35 @@ mod tests {
         };
         let plain = state(OptimizerKind::ADAMW, "");
         assert_ne!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, ""), plain);
-        assert_eq!(state(OptimizerKind::ADAMW_KEPT_AND_REJECTED, "optimizer = \"adamw\""), plain);
+        assert_eq!(
+            state(
+                OptimizerKind::ADAMW_KEPT_AND_REJECTED,
+                "optimizer = \"adamw\""
+            ),
+            plain
+        );
     }
 
     #[test]
     fn semantics_that_do_not_fit_are_refused() {
-        let say = |table: &str| testing::mask::<CurvatureMask<Wide>>(table).err().unwrap().to_string();
+        let say = |table: &str| {
+            testing::mask::<CurvatureMask<Wide>>(table)
+                .err()
+                .unwrap()
+                .to_string()
+        };
         assert!(say("feature = \"nxt\"").contains("`feature` is `nxt` (use `aligned` or `next`)"));
-        let saved = testing::mask::<CurvatureMask<Wide>>("").unwrap().save().unwrap();
+        let saved = testing::mask::<CurvatureMask<Wide>>("")
+            .unwrap()
+            .save()
+            .unwrap();
         let mut other = testing::mask::<CurvatureMask<Wide>>("semantics = \"authors\"").unwrap();
-        assert!(other.load(&saved).unwrap_err().to_string().contains("made with `feature` = `aligned`"));
+        assert!(
+            other
+                .load(&saved)
+                .unwrap_err()
+                .to_string()
+                .contains("made with `feature` = `aligned`")
+        );
     }
 }

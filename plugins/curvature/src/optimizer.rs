@@ -58,7 +58,9 @@ impl Optimizer {
             OptimizerKind::SGD => (capo_core::OptimizerKind::Sgd, kept, 0.0),
             OptimizerKind::ADAM => (adam, kept, 0.0),
             OptimizerKind::ADAMW => (adam, kept, host.weight_decay),
-            OptimizerKind::ADAMW_KEPT_AND_REJECTED => (adam, SecondMoment::KeptAndRejected, host.weight_decay),
+            OptimizerKind::ADAMW_KEPT_AND_REJECTED => {
+                (adam, SecondMoment::KeptAndRejected, host.weight_decay)
+            }
             OptimizerKind(other) => {
                 return Err(PluginError::unsupported(format!(
                     "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
@@ -68,7 +70,14 @@ impl Optimizer {
         let beta1 = self.beta1.unwrap_or(host.beta1);
         let beta2 = self.beta2.unwrap_or(host.beta2);
         let eps = self.eps.unwrap_or(host.eps);
-        Ok(OptimizerModel { kind, beta1, beta2, eps, second_moment, weight_decay })
+        Ok(OptimizerModel {
+            kind,
+            beta1,
+            beta2,
+            eps,
+            second_moment,
+            weight_decay,
+        })
     }
 
     /// The trainer's moments, or `None` where the model uses its own.
@@ -76,6 +85,9 @@ impl Optimizer {
         if self.moments == Moments::Own {
             return Ok(None);
         }
-        Ok(Some(HostMoments { arrays: device::moments(batch)?, steps: batch.optimizer.steps_taken }))
+        Ok(Some(HostMoments {
+            arrays: device::moments(batch)?,
+            steps: batch.optimizer.steps_taken,
+        }))
     }
 }

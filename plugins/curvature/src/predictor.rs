@@ -1,6 +1,8 @@
 //! The curvature model over the batches of a trainer: code that the mask and the weight share.
 
-use capo_core::{Acceptance, Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step};
+use capo_core::{
+    Acceptance, Assessment, CurvatureModel, Granularity, Loss, Policy, Prepared, SecondMoment, Step,
+};
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, LastLayer};
 
@@ -62,10 +64,21 @@ impl Predictor {
     ) -> Result<Assessment, PluginError> {
         let assessment = self.shifts(batch, token_mask, thresholds)?;
         if self.batch_shifts {
-            let prepared = self.model.prepare(&self.step(batch)?, token_mask).map_err(failed)?;
-            let shift = |token_mask: &[u8]| self.model.batch_shift(&prepared, token_mask).map_err(failed);
+            let prepared = self
+                .model
+                .prepare(&self.step(batch)?, token_mask)
+                .map_err(failed)?;
+            let shift = |token_mask: &[u8]| {
+                self.model
+                    .batch_shift(&prepared, token_mask)
+                    .map_err(failed)
+            };
             let before = shift(token_mask)?;
-            let after = if assessment.keep == *token_mask { before } else { shift(&assessment.keep)? };
+            let after = if assessment.keep == *token_mask {
+                before
+            } else {
+                shift(&assessment.keep)?
+            };
             records::batch_shifts(ctx, &before, &after);
         }
         records::assessment(ctx, &assessment);
@@ -87,7 +100,14 @@ impl Predictor {
             Signal::Unit => {
                 // The loss is minimised, so its derivative is minus the advantage.
                 (ones, minus_ones) = (vec![1.0; batch.dims.len()], vec![-1.0; batch.dims.len()]);
-                Step { advantages: &ones, loss: Loss { derivatives: Some(&minus_ones), ..step.loss }, ..step }
+                Step {
+                    advantages: &ones,
+                    loss: Loss {
+                        derivatives: Some(&minus_ones),
+                        ..step.loss
+                    },
+                    ..step
+                }
             }
         };
         let prepared = self.model.prepare(&seen, token_mask).map_err(failed)?;
@@ -120,15 +140,26 @@ impl Predictor {
     ) -> Result<(), PluginError> {
         let kept = weights.iter().any(|&weight| weight != 0.0);
         // A skipped step can only matter if it kept no token.
-        let prepared = if taken || !kept { self.prepare(batch, weights).map(Some) } else { Ok(None) };
-        let Some(Some(prepared)) = ranks.agree(taken, kept, prepared)? else { return Ok(()) };
-        self.model.commit_over(&prepared, weights, ranks).map_err(failed)
+        let prepared = if taken || !kept {
+            self.prepare(batch, weights).map(Some)
+        } else {
+            Ok(None)
+        };
+        let Some(Some(prepared)) = ranks.agree(taken, kept, prepared)? else {
+            return Ok(());
+        };
+        self.model
+            .commit_over(&prepared, weights, ranks)
+            .map_err(failed)
     }
 
     /// The data of the tokens that the moments may include.
     fn prepare<'a>(&self, batch: &Batch<'a>, weights: &[f32]) -> Result<Prepared<'a>, PluginError> {
         let step = self.step(batch)?;
-        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let token_mask: Vec<u8> = weights
+            .iter()
+            .map(|&weight| u8::from(weight > 0.0))
+            .collect();
         let seen = match step.optimizer.second_moment {
             SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
@@ -164,11 +195,15 @@ impl Predictor {
     }
 
     pub fn save(&self) -> Result<Vec<u8>, PluginError> {
-        self.model.save().map_err(|error| PluginError::state(error.to_string()))
+        self.model
+            .save()
+            .map_err(|error| PluginError::state(error.to_string()))
     }
 
     pub fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+        self.model
+            .load(state)
+            .map_err(|error| PluginError::state(error.to_string()))
     }
 }
 
@@ -178,12 +213,19 @@ pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
 }
 
 /// The step that `optimizer` takes on `batch` at `learning_rate`, in the core's types; without a copy.
-fn step_of<'a>(optimizer: &Optimizer, batch: &Batch<'a>, learning_rate: f64) -> Result<Step<'a>, PluginError> {
+fn step_of<'a>(
+    optimizer: &Optimizer,
+    batch: &Batch<'a>,
+    learning_rate: f64,
+) -> Result<Step<'a>, PluginError> {
     let top_k = Some(batch.sampling_top_k as usize).filter(|&top_k| top_k > 0);
     Ok(Step {
         batch: layer(batch, batch.last_layer()?)?,
         advantages: batch.advantages,
-        policy: Policy { temperature: batch.sampling_temperature, top_k },
+        policy: Policy {
+            temperature: batch.sampling_temperature,
+            top_k,
+        },
         loss: loss(batch)?,
         optimizer: optimizer.model(batch)?,
         learning_rate,
@@ -214,7 +256,10 @@ fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
 }
 
 /// The last layer in the core's types.
-fn layer<'a>(batch: &Batch<'a>, last: LastLayer<'a>) -> Result<capo_core::LastLayer<'a>, PluginError> {
+fn layer<'a>(
+    batch: &Batch<'a>,
+    last: LastLayer<'a>,
+) -> Result<capo_core::LastLayer<'a>, PluginError> {
     let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {
         return Err(PluginError::failed(format!(

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use capo_core::{
-    Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate, ObjectiveShift,
-    OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics, StateDtype, Switch, Temperature,
-    TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
+    Acceptance, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate,
+    ObjectiveShift, OutsideAction, PolicyShift, Probabilities, RejectedBatch, Semantics,
+    StateDtype, Switch, Temperature, TokenGradient, UntouchedRows, Weights, ZeroAdvantage,
 };
 use capo_plugin::check_target;
 use capo_plugin::prelude::*;
@@ -140,7 +140,8 @@ table! {
 impl WeightTable {
     /// The weight's model. It has no thresholds, so its own moments advance without them, unless the table gives the key.
     pub(crate) fn model(mut self) -> Result<Predictor, String> {
-        self.moment_update.get_or_insert(Named(MomentUpdate::EveryRun));
+        self.moment_update
+            .get_or_insert(Named(MomentUpdate::EveryRun));
         self.predictor(Acceptance::default())
     }
 }
@@ -185,7 +186,9 @@ impl<'de, S: Switch> Deserialize<'de> for Named<S> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         let index = S::NAMES.iter().position(|known| *known == name);
-        index.map(|index| Self(S::VALUES[index])).ok_or_else(|| D::Error::unknown_variant(&name, S::NAMES))
+        index
+            .map(|index| Self(S::VALUES[index]))
+            .ok_or_else(|| D::Error::unknown_variant(&name, S::NAMES))
     }
 }
 
@@ -201,7 +204,10 @@ enum GranularityKey {
 
 /// A threshold, or `false`.
 #[derive(Deserialize, Clone, Copy)]
-#[serde(untagged, expecting = "this is no threshold (give a number, or false to switch the test off)")]
+#[serde(
+    untagged,
+    expecting = "this is no threshold (give a number, or false to switch the test off)"
+)]
 enum Limit {
     At(f64),
     Off(bool),
@@ -209,7 +215,10 @@ enum Limit {
 
 /// A bound; the only word that is one is `auto`.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "`fisher_threshold` is no bound (give a number above 0, or \"auto\")")]
+#[serde(
+    untagged,
+    expecting = "`fisher_threshold` is no bound (give a number above 0, or \"auto\")"
+)]
 pub(crate) enum Bound {
     At(f64),
     Word(String),
@@ -220,9 +229,13 @@ impl Limit {
     fn value(self, key: &str) -> Result<Option<f64>, String> {
         match self {
             Self::At(value) if value > 0.0 => Ok(Some(value)),
-            Self::At(value) => Err(format!("`{key}` is {value} (it must be above 0; false switches the test off)")),
+            Self::At(value) => Err(format!(
+                "`{key}` is {value} (it must be above 0; false switches the test off)"
+            )),
             Self::Off(false) => Ok(None),
-            Self::Off(true) => Err(format!("`{key}` is true (give a number, or false to switch the test off)")),
+            Self::Off(true) => Err(format!(
+                "`{key}` is true (give a number, or false to switch the test off)"
+            )),
         }
     }
 }
@@ -231,7 +244,10 @@ impl MaskTable {
     /// The accepted shifts. `fisher` and `hessian` are the defaults of the two thresholds.
     pub(crate) fn acceptance(&self, fisher: f64, hessian: f64) -> Result<Acceptance, String> {
         self.check_target()?;
-        let fisher_threshold = self.fisher_threshold.unwrap_or(Limit::At(fisher)).value("fisher_threshold")?;
+        let fisher_threshold = self
+            .fisher_threshold
+            .unwrap_or(Limit::At(fisher))
+            .value("fisher_threshold")?;
         let one_sided = self.hessian_interval == Interval::OneSided;
         match (self.hessian_range, self.hessian_threshold) {
             (Some(_), Some(_)) => Err("`hessian_range` and `hessian_threshold` are both given (keep one)".into()),
@@ -258,11 +274,23 @@ impl MaskTable {
             ("fisher_threshold", given(self.fisher_threshold)),
             ("hessian_threshold", given(self.hessian_threshold)),
             ("hessian_range", self.hessian_range.is_some()),
-            ("hessian_interval", self.hessian_interval == Interval::OneSided),
+            (
+                "hessian_interval",
+                self.hessian_interval == Interval::OneSided,
+            ),
         ];
-        let other = others.into_iter().find(|(_, given)| *given).map(|(key, _)| key);
-        if self.target_rejection_rate.is_some() && off(self.fisher_threshold) && off(self.hessian_threshold) {
-            return Err("`target_rejection_rate` is given, but both tests are switched off (leave one on)".into());
+        let other = others
+            .into_iter()
+            .find(|(_, given)| *given)
+            .map(|(key, _)| key);
+        if self.target_rejection_rate.is_some()
+            && off(self.fisher_threshold)
+            && off(self.hessian_threshold)
+        {
+            return Err(
+                "`target_rejection_rate` is given, but both tests are switched off (leave one on)"
+                    .into(),
+            );
         }
         check_target(self.target_rejection_rate, other).map_err(|error| error.message().to_owned())
     }

@@ -45,17 +45,25 @@ fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginErro
     if predictor.stands_still(batch) {
         return Ok(Sketch::default());
     }
-    let m_f = predictor.shifts(batch, batch.completion_mask, &Acceptance::default())?.m_f;
+    let m_f = predictor
+        .shifts(batch, batch.completion_mask, &Acceptance::default())?
+        .m_f;
     let slopes = batch.dloss_dlogp.unwrap_or(batch.advantages);
     let square = |at: usize| f64::from(slopes[at] * (1.0 - batch.logps[at].exp())).powi(2);
     let tokens = (0..m_f.len()).filter(|&at| batch.completion_mask[at] == 1);
-    Ok(Sketch::weighted(tokens.map(|at| (f64::from(m_f[at]), square(at)))))
+    Ok(Sketch::weighted(
+        tokens.map(|at| (f64::from(m_f[at]), square(at))),
+    ))
 }
 
 /// Weight of a token that would move the policy by `m_f`; 0 if `m_f` is NaN.
 fn weight(threshold: f64, m_f: f32) -> f32 {
     let m_f = f64::from(m_f);
-    if m_f.is_nan() { 0.0 } else { (threshold / m_f.max(0.0)).sqrt().min(1.0) as f32 }
+    if m_f.is_nan() {
+        0.0
+    } else {
+        (threshold / m_f.max(0.0)).sqrt().min(1.0) as f32
+    }
 }
 
 impl TryFrom<WeightTable> for CurvatureWeight {
@@ -64,16 +72,25 @@ impl TryFrom<WeightTable> for CurvatureWeight {
     fn try_from(table: WeightTable) -> Result<Self, String> {
         let threshold = match &table.fisher_threshold {
             None => Threshold::Given(CurvatureWeight::FISHER),
-            Some(Bound::At(threshold)) if threshold.is_finite() && *threshold > 0.0 => Threshold::Given(*threshold),
+            Some(Bound::At(threshold)) if threshold.is_finite() && *threshold > 0.0 => {
+                Threshold::Given(*threshold)
+            }
             Some(Bound::At(threshold)) => {
-                return Err(format!("`fisher_threshold` is {threshold} (it must be finite and above 0, or \"auto\")"));
+                return Err(format!(
+                    "`fisher_threshold` is {threshold} (it must be finite and above 0, or \"auto\")"
+                ));
             }
             Some(Bound::Word(word)) if word == "auto" => Threshold::Auto(Sketch::default()),
             Some(Bound::Word(word)) => {
-                return Err(format!("`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")"));
+                return Err(format!(
+                    "`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")"
+                ));
             }
         };
-        Ok(Self { predictor: table.model()?, threshold })
+        Ok(Self {
+            predictor: table.model()?,
+            threshold,
+        })
     }
 }
 
@@ -86,8 +103,14 @@ impl Weight for CurvatureWeight {
         weights: &mut [f32],
     ) -> Result<(), PluginError> {
         let threshold = self.now();
-        let assessment = self.predictor.assess(ctx, batch, token_mask, &Acceptance::default())?;
-        for (i, entry) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
+        let assessment = self
+            .predictor
+            .assess(ctx, batch, token_mask, &Acceptance::default())?;
+        for (i, entry) in weights
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| token_mask[*i] == 1)
+        {
             *entry = weight(threshold, assessment.m_f[i]);
         }
         self.predictor.assign.weights(batch, token_mask, weights);
@@ -116,16 +139,23 @@ impl Weight for CurvatureWeight {
     }
 
     fn traits(&self) -> Traits {
-        self.predictor.traits(matches!(self.threshold, Threshold::Auto(_)))
+        self.predictor
+            .traits(matches!(self.threshold, Threshold::Auto(_)))
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        let sketch = if let Threshold::Auto(last) = &self.threshold { last.save() } else { Vec::new() };
+        let sketch = if let Threshold::Auto(last) = &self.threshold {
+            last.save()
+        } else {
+            Vec::new()
+        };
         Ok([sketch, self.predictor.save()?].concat())
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let Threshold::Auto(last) = &mut self.threshold else { return self.predictor.load(state) };
+        let Threshold::Auto(last) = &mut self.threshold else {
+            return self.predictor.load(state);
+        };
         let (sketch, rest) = Sketch::load(state)?;
         self.predictor.load(rest)?;
         *last = sketch;
@@ -140,7 +170,9 @@ mod tests {
     use capo_plugin::{OptimizerInfo, OptimizerKind};
 
     fn weighed(table: &str, fixture: &Fixture) -> testing::Weighed {
-        fixture.weigh(&mut testing::weight::<CurvatureWeight>(table).unwrap()).unwrap()
+        fixture
+            .weigh(&mut testing::weight::<CurvatureWeight>(table).unwrap())
+            .unwrap()
     }
 
     fn fixture() -> Fixture {
@@ -152,11 +184,22 @@ mod tests {
     #[test]
     fn unit_advantage_is_what_a_batch_of_ones_has() {
         for semantics in ["paper", "exact", "authors"] {
-            let table =
-                |signal: &str| format!("semantics = \"{semantics}\"\nsignal = \"{signal}\"\nbatch_shifts = false");
-            let ones = fixture().advantages(&[1.0; 24]).losses(&[-1.0; 24], &[-1.0; 24]).lengths(&[6, 3, 0, 5]);
-            let (unit, own) = (weighed(&table("unit"), &fixture()), weighed(&table("advantage"), &ones));
-            assert_eq!((&unit.weights, &unit.records.tokens), (&own.weights, &own.records.tokens), "{semantics}");
+            let table = |signal: &str| {
+                format!("semantics = \"{semantics}\"\nsignal = \"{signal}\"\nbatch_shifts = false")
+            };
+            let ones = fixture()
+                .advantages(&[1.0; 24])
+                .losses(&[-1.0; 24], &[-1.0; 24])
+                .lengths(&[6, 3, 0, 5]);
+            let (unit, own) = (
+                weighed(&table("unit"), &fixture()),
+                weighed(&table("advantage"), &ones),
+            );
+            assert_eq!(
+                (&unit.weights, &unit.records.tokens),
+                (&own.weights, &own.records.tokens),
+                "{semantics}"
+            );
             let other = weighed(&table("advantage"), &fixture());
             assert_ne!(unit.weights, other.weights, "{semantics}");
         }
@@ -167,12 +210,28 @@ mod tests {
         let open = weighed("fisher_threshold = 1e9", &fixture());
         assert_eq!(
             open.weights,
-            fixture().batch().completion_mask.iter().map(|&mask| f32::from(mask)).collect::<Vec<_>>()
+            fixture()
+                .batch()
+                .completion_mask
+                .iter()
+                .map(|&mask| f32::from(mask))
+                .collect::<Vec<_>>()
         );
-        let m_f = &open.records.tokens.iter().find(|(name, _)| name == "m_f").unwrap().1;
+        let m_f = &open
+            .records
+            .tokens
+            .iter()
+            .find(|(name, _)| name == "m_f")
+            .unwrap()
+            .1;
         let worst = m_f.iter().copied().fold(0.0, f32::max);
         let narrow = weighed(&format!("fisher_threshold = {}", worst / 4.0), &fixture());
-        let least = narrow.weights.iter().copied().filter(|&weight| weight > 0.0).fold(1.0, f32::min);
+        let least = narrow
+            .weights
+            .iter()
+            .copied()
+            .filter(|&weight| weight > 0.0)
+            .fold(1.0, f32::min);
         assert!((least - 0.5).abs() < 1e-6, "{least}");
         assert_eq!(narrow.records.number("rejected_not_finite"), Some(0.0));
     }
@@ -180,17 +239,32 @@ mod tests {
     #[test]
     fn own_moments_take_in_what_the_weights_left_of_the_gradient() {
         let state = |weight: f32, kind: OptimizerKind| {
-            let optimizer = OptimizerInfo { kind, ..fixture().batch().optimizer };
-            let (fixture, mut component) =
-                (fixture().optimizer(optimizer), testing::weight::<CurvatureWeight>("").unwrap());
-            let weights: Vec<f32> =
-                fixture.batch().completion_mask.iter().map(|&mask| weight * f32::from(mask)).collect();
-            fixture.weighed_step_end(&mut component, &weights, true).unwrap();
+            let optimizer = OptimizerInfo {
+                kind,
+                ..fixture().batch().optimizer
+            };
+            let (fixture, mut component) = (
+                fixture().optimizer(optimizer),
+                testing::weight::<CurvatureWeight>("").unwrap(),
+            );
+            let weights: Vec<f32> = fixture
+                .batch()
+                .completion_mask
+                .iter()
+                .map(|&mask| weight * f32::from(mask))
+                .collect();
+            fixture
+                .weighed_step_end(&mut component, &weights, true)
+                .unwrap();
             component.save().unwrap()
         };
         let [plain, both] = [OptimizerKind::ADAMW, OptimizerKind::ADAMW_KEPT_AND_REJECTED];
         assert_ne!(state(0.5, plain), state(1.0, plain));
-        assert_eq!(state(1.0, both), state(1.0, plain), "nothing is weighted away");
+        assert_eq!(
+            state(1.0, both),
+            state(1.0, plain),
+            "nothing is weighted away"
+        );
         assert_ne!(state(0.5, both), state(0.5, plain));
     }
 
@@ -200,19 +274,34 @@ mod tests {
         for (table, advances) in [
             ("", true),
             ("semantics = \"authors\"", true),
-            ("semantics = \"authors\"\nmoment_update = \"with_thresholds\"", false),
+            (
+                "semantics = \"authors\"\nmoment_update = \"with_thresholds\"",
+                false,
+            ),
         ] {
-            let mut component = testing::weight::<CurvatureWeight>(&format!("optimizer = \"adam\"\n{table}")).unwrap();
+            let mut component =
+                testing::weight::<CurvatureWeight>(&format!("optimizer = \"adam\"\n{table}"))
+                    .unwrap();
             let before = component.save().unwrap();
-            fixture().weighed_step_end(&mut component, &[1.0; 24], true).unwrap();
+            fixture()
+                .weighed_step_end(&mut component, &[1.0; 24], true)
+                .unwrap();
             assert_eq!(component.save().unwrap() != before, advances, "{table}");
         }
     }
 
     #[test]
     fn bounds_that_are_none_are_refused() {
-        let say = |table: &str| testing::weight::<CurvatureWeight>(table).err().unwrap().to_string();
-        assert_eq!(say("fisher_threshold = 0"), "`fisher_threshold` is 0 (it must be finite and above 0, or \"auto\")");
+        let say = |table: &str| {
+            testing::weight::<CurvatureWeight>(table)
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert_eq!(
+            say("fisher_threshold = 0"),
+            "`fisher_threshold` is 0 (it must be finite and above 0, or \"auto\")"
+        );
         assert!(say("fisher_threshold = \"atuo\"").contains("give a number above 0, or \"auto\""));
         assert!(say("hessian_threshold = 1").starts_with("unknown key `hessian_threshold`"));
         assert!(say("signal = \"two\"").contains("`signal` is `two` (use `advantage` or `unit`)"));
@@ -222,34 +311,78 @@ mod tests {
     /// which compares parts, ranks and resumed runs with the whole.
     #[test]
     fn a_bound_finds_itself() {
-        let auto = || testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"\nbatch_shifts = false").unwrap();
+        let auto = || {
+            testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"\nbatch_shifts = false")
+                .unwrap()
+        };
         let rated = |rate: f64| {
             let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
-            let optimizer = OptimizerInfo { learning_rate: rate, ..fixture.batch().optimizer };
+            let optimizer = OptimizerInfo {
+                learning_rate: rate,
+                ..fixture.batch().optimizer
+            };
             fixture.optimizer(optimizer)
         };
         let (fixture, mut weight) = (rated(1e-3), auto());
         let first = fixture.weigh(&mut weight).unwrap();
-        assert_eq!(first.weights, weighed("batch_shifts = false", &fixture).weights, "nothing is known yet");
-        fixture.weighed_step_end(&mut weight, &first.weights, false).unwrap();
+        assert_eq!(
+            first.weights,
+            weighed("batch_shifts = false", &fixture).weights,
+            "nothing is known yet"
+        );
+        fixture
+            .weighed_step_end(&mut weight, &first.weights, false)
+            .unwrap();
         let second = fixture.weigh(&mut weight).unwrap();
         let batch = fixture.batch();
-        let square = |at: usize| (batch.dloss_dlogp.unwrap()[at] * (1.0 - batch.logps[at].exp())).powi(2);
-        let sum = |of: &dyn Fn(usize) -> f32| (0..30).filter(|&at| batch.completion_mask[at] == 1).map(of).sum::<f32>();
+        let square =
+            |at: usize| (batch.dloss_dlogp.unwrap()[at] * (1.0 - batch.logps[at].exp())).powi(2);
+        let sum = |of: &dyn Fn(usize) -> f32| {
+            (0..30)
+                .filter(|&at| batch.completion_mask[at] == 1)
+                .map(of)
+                .sum::<f32>()
+        };
         let left = sum(&|at| second.weights[at].powi(2) * square(at)) / sum(&square);
         assert!((left / 0.05 - 1.0).abs() < 0.04, "{left}");
         let found = second.records.number("threshold").unwrap();
-        assert!(auto().load(&testing::weight::<CurvatureWeight>("").unwrap().save().unwrap()).is_err());
+        assert!(
+            auto()
+                .load(
+                    &testing::weight::<CurvatureWeight>("")
+                        .unwrap()
+                        .save()
+                        .unwrap()
+                )
+                .is_err()
+        );
 
         let still = rated(0.0);
         let known = weight.save().unwrap();
-        still.weighed_step_end(&mut weight, &first.weights, false).unwrap();
-        assert_eq!(weight.save().unwrap(), known, "a warm-up begins with a rate of 0");
+        still
+            .weighed_step_end(&mut weight, &first.weights, false)
+            .unwrap();
+        assert_eq!(
+            weight.save().unwrap(),
+            known,
+            "a warm-up begins with a rate of 0"
+        );
 
         let (faster, mut other) = (rated(1e-2), auto());
-        faster.weighed_step_end(&mut other, &first.weights, false).unwrap();
-        let times = faster.weigh(&mut other).unwrap().records.number("threshold").unwrap() / found;
-        assert!((times / 100.0 - 1.0).abs() < 0.04, "m_F is in the square of the rate: {times}");
+        faster
+            .weighed_step_end(&mut other, &first.weights, false)
+            .unwrap();
+        let times = faster
+            .weigh(&mut other)
+            .unwrap()
+            .records
+            .number("threshold")
+            .unwrap()
+            / found;
+        assert!(
+            (times / 100.0 - 1.0).abs() < 0.04,
+            "m_F is in the square of the rate: {times}"
+        );
     }
 
     /// The first step of a warm-up moves nothing by itself, but its gradient acts in the steps behind it.
@@ -266,7 +399,10 @@ mod tests {
             let table = format!("{table}\nfisher_threshold = 1e-9\nbatch_shifts = false");
             let found = weighed(&table, &warm());
             let expected = if judged_by_its_own {
-                let still = OptimizerInfo { learning_rate: 0.0, ..fixture().batch().optimizer };
+                let still = OptimizerInfo {
+                    learning_rate: 0.0,
+                    ..fixture().batch().optimizer
+                };
                 weighed(&table, &fixture().optimizer(still))
             } else {
                 weighed(&table, &fixture())
@@ -280,7 +416,13 @@ mod tests {
         }
         let mut auto = testing::weight::<CurvatureWeight>("fisher_threshold = \"auto\"").unwrap();
         let before = auto.save().unwrap();
-        warm().weighed_step_end(&mut auto, &[1.0; 24], false).unwrap();
-        assert_ne!(auto.save().unwrap(), before, "the bound follows such a step");
+        warm()
+            .weighed_step_end(&mut auto, &[1.0; 24], false)
+            .unwrap();
+        assert_ne!(
+            auto.save().unwrap(),
+            before,
+            "the bound follows such a step"
+        );
     }
 }

@@ -17,13 +17,34 @@ impl Thresholds for DrCapo {
 type Mask = CurvatureMask<DrCapo>;
 type Surrogate = ClippedSurrogate<ByFixedLength>;
 
-register!(Advantage, GroupCentered, "drcapo.advantage", "reward - group mean");
-register!(Objective, Surrogate, "drcapo.objective", "clipped surrogate, sum over a fixed length", Surrogate::KEYS);
+register!(
+    Advantage,
+    GroupCentered,
+    "drcapo.advantage",
+    "reward - group mean"
+);
+register!(
+    Objective,
+    Surrogate,
+    "drcapo.objective",
+    "clipped surrogate, sum over a fixed length",
+    Surrogate::KEYS
+);
 register!(Mask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(Weight, CurvatureWeight, "drcapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(
+    Weight,
+    CurvatureWeight,
+    "drcapo.curvature-weight",
+    CurvatureWeight::ABOUT,
+    CurvatureWeight::KEYS
+);
 recipe!(
     "drcapo",
     "Dr.GRPO with the curvature mask, as published; drcapo-soft holds at rates where it collapses",
     include_str!("../recipe.toml")
 );
-recipe!("drcapo-soft", "Dr.GRPO with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
+recipe!(
+    "drcapo-soft",
+    "Dr.GRPO with curvature weights, remembered by the optimizer",
+    include_str!("../soft.toml")
+);

@@ -16,15 +16,36 @@ struct Calculator {
 
 impl Environment for Calculator {
     fn tools(&mut self) -> Result<Vec<String>, PluginError> {
-        Ok(if self.plain { Vec::new() } else { vec![TOOL.to_owned()] })
+        Ok(if self.plain {
+            Vec::new()
+        } else {
+            vec![TOOL.to_owned()]
+        })
     }
 
-    fn begin(&mut self, _: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
+    fn begin(
+        &mut self,
+        _: &mut Ctx<'_>,
+        episodes: &Episodes<'_>,
+    ) -> Result<Vec<String>, PluginError> {
         Ok(vec![String::new(); episodes.episodes.len()])
     }
 
-    fn respond(&mut self, _: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
-        Ok(turns.iter().map(|turn| if self.plain { plain(turn) } else { of_calls(turn) }).collect())
+    fn respond(
+        &mut self,
+        _: &mut Ctx<'_>,
+        turns: &[Turn<'_>],
+    ) -> Result<Vec<Observation>, PluginError> {
+        Ok(turns
+            .iter()
+            .map(|turn| {
+                if self.plain {
+                    plain(turn)
+                } else {
+                    of_calls(turn)
+                }
+            })
+            .collect())
     }
 }
 
@@ -34,15 +55,22 @@ fn of_calls(turn: &Turn<'_>) -> Observation {
         return observation.end();
     }
     let value = |call: &ToolCall| {
-        let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let arguments: serde_json::Value =
+            serde_json::from_str(&call.arguments).unwrap_or_default();
         math::value(arguments["expression"].as_str().unwrap_or_default())
     };
     let values: Vec<Option<String>> = turn.calls.iter().map(value).collect();
     let failed = values.iter().filter(|value| value.is_none()).count();
     let results = turn.calls.iter().zip(values);
-    results.fold(observation.metric("failed_calls", failed as f64), |observation, (call, value)| {
-        observation.result(&call.name, value.unwrap_or_else(|| "error: the expression has no exact value".to_owned()))
-    })
+    results.fold(
+        observation.metric("failed_calls", failed as f64),
+        |observation, (call, value)| {
+            observation.result(
+                &call.name,
+                value.unwrap_or_else(|| "error: the expression has no exact value".to_owned()),
+            )
+        },
+    )
 }
 
 /// The answer to a turn in plain text, in which `347*286=` is a call, and a space between two numbers multiplies them.
@@ -52,7 +80,11 @@ fn plain(turn: &Turn<'_>) -> Observation {
     };
     let factors: Vec<&str> = expression.split_whitespace().collect();
     let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let expression = if factors.iter().all(is_number) { factors.join("*") } else { expression.to_owned() };
+    let expression = if factors.iter().all(is_number) {
+        factors.join("*")
+    } else {
+        expression.to_owned()
+    };
     let observation = Observation::of(turn).metric("calls", 1.0);
     match math::value(&expression) {
         Some(value) => observation.metric("failures", 0.0).say(format!("{value}=")),
@@ -74,7 +106,10 @@ mod tests {
     fn calls_are_answered_and_other_turns_end_the_episode() {
         let answer = |table: &str, turn: Turn<'_>| {
             let mut calculator = testing::environment::<Calculator>(table).unwrap();
-            calculator.respond(&mut Records::default(), &[turn]).unwrap().remove(0)
+            calculator
+                .respond(&mut Records::default(), &[turn])
+                .unwrap()
+                .remove(0)
         };
         for (text, said) in [
             ("347 286=", Some("99242=")),
@@ -87,16 +122,35 @@ mod tests {
             ("17 % 5=", None),
         ] {
             let answer = answer("plain = true", Turn::new(0, text));
-            assert_eq!(answer.messages.first().map(|message| message.content.as_str()), said, "{text}");
+            assert_eq!(
+                answer
+                    .messages
+                    .first()
+                    .map(|message| message.content.as_str()),
+                said,
+                "{text}"
+            );
             assert_eq!(answer.ended, said.is_none());
         }
-        for (expression, said) in [("(2+3)*4", "20"), ("x", "error: the expression has no exact value")] {
+        for (expression, said) in [
+            ("(2+3)*4", "20"),
+            ("x", "error: the expression has no exact value"),
+        ] {
             let mut turn = Turn::new(0, "");
             let arguments = serde_json::json!({ "expression": expression }).to_string();
-            turn.calls = vec![ToolCall { name: "calculator".into(), arguments }];
+            turn.calls = vec![ToolCall {
+                name: "calculator".into(),
+                arguments,
+            }];
             let answer = answer("", turn);
             assert_eq!(answer.messages[0].content, said);
-            assert_eq!(answer.metrics, [("failed_calls".to_owned(), f64::from(u8::from(said.starts_with("error"))))]);
+            assert_eq!(
+                answer.metrics,
+                [(
+                    "failed_calls".to_owned(),
+                    f64::from(u8::from(said.starts_with("error")))
+                )]
+            );
         }
         assert!(answer("", Turn::new(0, "It is 20.")).ended);
     }

@@ -26,7 +26,10 @@ enum Target {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "`target` is no target (give nats per completion token, or \"auto\")")]
+#[serde(
+    untagged,
+    expecting = "`target` is no target (give nats per completion token, or \"auto\")"
+)]
 enum Given {
     Nats(f64),
     Word(String),
@@ -39,7 +42,9 @@ impl TryFrom<Given> for Target {
         match given {
             Given::Nats(target) => Ok(Self::Fixed(target)),
             Given::Word(word) if word == "auto" => Ok(Self::Auto),
-            Given::Word(word) => Err(format!("`target` is \"{word}\" (give nats per completion token, or \"auto\")")),
+            Given::Word(word) => Err(format!(
+                "`target` is \"{word}\" (give nats per completion token, or \"auto\")"
+            )),
         }
     }
 }
@@ -73,7 +78,14 @@ struct Tried {
 impl Default for Kl {
     fn default() -> Self {
         let (rho, search, tried) = (None, Search::default(), None);
-        Self { target: Target::Auto, fraction: FRACTION, every: EVERY, rho, search, tried }
+        Self {
+            target: Target::Auto,
+            fraction: FRACTION,
+            every: EVERY,
+            rho,
+            search,
+            tried,
+        }
     }
 }
 
@@ -88,9 +100,9 @@ impl Kl {
             ctx.record("kl", kl);
             return Ok(kl);
         }
-        let fisher = update
-            .fisher()
-            .map_err(|error| error.context("`every` is above 1, which needs Adam's second moment (set `every = 1`)"))?;
+        let fisher = update.fisher().map_err(|error| {
+            error.context("`every` is above 1, which needs Adam's second moment (set `every = 1`)")
+        })?;
         let predicted = self.rho.map(|rho| rho.exp() * fisher);
         if let Some(predicted) = predicted {
             ctx.record("predicted_kl", predicted);
@@ -111,16 +123,44 @@ impl Kl {
     }
 
     /// How much of a step is left, and how much was before this call.
-    fn take(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(f64, f64), PluginError> {
+    fn take(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        update: &mut Update,
+    ) -> Result<(f64, f64), PluginError> {
         let (step, part) = match self.tried.take().filter(|tried| tried.number == batch.step) {
-            Some(Tried { step, share, .. }) => (step, Some(Part { share, kl: update.measure_kl(1.0)? })),
+            Some(Tried { step, share, .. }) => (
+                step,
+                Some(Part {
+                    share,
+                    kl: update.measure_kl(1.0)?,
+                }),
+            ),
             None => {
                 let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
-                let reach = if self.search.has_not_begun() { reach(&batch.optimizer, earns, update)? } else { 1.0 };
-                let (kl, rate) = (self.kl(ctx, batch.step, update)?, batch.optimizer.learning_rate);
-                let step = Step { kl, entropy: entropy(batch), rate, reach, earns };
+                let reach = if self.search.has_not_begun() {
+                    reach(&batch.optimizer, earns, update)?
+                } else {
+                    1.0
+                };
+                let (kl, rate) = (
+                    self.kl(ctx, batch.step, update)?,
+                    batch.optimizer.learning_rate,
+                );
+                let step = Step {
+                    kl,
+                    entropy: entropy(batch),
+                    rate,
+                    reach,
+                    earns,
+                };
                 if let Some(share) = self.search.part(step) {
-                    self.tried = Some(Tried { number: batch.step, step, share });
+                    self.tried = Some(Tried {
+                        number: batch.step,
+                        step,
+                        share,
+                    });
                     return Ok((share, 1.0));
                 }
                 (step, None)
@@ -128,13 +168,18 @@ impl Kl {
         };
         let left = self.search.take(step, part);
         ctx.record("share", self.search.share());
-        self.search.found().into_iter().for_each(|rate| ctx.record("found_rate", rate));
+        self.search
+            .found()
+            .into_iter()
+            .for_each(|rate| ctx.record("found_rate", rate));
         Ok((left, part.map_or(1.0, |part| part.share)))
     }
 
     /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the other kind of target.
     fn read(&self, text: &str) -> Option<(Option<f64>, Search)> {
-        let (rho, search) = text.split_once(' ').map_or((text, None), |(rho, search)| (rho, Some(search)));
+        let (rho, search) = text
+            .split_once(' ')
+            .map_or((text, None), |(rho, search)| (rho, Some(search)));
         let search = match (self.target, search) {
             (Target::Fixed(_), None) => self.search,
             (Target::Auto, Some(search)) => Search::load(search)?,
@@ -142,9 +187,12 @@ impl Kl {
         };
         let rho = match rho {
             "none" => None,
-            bits if bits.len() == 16 => {
-                Some(u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|rho| rho.is_finite())?)
-            }
+            bits if bits.len() == 16 => Some(
+                u64::from_str_radix(bits, 16)
+                    .ok()
+                    .map(f64::from_bits)
+                    .filter(|rho| rho.is_finite())?,
+            ),
             _ => return None,
         };
         Some((rho, search))
@@ -161,8 +209,14 @@ impl Kl {
 
 /// The policy's entropy in nats per completion token, as the mean of −log p over the sampled tokens; 0 without tokens.
 fn entropy(batch: &Batch) -> f64 {
-    let tokens = batch.completion_mask.iter().zip(batch.logps).filter(|(mask, _)| **mask != 0);
-    let (sum, count) = tokens.fold((0.0, 0), |(sum, count), (_, logp)| (sum - f64::from(*logp), count + 1));
+    let tokens = batch
+        .completion_mask
+        .iter()
+        .zip(batch.logps)
+        .filter(|(mask, _)| **mask != 0);
+    let (sum, count) = tokens.fold((0.0, 0), |(sum, count), (_, logp)| {
+        (sum - f64::from(*logp), count + 1)
+    });
     sum / f64::from(count.max(1))
 }
 
@@ -170,14 +224,23 @@ fn entropy(batch: &Batch) -> f64 {
 /// the rate alone, so that a usual length of Adam's takes its place, unless weight decay alone may have moved them.
 fn reach(optimizer: &OptimizerInfo, earns: bool, update: &mut Update) -> Result<f64, PluginError> {
     if optimizer.kind == OptimizerKind::SGD {
-        return Ok(if earns || optimizer.weight_decay == 0.0 { 0.5 } else { 0.0 });
+        return Ok(if earns || optimizer.weight_decay == 0.0 {
+            0.5
+        } else {
+            0.0
+        });
     }
     let weights: u64 = update.groups().iter().map(|group| group.parameters).sum();
     Ok(update.norm()? / (optimizer.learning_rate * (weights as f64).sqrt()))
 }
 
 impl StepControl for Kl {
-    fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
+    fn control(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        update: &mut Update,
+    ) -> Result<(), PluginError> {
         let (left, before) = match self.target {
             Target::Fixed(target) => (scale(target, self.kl(ctx, batch.step, update)?), 1.0),
             Target::Auto => self.take(ctx, batch, update)?,
@@ -198,7 +261,11 @@ impl StepControl for Kl {
             check_target(target, "1e-5 to 1e-3")?;
         }
         if !(self.fraction > 0.0 && self.fraction <= 1.0) {
-            return Err(format!("`fraction` is {} (it must be above 0 and at most 1)", self.fraction).into());
+            return Err(format!(
+                "`fraction` is {} (it must be above 0 and at most 1)",
+                self.fraction
+            )
+            .into());
         }
         if self.every == 0 {
             return Err("`every` is 0 (use 1 to measure every step)".into());
@@ -207,7 +274,9 @@ impl StepControl for Kl {
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        let rho = self.rho.map_or("none".to_owned(), |rho| format!("{:016x}", rho.to_bits()));
+        let rho = self
+            .rho
+            .map_or("none".to_owned(), |rho| format!("{:016x}", rho.to_bits()));
         let search = match self.target {
             Target::Fixed(_) => String::new(),
             Target::Auto => format!(" {}", self.search.save()),
@@ -216,7 +285,9 @@ impl StepControl for Kl {
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let text = std::str::from_utf8(state).ok().and_then(|text| text.strip_prefix(STATE));
+        let text = std::str::from_utf8(state)
+            .ok()
+            .and_then(|text| text.strip_prefix(STATE));
         let (rho, search) = text.and_then(|text| self.read(text)).ok_or_else(|| {
             PluginError::state(format!(
                 "{} bytes are no state of `{}` with this `target` (resume with the plugin and settings that wrote them)",
@@ -244,8 +315,15 @@ mod tests {
     }
 
     fn at(step: u64, governor: &mut StepControlHandle, kl: f64, fisher: f64) -> Controlled {
-        let update = Measured { kl, fisher, ..Measured::default() };
-        Fixture::new(2, 3).step(step).control(governor, update).unwrap()
+        let update = Measured {
+            kl,
+            fisher,
+            ..Measured::default()
+        };
+        Fixture::new(2, 3)
+            .step(step)
+            .control(governor, update)
+            .unwrap()
     }
 
     #[test]
@@ -265,7 +343,14 @@ mod tests {
         let number = |controlled: &Controlled, name: &str| controlled.records.number(name);
         // The first step is measured, whatever its number.
         let first = at(4, &mut third, 4e-4, 2e-4);
-        assert_eq!((first.scales, number(&first, "kl"), number(&first, "predicted_kl")), ([0.5; 3], Some(4e-4), None));
+        assert_eq!(
+            (
+                first.scales,
+                number(&first, "kl"),
+                number(&first, "predicted_kl")
+            ),
+            ([0.5; 3], Some(4e-4), None)
+        );
         assert!((number(&first, "rho").unwrap() - 2.0_f64.ln()).abs() < 1e-12);
         let second = at(5, &mut third, f64::NAN, 8e-4);
         assert_eq!(number(&second, "kl"), None);
@@ -276,7 +361,10 @@ mod tests {
         assert!((number(&third_step, "rho").unwrap() - expected).abs() < 1e-12);
         // A step with a zero or NaN divergence leaves the calibration unchanged.
         for kl in [0.0, f64::NAN] {
-            assert_eq!(number(&at(9, &mut third, kl, 1e-4), "rho"), number(&third_step, "rho"));
+            assert_eq!(
+                number(&at(9, &mut third, kl, 1e-4), "rho"),
+                number(&third_step, "rho")
+            );
         }
     }
 
@@ -287,23 +375,46 @@ mod tests {
         at(0, &mut first, 4e-4, 1e-4);
         let mut second = governor("target = 1e-4\nevery = 2");
         second.load(&first.save().unwrap()).unwrap();
-        assert_eq!(at(1, &mut first, 1.0, 3e-3).scales, at(1, &mut second, 1.0, 3e-3).scales);
-        for foreign in [&b""[..], b"governor.kl/2 none", b"governor.kl/1 7ff8000000000000", b"\xff"] {
-            assert!(second.load(foreign).unwrap_err().to_string().contains("no state of `governor.kl/1`"));
+        assert_eq!(
+            at(1, &mut first, 1.0, 3e-3).scales,
+            at(1, &mut second, 1.0, 3e-3).scales
+        );
+        for foreign in [
+            &b""[..],
+            b"governor.kl/2 none",
+            b"governor.kl/1 7ff8000000000000",
+            b"\xff",
+        ] {
+            assert!(
+                second
+                    .load(foreign)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("no state of `governor.kl/1`")
+            );
         }
     }
 
     #[test]
     fn a_rate_that_was_found_is_kept_in_the_state() {
         let step = |number: u64, governor: &mut StepControlHandle| {
-            let update = Measured { kl: 0.5 / (number + 1) as f64, ..Measured::default() };
-            let controlled = Fixture::new(2, 3).step(number).control(governor, update).unwrap();
-            let [scale, found] = ["scale", "found_rate"].map(|name| controlled.records.number(name));
+            let update = Measured {
+                kl: 0.5 / (number + 1) as f64,
+                ..Measured::default()
+            };
+            let controlled = Fixture::new(2, 3)
+                .step(number)
+                .control(governor, update)
+                .unwrap();
+            let [scale, found] =
+                ["scale", "found_rate"].map(|name| controlled.records.number(name));
             assert_eq!(controlled.scales, [scale.unwrap(); 3]);
             (scale.unwrap(), found)
         };
         let mut first = governor("");
-        let found: Vec<_> = (0..FIRST - 2).map(|number| step(number, &mut first).1).collect();
+        let found: Vec<_> = (0..FIRST - 2)
+            .map(|number| step(number, &mut first).1)
+            .collect();
         assert!(found.iter().all(Option::is_none));
         let mut second = governor("target = \"auto\"");
         second.load(&first.save().unwrap()).unwrap();
@@ -312,8 +423,16 @@ mod tests {
             assert_eq!(step(number, &mut second), (scale, found));
             assert_eq!(found.is_some(), number + 1 >= FIRST);
         }
-        for (mut one, other) in [(governor("target = 1e-4"), first), (second, governor("target = 1e-4"))] {
-            assert!(one.load(&other.save().unwrap()).unwrap_err().to_string().contains("with this `target`"));
+        for (mut one, other) in [
+            (governor("target = 1e-4"), first),
+            (second, governor("target = 1e-4")),
+        ] {
+            assert!(
+                one.load(&other.save().unwrap())
+                    .unwrap_err()
+                    .to_string()
+                    .contains("with this `target`")
+            );
         }
     }
 
@@ -323,18 +442,32 @@ mod tests {
             let rate = fixture.batch().optimizer.learning_rate;
             let norms = Measured::GROUPS.map(|group| 0.5 * rate * (group.parameters as f64).sqrt());
             // A long step, of which less is taken than the square law says.
-            let update = Measured { kl: 1.0, norms, ..Measured::default() };
-            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2) * 2.0_f64.powf(1.5)
+            let update = Measured {
+                kl: 1.0,
+                norms,
+                ..Measured::default()
+            };
+            fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2)
+                * 2.0_f64.powf(1.5)
         };
         // Padding has no part in it: the mean of three tokens is half a nat. Weights move by half of the rate.
-        let sampled = Fixture::new(2, 2).lengths(&[2, 1]).logps(&[-0.25, -0.5, -0.75, -50.0]);
+        let sampled = Fixture::new(2, 2)
+            .lengths(&[2, 1])
+            .logps(&[-0.25, -0.5, -0.75, -50.0]);
         assert!((first(sampled) / (0.008 * 0.5 / 4.0) - 1.0).abs() < 1e-12);
-        assert!((first(Fixture::new(1, 2).lengths(&[0])) / (0.008 * 0.05 / 4.0) - 1.0).abs() < 1e-12);
+        assert!(
+            (first(Fixture::new(1, 2).lengths(&[0])) / (0.008 * 0.05 / 4.0) - 1.0).abs() < 1e-12
+        );
     }
 
     #[test]
     fn values_out_of_bounds_are_refused() {
-        let say = |table: &str| testing::step_control::<Kl>(table).err().unwrap().to_string();
+        let say = |table: &str| {
+            testing::step_control::<Kl>(table)
+                .err()
+                .unwrap()
+                .to_string()
+        };
         assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-3 nats is usual)");
         assert_snapshot!(say("target = \"atuo\""), @r#"`target` is "atuo" (give nats per completion token, or "auto")"#);
         assert_snapshot!(say("target = true"), @r#"`target` is no target (give nats per completion token, or "auto")"#);

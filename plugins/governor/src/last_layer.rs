@@ -1,6 +1,8 @@
 //! The governor with the curvature model of the last layer: CAPO's idea, applied to the step instead of tokens.
 
-use capo_core::{Acceptance, CurvatureAverage, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step};
+use capo_core::{
+    Acceptance, CurvatureAverage, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step,
+};
 use capo_curvature::trainer_step;
 use capo_plugin::prelude::*;
 
@@ -25,33 +27,67 @@ fn target() -> f64 {
 
 /// A model that never accepts or rejects tokens. Its divergence is a mean over tokens, whatever the loss divides by.
 fn model() -> CurvatureModel {
-    let semantics = Semantics { curvature_average: CurvatureAverage::TokenMean, ..Semantics::EXACT };
-    CurvatureModel::new(Acceptance::default(), Granularity::Batch, semantics).expect("no threshold is out of range")
+    let semantics = Semantics {
+        curvature_average: CurvatureAverage::TokenMean,
+        ..Semantics::EXACT
+    };
+    CurvatureModel::new(Acceptance::default(), Granularity::Batch, semantics)
+        .expect("no threshold is out of range")
 }
 
 impl LastLayerGovernor {
     /// Predicted KL divergence of the step, nats, as a mean over the tokens with a nonzero weight.
     fn predict(&self, step: &Step, weights: &[f32]) -> Result<f64, PluginError> {
         // A token's weight multiplies its part of the gradient.
-        let weighed = |values: &[f32]| values.iter().zip(weights).map(|(value, weight)| value * weight).collect();
+        let weighed = |values: &[f32]| {
+            values
+                .iter()
+                .zip(weights)
+                .map(|(value, weight)| value * weight)
+                .collect()
+        };
         let advantages: Vec<f32> = weighed(step.advantages);
         let slopes: Option<Vec<f32>> = step.loss.derivatives.map(weighed);
-        let loss = Loss { derivatives: slopes.as_deref(), ..step.loss };
-        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
-        let prepared =
-            self.model.prepare(&Step { advantages: &advantages, loss, ..*step }, &token_mask).map_err(failed)?;
-        Ok(self.model.batch_shift(&prepared, &token_mask).map_err(failed)?.m_f)
+        let loss = Loss {
+            derivatives: slopes.as_deref(),
+            ..step.loss
+        };
+        let token_mask: Vec<u8> = weights
+            .iter()
+            .map(|&weight| u8::from(weight > 0.0))
+            .collect();
+        let prepared = self
+            .model
+            .prepare(
+                &Step {
+                    advantages: &advantages,
+                    loss,
+                    ..*step
+                },
+                &token_mask,
+            )
+            .map_err(failed)?;
+        Ok(self
+            .model
+            .batch_shift(&prepared, &token_mask)
+            .map_err(failed)?
+            .m_f)
     }
 
     /// Adds the trainer's step to the model's own moments, as the trainer's optimizer does.
     fn commit(&mut self, step: &Step, batch: &Batch, weights: &[f32]) -> Result<(), PluginError> {
-        let token_mask: Vec<u8> = weights.iter().map(|&weight| u8::from(weight > 0.0)).collect();
+        let token_mask: Vec<u8> = weights
+            .iter()
+            .map(|&weight| u8::from(weight > 0.0))
+            .collect();
         let seen = match step.optimizer.second_moment {
             SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
         let prepared = self.model.prepare(step, seen).map_err(failed)?;
-        self.model.commit_weighted(&prepared, weights).map_err(failed)
+        self.model
+            .commit_weighted(&prepared, weights)
+            .map_err(failed)
     }
 }
 
@@ -60,7 +96,12 @@ fn failed(error: capo_core::Error) -> PluginError {
 }
 
 impl StepControl for LastLayerGovernor {
-    fn control(&mut self, ctx: &mut Ctx, batch: &Batch, update: &mut Update) -> Result<(), PluginError> {
+    fn control(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        update: &mut Update,
+    ) -> Result<(), PluginError> {
         let (step, weights) = (trainer_step(batch)?, update.weights());
         let predicted = self.predict(&step, weights)?;
         self.commit(&step, batch, weights)?;
@@ -80,11 +121,15 @@ impl StepControl for LastLayerGovernor {
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        self.model.save().map_err(|error| PluginError::state(error.to_string()))
+        self.model
+            .save()
+            .map_err(|error| PluginError::state(error.to_string()))
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        self.model.load(state).map_err(|error| PluginError::state(error.to_string()))
+        self.model
+            .load(state)
+            .map_err(|error| PluginError::state(error.to_string()))
     }
 }
 
@@ -101,7 +146,12 @@ mod tests {
     }
 
     fn predicted(governor: &mut StepControlHandle, fixture: &Fixture) -> f64 {
-        fixture.control(governor, Measured::default()).unwrap().records.number("predicted_kl").unwrap()
+        fixture
+            .control(governor, Measured::default())
+            .unwrap()
+            .records
+            .number("predicted_kl")
+            .unwrap()
     }
 
     #[test]
@@ -110,7 +160,13 @@ mod tests {
         let kl = predicted(&mut governor("target = 1e9"), &fixture);
         assert!(kl > 0.0);
         let scales = |target: f64| {
-            fixture.control(&mut governor(&format!("target = {target}")), Measured::default()).unwrap().scales
+            fixture
+                .control(
+                    &mut governor(&format!("target = {target}")),
+                    Measured::default(),
+                )
+                .unwrap()
+                .scales
         };
         assert_eq!(scales(2.0 * kl), [1.0; 3]);
         let half = scales(kl / 4.0)[0];
@@ -121,18 +177,30 @@ mod tests {
     #[test]
     fn the_target_is_nats_per_token_under_every_reduction() {
         let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
-        let weights: Vec<f32> = fixture.batch().completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+        let weights: Vec<f32> = fixture
+            .batch()
+            .completion_mask
+            .iter()
+            .map(|&mask| f32::from(mask))
+            .collect();
         let kl = |reduction: Reduction| {
             let mut batch = fixture.batch();
             batch.reduction = reduction;
-            LastLayerGovernor { target: TARGET, model: model() }
-                .predict(&trainer_step(&batch).unwrap(), &weights)
-                .unwrap()
+            LastLayerGovernor {
+                target: TARGET,
+                model: model(),
+            }
+            .predict(&trainer_step(&batch).unwrap(), &weights)
+            .unwrap()
         };
         // These three differ by a factor of the whole gradient, which Adam's first step does not see.
         let mean = kl(Reduction::TOKEN_MEAN);
         for other in [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM] {
-            assert!((kl(other) / mean - 1.0).abs() < 1e-3, "{other:?}: {} {mean}", kl(other));
+            assert!(
+                (kl(other) / mean - 1.0).abs() < 1e-3,
+                "{other:?}: {} {mean}",
+                kl(other)
+            );
         }
     }
 
@@ -159,12 +227,19 @@ mod tests {
 
     #[test]
     fn values_out_of_bounds_are_refused() {
-        let say = testing::step_control::<LastLayerGovernor>("target = -1").err().unwrap().to_string();
+        let say = testing::step_control::<LastLayerGovernor>("target = -1")
+            .err()
+            .unwrap()
+            .to_string();
         assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-9 to 1e-8 nats is usual)");
     }
 
     #[test]
     fn does_what_it_did() {
-        assert_snapshot!(Snapshot::default().digits(3).of(&mut governor("target = 4e-7")));
+        assert_snapshot!(
+            Snapshot::default()
+                .digits(3)
+                .of(&mut governor("target = 4e-7"))
+        );
     }
 }

@@ -25,4 +25,8 @@ register!(
     "shortens steps that would move the policy too far by the last layer alone",
     { target = last_layer::TARGET => "largest predicted KL divergence of the last layer's step, nats per kept token" }
 );
-recipe!("governed-grpo", "GRPO that finds how much of each step to take", include_str!("../recipe.toml"));
+recipe!(
+    "governed-grpo",
+    "GRPO that finds how much of each step to take",
+    include_str!("../recipe.toml")
+);

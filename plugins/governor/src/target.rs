@@ -17,5 +17,8 @@ pub(crate) fn check_target(target: f64, usual: &str) -> Result<(), capo_plugin::
     if target > 0.0 && target.is_finite() {
         return Ok(());
     }
-    Err(format!("`target` is {target} (it must be finite and above 0; {usual} nats is usual)").into())
+    Err(
+        format!("`target` is {target} (it must be finite and above 0; {usual} nats is usual)")
+            .into(),
+    )
 }

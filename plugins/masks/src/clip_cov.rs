@@ -26,7 +26,13 @@ struct ClipCov {
 
 impl Default for ClipCov {
     fn default() -> Self {
-        Self { clip_cov_ratio: 0.0002, clip_cov_lb: 1.0, clip_cov_ub: 5.0, clip_ratio_low: 0.2, clip_ratio_high: 0.2 }
+        Self {
+            clip_cov_ratio: 0.0002,
+            clip_cov_lb: 1.0,
+            clip_cov_ub: 5.0,
+            clip_ratio_low: 0.2,
+            clip_ratio_high: 0.2,
+        }
     }
 }
 
@@ -40,16 +46,29 @@ impl ClipCov {
 }
 
 impl Mask for ClipCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let (left, old) = (tokens::left(token_mask), batch.old_logps()?);
-        let inside = |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
-        let candidates = left.iter().zip(covariances(batch, &left)).filter(|(i, covariance)| {
-            inside(*covariance) && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
-        });
+        let inside =
+            |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
+        let candidates = left
+            .iter()
+            .zip(covariances(batch, &left))
+            .filter(|(i, covariance)| {
+                inside(*covariance)
+                    && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
+            });
         let mut candidates: Vec<usize> = candidates.map(|(i, _)| *i).collect();
         Draws::new(batch.seed ^ STREAM, batch.step).shuffle(&mut candidates);
         let count = ((self.clip_cov_ratio * left.len() as f64) as usize).max(1);
-        candidates.into_iter().take(count).for_each(|i| token_mask[i] = 0);
+        candidates
+            .into_iter()
+            .take(count)
+            .for_each(|i| token_mask[i] = 0);
         Ok(())
     }
 
@@ -61,7 +80,10 @@ impl Mask for ClipCov {
         checks::share("clip_cov_ratio", self.clip_cov_ratio)?;
         checks::bound("clip_ratio_low", self.clip_ratio_low)?;
         checks::bound("clip_ratio_high", self.clip_ratio_high)?;
-        checks::range(("clip_cov_lb", self.clip_cov_lb), ("clip_cov_ub", self.clip_cov_ub))
+        checks::range(
+            ("clip_cov_lb", self.clip_cov_lb),
+            ("clip_cov_ub", self.clip_cov_ub),
+        )
     }
 
     fn traits(&self) -> Traits {

@@ -72,13 +72,21 @@ pub(crate) struct Sides {
 impl Sides {
     /// Bound at this advantage: a step raises the token's probability if the advantage is above 0, and lowers it otherwise.
     pub(crate) fn limit(self, advantage: f32) -> f32 {
-        if advantage > 0.0 { self.high } else { self.low }.or(self.both).unwrap_or(BOUND)
+        if advantage > 0.0 { self.high } else { self.low }
+            .or(self.both)
+            .unwrap_or(BOUND)
     }
 
     /// Key of a bound that the table gives.
     pub(crate) fn given(self) -> Option<&'static str> {
-        let keys = [("clip_ratio", self.both), ("clip_ratio_low", self.low), ("clip_ratio_high", self.high)];
-        keys.into_iter().find(|(_, bound)| bound.is_some()).map(|(key, _)| key)
+        let keys = [
+            ("clip_ratio", self.both),
+            ("clip_ratio_low", self.low),
+            ("clip_ratio_high", self.high),
+        ];
+        keys.into_iter()
+            .find(|(_, bound)| bound.is_some())
+            .map(|(key, _)| key)
     }
 
     /// Refuses bounds below 0.
@@ -105,7 +113,11 @@ struct Dppo<D> {
 
 impl<D> Dppo<D> {
     fn sides(&self) -> Sides {
-        Sides { both: self.clip_ratio, low: self.clip_ratio_low, high: self.clip_ratio_high }
+        Sides {
+            both: self.clip_ratio,
+            low: self.clip_ratio_low,
+            high: self.clip_ratio_high,
+        }
     }
 }
 
@@ -118,7 +130,11 @@ impl<D: Divergence> Bounded for Dppo<D> {
         let compared = self.policies.compare(batch)?;
         let size = |i: usize| {
             let divergence = D::of_token(&compared, i).max(0.0);
-            if compared.goes_further(i, batch.advantages[i]) { f64::from(divergence) } else { 0.0 }
+            if compared.goes_further(i, batch.advantages[i]) {
+                f64::from(divergence)
+            } else {
+                0.0
+            }
         };
         Ok((0..batch.dims.len()).map(size).collect())
     }

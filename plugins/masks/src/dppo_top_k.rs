@@ -31,7 +31,11 @@ struct DppoTopK<D> {
 
 impl<D> DppoTopK<D> {
     fn sides(&self) -> Sides {
-        Sides { both: self.clip_ratio, low: self.clip_ratio_low, high: self.clip_ratio_high }
+        Sides {
+            both: self.clip_ratio,
+            low: self.clip_ratio_low,
+            high: self.clip_ratio_high,
+        }
     }
 
     const KEYS: KeyDocs = keys! {
@@ -43,10 +47,17 @@ impl<D> DppoTopK<D> {
 }
 
 /// Pairs (q, p) of the sampler's and the trainer's probability: one per token that both list, then the rest with Stable-RL's minimum.
-fn known(sampler: (&[u32], &[f32]), trainer: (&[u32], &[f32]), logsumexp: f32, temperature: f32) -> Vec<(f64, f64)> {
+fn known(
+    sampler: (&[u32], &[f32]),
+    trainer: (&[u32], &[f32]),
+    logsumexp: f32,
+    temperature: f32,
+) -> Vec<(f64, f64)> {
     let (mut rest, mut pairs) = ((1.0, 1.0), Vec::with_capacity(sampler.0.len() + 1));
     for (id, logp) in sampler.0.iter().zip(sampler.1) {
-        let Some(at) = trainer.0.iter().position(|other| other == id) else { continue };
+        let Some(at) = trainer.0.iter().position(|other| other == id) else {
+            continue;
+        };
         let q = f64::from(*logp).exp();
         let p = f64::from(trainer.1[at] / temperature - logsumexp).exp();
         rest = (rest.0 - q, rest.1 - p);
@@ -64,16 +75,33 @@ impl<D: Divergence> Bounded for DppoTopK<D> {
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = Policies::TrainerSampler.compare(batch)?;
         let (layer, sampler) = (batch.last_layer()?, batch.sampler_top_k()?);
-        let (ids, logits, logsumexp) =
-            (layer.topk_ids.as_u32()?, layer.topk_logits.as_f32()?, layer.logsumexp.as_f32()?);
-        let (k, width) = (ids.len() / batch.dims.len().max(1), batch.dims.tokens as usize);
+        let (ids, logits, logsumexp) = (
+            layer.topk_ids.as_u32()?,
+            layer.topk_logits.as_f32()?,
+            layer.logsumexp.as_f32()?,
+        );
+        let (k, width) = (
+            ids.len() / batch.dims.len().max(1),
+            batch.dims.tokens as usize,
+        );
         let divergence = |i: usize| {
             let (b, t, own) = (i / width, i % width, i * k..(i + 1) * k);
             let theirs = (sampler.ids(b, t), sampler.logps(b, t));
-            let pairs = known(theirs, (&ids[own.clone()], &logits[own]), logsumexp[i], batch.loss_temperature);
+            let pairs = known(
+                theirs,
+                (&ids[own.clone()], &logits[own]),
+                logsumexp[i],
+                batch.loss_temperature,
+            );
             pairs.into_iter().map(|(q, p)| D::part(q, p)).sum::<f64>()
         };
-        let size = |i: usize| if compared.goes_further(i, batch.advantages[i]) { divergence(i).max(0.0) } else { 0.0 };
+        let size = |i: usize| {
+            if compared.goes_further(i, batch.advantages[i]) {
+                divergence(i).max(0.0)
+            } else {
+                0.0
+            }
+        };
         Ok((0..batch.dims.len()).map(size).collect())
     }
 

@@ -26,11 +26,25 @@ fn delta() -> f32 {
 }
 
 impl Weight for Drpo {
-    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+    fn weigh(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
         let compared = self.policies.compare(batch)?;
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
+        for (i, weight) in weights
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| token_mask[*i] == 1)
+        {
             let ((p, q), advantage) = (compared.probabilities(i), batch.advantages[i]);
-            let side = if advantage == 0.0 { 0.0 } else { advantage.signum() };
+            let side = if advantage == 0.0 {
+                0.0
+            } else {
+                advantage.signum()
+            };
             *weight = (1.0 - side * (p - q) / self.delta).max(0.0);
         }
         Ok(())

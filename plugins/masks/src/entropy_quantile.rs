@@ -20,16 +20,29 @@ fn one_fifth() -> f64 {
 /// The `share`-quantile of `values` with linear interpolation, as in `torch.quantile`; 0 for no values.
 fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
     values.sort_unstable_by(f32::total_cmp);
-    let Some(last) = values.len().checked_sub(1) else { return 0.0 };
+    let Some(last) = values.len().checked_sub(1) else {
+        return 0.0;
+    };
     let place = share * last as f64;
-    let (below, above) = (values[place as usize], values[(place as usize + 1).min(last)]);
+    let (below, above) = (
+        values[place as usize],
+        values[(place as usize + 1).min(last)],
+    );
     below + (above - below) * place.fract() as f32
 }
 
 impl Mask for EntropyQuantile {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let entropy = batch.entropy()?;
-        let left = tokens::left(token_mask).into_iter().map(|i| entropy[i]).collect();
+        let left = tokens::left(token_mask)
+            .into_iter()
+            .map(|i| entropy[i])
+            .collect();
         let limit = quantile(left, 1.0 - self.top_entropy_quantile);
         tokens::drop_where(token_mask, |i| entropy[i] < limit);
         ctx.record("limit_nats", f64::from(limit));

@@ -44,7 +44,10 @@ impl Bounded for IcePop {
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
-        Ok(log_ratios.into_iter().map(|log_ratio| policies::above_one(log_ratio.exp(), self.alpha)).collect())
+        Ok(log_ratios
+            .into_iter()
+            .map(|log_ratio| policies::above_one(log_ratio.exp(), self.alpha))
+            .collect())
     }
 
     fn limit(&self, _: f32) -> f64 {

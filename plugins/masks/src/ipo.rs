@@ -24,7 +24,10 @@ const THRESHOLD: f32 = 0.1;
 
 impl Bounded for Ipo {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.ipo_threshold.map(|_| "ipo_threshold"))
+        (
+            self.target_rejection_rate,
+            self.ipo_threshold.map(|_| "ipo_threshold"),
+        )
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {

@@ -28,16 +28,31 @@ pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
         (sum / places.len().max(1) as f64) as f32
     };
     let (advantage, logp) = (mean(batch.advantages), mean(batch.logps));
-    places.iter().map(|&i| (batch.advantages[i] - advantage) * (batch.logps[i] - logp)).collect()
+    places
+        .iter()
+        .map(|&i| (batch.advantages[i] - advantage) * (batch.logps[i] - logp))
+        .collect()
 }
 
 impl Mask for KlCov {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let left = tokens::left(token_mask);
-        let mut ranked: Vec<(usize, f32)> = left.iter().copied().zip(covariances(batch, &left)).collect();
+        let mut ranked: Vec<(usize, f32)> = left
+            .iter()
+            .copied()
+            .zip(covariances(batch, &left))
+            .collect();
         ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         let count = ((self.kl_cov_ratio * left.len() as f64) as usize).max(1);
-        ranked.into_iter().take(count).for_each(|(i, _)| token_mask[i] = 0);
+        ranked
+            .into_iter()
+            .take(count)
+            .for_each(|(i, _)| token_mask[i] = 0);
         Ok(())
     }
 

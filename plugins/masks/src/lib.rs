@@ -33,14 +33,26 @@ mod truncated;
 
 use capo_plugin::recipe;
 
-recipe!("dppo", "policy gradient by the ratio to the sampler, DPPO-Binary-TV", include_str!("../recipes/dppo.toml"));
+recipe!(
+    "dppo",
+    "policy gradient by the ratio to the sampler, DPPO-Binary-TV",
+    include_str!("../recipes/dppo.toml")
+);
 recipe!(
     "dppo-kl",
     "policy gradient by the ratio to the sampler, DPPO-Binary-KL",
     include_str!("../recipes/dppo-kl.toml")
 );
-recipe!("ipo", "policy gradient by the ratio to the sampler, IPO", include_str!("../recipes/ipo.toml"));
-recipe!("icepop", "GRPO with IcePop's weights", include_str!("../recipes/icepop.toml"));
+recipe!(
+    "ipo",
+    "policy gradient by the ratio to the sampler, IPO",
+    include_str!("../recipes/ipo.toml")
+);
+recipe!(
+    "icepop",
+    "GRPO with IcePop's weights",
+    include_str!("../recipes/icepop.toml")
+);
 recipe!(
     "deepseek-v3.2",
     "GRPO with centred advantages and off-policy sequence masking",

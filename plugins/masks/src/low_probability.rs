@@ -22,9 +22,19 @@ fn alpha() -> f64 {
 }
 
 impl Weight for LowProbability {
-    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+    fn weigh(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
         let old = batch.old_logps()?;
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
+        for (i, weight) in weights
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| token_mask[*i] == 1)
+        {
             *weight = (self.alpha * f64::from(old[i]).exp() + 1.0 - self.alpha) as f32;
         }
         Ok(())

@@ -26,7 +26,12 @@ fn threshold() -> f64 {
 }
 
 impl Mask for M2po {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         // Without the sign of NaN, which therefore comes last, as what is infinite does.
         let square = |i: usize| f64::from(log_ratios[i]).powi(2).abs();

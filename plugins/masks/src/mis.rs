@@ -40,13 +40,19 @@ impl Mis {
 
 impl Bounded for Mis {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.clip_max.map(|_| "clip_max"))
+        (
+            self.target_rejection_rate,
+            self.clip_max.map(|_| "clip_max"),
+        )
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.level.ratios(batch, &log_ratios);
-        let mut sizes: Vec<f64> = ratios.into_iter().map(|ratio| policies::above_one(ratio, self.clip_min)).collect();
+        let mut sizes: Vec<f64> = ratios
+            .into_iter()
+            .map(|ratio| policies::above_one(ratio, self.clip_min))
+            .collect();
         if let Some(threshold) = self.veto_threshold {
             let lowest = |ratios: &[f32]| ratios.iter().copied().fold(f32::INFINITY, f32::min);
             for (row, lowest) in sequence::by_completion(batch, &log_ratios, lowest) {
@@ -71,7 +77,8 @@ impl Bounded for Mis {
     }
 
     fn traits(&self) -> Traits {
-        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none()) | Traits::NO_OPTIMIZER
+        tokens::ALONE.only_if(self.level == Level::Token && self.veto_threshold.is_none())
+            | Traits::NO_OPTIMIZER
     }
 
     fn validate(&self) -> Result<(), PluginError> {

@@ -26,7 +26,11 @@ const THRESHOLD: f32 = 0.5;
 
 impl Bounded for OffPolicySequence {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.off_policy_mask_threshold.map(|_| "off_policy_mask_threshold"))
+        (
+            self.target_rejection_rate,
+            self.off_policy_mask_threshold
+                .map(|_| "off_policy_mask_threshold"),
+        )
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
@@ -49,7 +53,10 @@ impl Bounded for OffPolicySequence {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or_default())
+        checks::bound(
+            "off_policy_mask_threshold",
+            self.off_policy_mask_threshold.unwrap_or_default(),
+        )
     }
 
     fn traits(&self) -> Traits {

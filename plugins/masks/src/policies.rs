@@ -4,7 +4,8 @@ use capo_plugin::prelude::*;
 use serde::Serialize;
 
 /// Meaning of the key `policies`, for `register!`.
-pub(crate) const ABOUT: &str = "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
+pub(crate) const ABOUT: &str =
+    "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
 
 /// Two of the three policies that gave a token a probability. `trainer` is the current policy. `old` is the policy that sampled the
 /// token, as computed by the trainer. `sampler` is the sampler's own distribution, with its precision and truncation.
@@ -45,12 +46,19 @@ impl Policies {
 
     /// Log-probabilities of all tokens under both policies.
     pub(crate) fn compare(self, batch: &Batch) -> Result<Compared, PluginError> {
-        let of = if self == Self::OldSampler { batch.old_logps()? } else { batch.logps };
+        let of = if self == Self::OldSampler {
+            batch.old_logps()?
+        } else {
+            batch.logps
+        };
         let against = match self {
             Self::TrainerOld => batch.old_logps()?,
             _ => batch.rollout_context()?.sampler_logps(),
         };
-        Ok(Compared { of: of.to_vec(), against: against.to_vec() })
+        Ok(Compared {
+            of: of.to_vec(),
+            against: against.to_vec(),
+        })
     }
 }
 
@@ -62,7 +70,11 @@ pub(crate) fn safe(log_ratio: f32) -> f32 {
 /// Distance of a ratio above 1; infinite if the ratio is below `low` or NaN.
 pub(crate) fn above_one(ratio: f32, low: f32) -> f64 {
     // A ratio that `f32` cannot hold is above all limits but an infinite one.
-    if ratio >= low { (f64::from(ratio) - 1.0).min(f64::MAX) } else { f64::INFINITY }
+    if ratio >= low {
+        (f64::from(ratio) - 1.0).min(f64::MAX)
+    } else {
+        f64::INFINITY
+    }
 }
 
 /// Log-probabilities of the same tokens under two policies, `[B, T]` each, nats.
@@ -74,7 +86,11 @@ pub(crate) struct Compared {
 impl Compared {
     /// `[B, T]`, nats: log-ratios, first policy minus second.
     pub(crate) fn log_ratios(&self) -> Vec<f32> {
-        self.of.iter().zip(&self.against).map(|(of, against)| of - against).collect()
+        self.of
+            .iter()
+            .zip(&self.against)
+            .map(|(of, against)| of - against)
+            .collect()
     }
 
     /// Probabilities of token `i` under the two policies.
@@ -85,6 +101,10 @@ impl Compared {
     /// True if a step with this advantage pushes token `i` further from the second policy: up where its probability
     /// is already higher, down where it is lower.
     pub(crate) fn goes_further(&self, i: usize, advantage: f32) -> bool {
-        if advantage > 0.0 { self.of[i] > self.against[i] } else { self.of[i] < self.against[i] }
+        if advantage > 0.0 {
+            self.of[i] > self.against[i]
+        } else {
+            self.of[i] < self.against[i]
+        }
     }
 }

@@ -17,12 +17,19 @@ const FLOOR: f64 = 0.01;
 
 impl Bounded for ProbabilityFloor {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.min_probability.map(|_| "min_probability"))
+        (
+            self.target_rejection_rate,
+            self.min_probability.map(|_| "min_probability"),
+        )
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         // A floor of 0 keeps even what has the probability 0.
-        Ok(batch.logps.iter().map(|&logp| f64::from(logp).exp().recip().min(f64::MAX)).collect())
+        Ok(batch
+            .logps
+            .iter()
+            .map(|&logp| f64::from(logp).exp().recip().min(f64::MAX))
+            .collect())
     }
 
     fn limit(&self, _: f32) -> f64 {

@@ -6,7 +6,8 @@ use capo_plugin::{Sketch, check_target};
 use crate::tokens;
 
 /// Meaning of the key `target_rejection_rate`, for `register!`.
-pub(crate) const ABOUT: &str = "share of tokens to drop, in the place of a threshold, which then follows the run";
+pub(crate) const ABOUT: &str =
+    "share of tokens to drop, in the place of a threshold, which then follows the run";
 
 /// A mask that drops the tokens at which some quantity exceeds a threshold.
 pub(crate) trait Bounded: Send {
@@ -46,7 +47,10 @@ pub(crate) struct Rated<M> {
 
 impl<M> From<M> for Rated<M> {
     fn from(mask: M) -> Self {
-        Self { mask, sketch: Sketch::default() }
+        Self {
+            mask,
+            sketch: Sketch::default(),
+        }
     }
 }
 
@@ -63,14 +67,27 @@ fn exceeds(size: f64, limit: f64) -> bool {
 
 /// Sketch of the quantities at completion tokens.
 fn sketch(batch: &Batch, sizes: &[f64]) -> Sketch {
-    Sketch::of(sizes.iter().zip(batch.completion_mask).filter(|(_, mask)| **mask == 1).map(|(size, _)| *size))
+    Sketch::of(
+        sizes
+            .iter()
+            .zip(batch.completion_mask)
+            .filter(|(_, mask)| **mask == 1)
+            .map(|(size, _)| *size),
+    )
 }
 
 impl<M: Bounded> Mask for Rated<M> {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let sizes = self.mask.sizes(batch)?;
         let Some(rate) = self.rate() else {
-            tokens::drop_where(token_mask, |i| exceeds(sizes[i], self.mask.limit(batch.advantages[i])));
+            tokens::drop_where(token_mask, |i| {
+                exceeds(sizes[i], self.mask.limit(batch.advantages[i]))
+            });
             return Ok(());
         };
         let mut limit = self.sketch.quantile(1.0 - rate);
@@ -84,7 +101,13 @@ impl<M: Bounded> Mask for Rated<M> {
         Ok(())
     }
 
-    fn step_end(&mut self, ctx: &mut Ctx, batch: &Batch, _: &[u8], _: bool) -> Result<(), PluginError> {
+    fn step_end(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        _: &[u8],
+        _: bool,
+    ) -> Result<(), PluginError> {
         if self.rate().is_none() {
             return Ok(());
         }
@@ -107,7 +130,11 @@ impl<M: Bounded> Mask for Rated<M> {
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        Ok(if self.rate().is_some() { self.sketch.save() } else { Vec::new() })
+        Ok(if self.rate().is_some() {
+            self.sketch.save()
+        } else {
+            Vec::new()
+        })
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {

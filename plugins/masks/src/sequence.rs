@@ -8,8 +8,7 @@ use serde::Serialize;
 use crate::policies::safe;
 
 /// Meaning of the key `level`, for `register!`.
-pub(crate) const ABOUT: &str =
-    "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
+pub(crate) const ABOUT: &str = "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
 
 /// Level at which a ratio is computed.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +34,12 @@ impl Level {
     /// `[B, T]`: each token's ratio at this level, from the token `log_ratios` in nats.
     pub(crate) fn ratios(self, batch: &Batch, log_ratios: &[f32]) -> Vec<f32> {
         let reduce = match self {
-            Self::Token => return log_ratios.iter().map(|&log_ratio| safe(log_ratio).exp()).collect(),
+            Self::Token => {
+                return log_ratios
+                    .iter()
+                    .map(|&log_ratio| safe(log_ratio).exp())
+                    .collect();
+            }
             Self::Sequence => sum,
             Self::Geometric => mean,
         };
@@ -48,10 +52,17 @@ impl Level {
 }
 
 /// For each completion its range in `[B, T]` arrays, and `reduce` of `values` at its tokens.
-pub(crate) fn by_completion<R>(batch: &Batch, values: &[f32], reduce: impl Fn(&[f32]) -> R) -> Vec<(Range<usize>, R)> {
+pub(crate) fn by_completion<R>(
+    batch: &Batch,
+    values: &[f32],
+    reduce: impl Fn(&[f32]) -> R,
+) -> Vec<(Range<usize>, R)> {
     let rows = (0..batch.dims.completions as usize).map(|b| batch.dims.row(b));
     let real = |row: &Range<usize>| -> Vec<f32> {
-        row.clone().filter(|&i| batch.completion_mask[i] == 1).map(|i| values[i]).collect()
+        row.clone()
+            .filter(|&i| batch.completion_mask[i] == 1)
+            .map(|i| values[i])
+            .collect()
     };
     rows.map(|row| (row.clone(), reduce(&real(&row)))).collect()
 }
@@ -68,5 +79,9 @@ pub(crate) fn mean(values: &[f32]) -> f64 {
 
 /// Maximum; 0 for no values.
 pub(crate) fn max(values: &[f32]) -> f64 {
-    values.iter().copied().reduce(f32::max).map_or(0.0, f64::from)
+    values
+        .iter()
+        .copied()
+        .reduce(f32::max)
+        .map_or(0.0, f64::from)
 }

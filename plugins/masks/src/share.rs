@@ -47,7 +47,12 @@ fn share() -> f64 {
 }
 
 impl<O: Order> Mask for Share<O> {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let mut left = tokens::left(token_mask);
         O::sort(batch, &mut left);
         let count = (self.share * left.len() as f64).round() as usize;

@@ -31,13 +31,25 @@ pub(crate) enum Estimate {
     K3,
 }
 
-const OVER: [(&str, Over); 4] =
-    [("token", Over::Token), ("seq_sum", Over::Sum), ("seq_mean", Over::Mean), ("seq_max", Over::Max)];
-const ESTIMATES: [(&str, Estimate); 3] = [("k1", Estimate::K1), ("k2", Estimate::K2), ("k3", Estimate::K3)];
+const OVER: [(&str, Over); 4] = [
+    ("token", Over::Token),
+    ("seq_sum", Over::Sum),
+    ("seq_mean", Over::Mean),
+    ("seq_max", Over::Max),
+];
+const ESTIMATES: [(&str, Estimate); 3] = [
+    ("k1", Estimate::K1),
+    ("k2", Estimate::K2),
+    ("k3", Estimate::K3),
+];
 
 impl Default for Statistic {
     fn default() -> Self {
-        Self { name: "seq_mean_k3".into(), over: Over::Mean, estimate: Estimate::K3 }
+        Self {
+            name: "seq_mean_k3".into(),
+            over: Over::Mean,
+            estimate: Estimate::K3,
+        }
     }
 }
 
@@ -47,12 +59,18 @@ impl TryFrom<String> for Statistic {
     fn try_from(name: String) -> Result<Self, String> {
         let found = name.rsplit_once('_').and_then(|(over, estimate)| {
             let (_, over) = OVER.into_iter().find(|(known, _)| *known == over)?;
-            let (_, estimate) = ESTIMATES.into_iter().find(|(known, _)| *known == estimate)?;
+            let (_, estimate) = ESTIMATES
+                .into_iter()
+                .find(|(known, _)| *known == estimate)?;
             // The maximum of a signed estimate is no measure of its size.
             ((over, estimate) != (Over::Max, Estimate::K1)).then_some((over, estimate))
         });
         match found {
-            Some((over, estimate)) => Ok(Self { name, over, estimate }),
+            Some((over, estimate)) => Ok(Self {
+                name,
+                over,
+                estimate,
+            }),
             None => Err(format!(
                 "`rollout_rs` is `{name}` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)"
             )),

@@ -46,37 +46,69 @@ enum Mode {
 
 impl Tis {
     fn mode(&self) -> Mode {
-        self.mode.unwrap_or(if self.rollout_is_threshold_lower.is_some() { Mode::Mask } else { Mode::Truncate })
+        self.mode
+            .unwrap_or(if self.rollout_is_threshold_lower.is_some() {
+                Mode::Mask
+            } else {
+                Mode::Truncate
+            })
     }
 
     fn limited(&self, ratio: f32) -> f32 {
         let lower = self.rollout_is_threshold_lower.unwrap_or(0.0);
         let limited = ratio.clamp(lower, self.rollout_is_threshold);
-        if limited != ratio && self.mode() == Mode::Mask { 0.0 } else { limited }
+        if limited != ratio && self.mode() == Mode::Mask {
+            0.0
+        } else {
+            limited
+        }
     }
 
     /// Mean weight over tokens, or over completions of the means over their tokens, as in verl.
     fn mean(&self, batch: &Batch, token_mask: &[u8], weights: &[f32]) -> f64 {
-        let left =
-            |row: std::ops::Range<usize>| row.filter(|&i| token_mask[i] == 1).map(|i| weights[i]).collect::<Vec<f32>>();
+        let left = |row: std::ops::Range<usize>| {
+            row.filter(|&i| token_mask[i] == 1)
+                .map(|i| weights[i])
+                .collect::<Vec<f32>>()
+        };
         if self.rollout_is == Level::Token {
             return sequence::mean(&left(0..weights.len()));
         }
         let rows = (0..batch.dims.completions as usize).map(|b| left(batch.dims.row(b)));
-        let means: Vec<f64> = rows.filter(|row| !row.is_empty()).map(|row| sequence::mean(&row)).collect();
+        let means: Vec<f64> = rows
+            .filter(|row| !row.is_empty())
+            .map(|row| sequence::mean(&row))
+            .collect();
         means.iter().sum::<f64>() / means.len().max(1) as f64
     }
 }
 
 impl Weight for Tis {
-    fn weigh(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &[u8], weights: &mut [f32]) -> Result<(), PluginError> {
+    fn weigh(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &[u8],
+        weights: &mut [f32],
+    ) -> Result<(), PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.rollout_is.ratios(batch, &log_ratios);
-        let limited: Vec<f32> = ratios.into_iter().map(|ratio| self.limited(ratio)).collect();
-        let mean = if self.rollout_is_batch_normalize { self.mean(batch, token_mask, &limited) } else { 1.0 };
+        let limited: Vec<f32> = ratios
+            .into_iter()
+            .map(|ratio| self.limited(ratio))
+            .collect();
+        let mean = if self.rollout_is_batch_normalize {
+            self.mean(batch, token_mask, &limited)
+        } else {
+            1.0
+        };
         // As in verl, near-zero weights are not divided.
         let by = if mean > 1e-8 { mean } else { 1.0 };
-        for (i, weight) in weights.iter_mut().enumerate().filter(|(i, _)| token_mask[*i] == 1) {
+        for (i, weight) in weights
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| token_mask[*i] == 1)
+        {
             *weight = (f64::from(limited[i]) / by) as f32;
         }
         Ok(())
@@ -93,9 +125,14 @@ impl Weight for Tis {
 
     fn validate(&self) -> Result<(), PluginError> {
         checks::positive("rollout_is_threshold", self.rollout_is_threshold)?;
-        let Some(lower) = self.rollout_is_threshold_lower else { return Ok(()) };
+        let Some(lower) = self.rollout_is_threshold_lower else {
+            return Ok(());
+        };
         checks::positive("rollout_is_threshold_lower", lower)?;
-        checks::range(("rollout_is_threshold_lower", lower), ("rollout_is_threshold", self.rollout_is_threshold))
+        checks::range(
+            ("rollout_is_threshold_lower", lower),
+            ("rollout_is_threshold", self.rollout_is_threshold),
+        )
     }
 }
 

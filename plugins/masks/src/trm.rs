@@ -47,14 +47,22 @@ impl Trm {
 
 impl Bounded for Trm {
     fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.rollout_rs_threshold.map(|_| "rollout_rs_threshold"))
+        (
+            self.target_rejection_rate,
+            self.rollout_rs_threshold.map(|_| "rollout_rs_threshold"),
+        )
     }
 
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
-        let estimates: Vec<f32> =
-            log_ratios.iter().map(|&log_ratio| self.rollout_rs.estimate.of(safe(log_ratio))).collect();
-        let mut sizes: Vec<f64> = estimates.iter().map(|&estimate| self.size(f64::from(estimate))).collect();
+        let estimates: Vec<f32> = log_ratios
+            .iter()
+            .map(|&log_ratio| self.rollout_rs.estimate.of(safe(log_ratio)))
+            .collect();
+        let mut sizes: Vec<f64> = estimates
+            .iter()
+            .map(|&estimate| self.size(f64::from(estimate)))
+            .collect();
         let reduce = match self.rollout_rs.over {
             Over::Token => return Ok(sizes),
             Over::Sum => sequence::sum,
@@ -68,11 +76,19 @@ impl Bounded for Trm {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        if self.rollout_rs.estimate == Estimate::K1 { self.threshold().ln() } else { self.threshold() }
+        if self.rollout_rs.estimate == Estimate::K1 {
+            self.threshold().ln()
+        } else {
+            self.threshold()
+        }
     }
 
     fn as_key(&self, limit: f64) -> f64 {
-        if self.rollout_rs.estimate == Estimate::K1 { limit.exp() } else { limit }
+        if self.rollout_rs.estimate == Estimate::K1 {
+            limit.exp()
+        } else {
+            limit
+        }
     }
 
     fn inputs(&self) -> Inputs {
@@ -107,7 +123,10 @@ impl Bounded for Trm {
             return Err(PluginError::config(sentence));
         }
         checks::positive("rollout_rs_threshold_lower", lower)?;
-        checks::range(("rollout_rs_threshold_lower", lower), ("rollout_rs_threshold", self.threshold() as f32))
+        checks::range(
+            ("rollout_rs_threshold_lower", lower),
+            ("rollout_rs_threshold", self.threshold() as f32),
+        )
     }
 }
 

@@ -12,8 +12,18 @@ use crate::tokens;
 struct Truncated {}
 
 impl Mask for Truncated {
-    fn mask(&mut self, _: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
-        for (b, _) in batch.truncated.iter().enumerate().filter(|(_, truncated)| **truncated == 1) {
+    fn mask(
+        &mut self,
+        _: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
+        for (b, _) in batch
+            .truncated
+            .iter()
+            .enumerate()
+            .filter(|(_, truncated)| **truncated == 1)
+        {
             token_mask[batch.dims.row(b)].fill(0);
         }
         Ok(())
@@ -24,4 +34,9 @@ impl Mask for Truncated {
     }
 }
 
-register!(Mask, Truncated, "masks.truncated", "drops completions that the length limit cut off");
+register!(
+    Mask,
+    Truncated,
+    "masks.truncated",
+    "drops completions that the length limit cut off"
+);

@@ -16,7 +16,13 @@ impl Thresholds for ReinCapo {
 
 type Mask = CurvatureMask<ReinCapo>;
 
-register!(Advantage, RewardAsAdvantage, "reincapo.advantage", "the reward itself", RewardAsAdvantage::KEYS);
+register!(
+    Advantage,
+    RewardAsAdvantage,
+    "reincapo.advantage",
+    "the reward itself",
+    RewardAsAdvantage::KEYS
+);
 register!(
     Objective,
     PolicyGradient,
@@ -25,10 +31,20 @@ register!(
     PolicyGradient::KEYS
 );
 register!(Mask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(Weight, CurvatureWeight, "reincapo.curvature-weight", CurvatureWeight::ABOUT, CurvatureWeight::KEYS);
+register!(
+    Weight,
+    CurvatureWeight,
+    "reincapo.curvature-weight",
+    CurvatureWeight::ABOUT,
+    CurvatureWeight::KEYS
+);
 recipe!(
     "reincapo",
     "REINFORCE with the curvature mask, as published; a governor holds at rates where it collapses",
     include_str!("../recipe.toml")
 );
-recipe!("reincapo-soft", "REINFORCE with curvature weights, remembered by the optimizer", include_str!("../soft.toml"));
+recipe!(
+    "reincapo-soft",
+    "REINFORCE with curvature weights, remembered by the optimizer",
+    include_str!("../soft.toml")
+);

@@ -9,9 +9,13 @@ fn main() -> Result<(), std::io::Error> {
     for line in std::io::stdin().lines() {
         let pair: Value = serde_json::from_str(&line?)?;
         let text = |key: &str| pair[key].as_str().unwrap_or_default();
-        let places = if pair["anchored"] == true { Places::Anchored } else { Places::Any };
-        let right =
-            Answer::of(text("answer"), places).is_some_and(|answer| answer.matches(&Answer::gold(text("gold"))));
+        let places = if pair["anchored"] == true {
+            Places::Anchored
+        } else {
+            Places::Any
+        };
+        let right = Answer::of(text("answer"), places)
+            .is_some_and(|answer| answer.matches(&Answer::gold(text("gold"))));
         println!("{}", u8::from(right));
     }
     Ok(())

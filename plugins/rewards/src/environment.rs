@@ -7,10 +7,20 @@ use capo_plugin::prelude::*;
 struct OfEnvironment {}
 
 impl Reward for OfEnvironment {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         crate::each(rollout, rewards, |completion| completion.environment_reward);
         Ok(())
     }
 }
 
-register!(Reward, OfEnvironment, "environment", "the sum of the rewards that the environment gave in an episode");
+register!(
+    Reward,
+    OfEnvironment,
+    "environment",
+    "the sum of the rewards that the environment gave in an episode"
+);

@@ -18,7 +18,12 @@ fn default_separator() -> String {
 }
 
 impl Reward for ExactMatch {
-    fn score(&mut self, _ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         crate::each(rollout, rewards, |completion| self.reward(completion));
         Ok(())
     }
@@ -30,7 +35,8 @@ impl ExactMatch {
     /// The answer of a completion is looked for outside of its thoughts. The answer of a text is the trimmed text after its last separator, or the whole text if it has no separator. The
     /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator `####`) works too.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
-        let right = self.answer(&thoughts::outside(completion.text)) == self.answer(completion.answer);
+        let right =
+            self.answer(&thoughts::outside(completion.text)) == self.answer(completion.answer);
         f32::from(u8::from(right && !completion.truncated))
     }
 
@@ -54,9 +60,14 @@ mod tests {
     use super::*;
 
     fn reward(separator: &str, text: &str, answer: &str, truncated: bool) -> f32 {
-        let fixture = RolloutFixture::new(&[text]).answers(&[answer]).truncated(&[truncated]);
+        let fixture = RolloutFixture::new(&[text])
+            .answers(&[answer])
+            .truncated(&[truncated]);
         let table = format!("answer_separator = \"{separator}\"");
-        fixture.score(&mut testing::reward::<ExactMatch>(&table).unwrap()).unwrap().rewards[0]
+        fixture
+            .score(&mut testing::reward::<ExactMatch>(&table).unwrap())
+            .unwrap()
+            .rewards[0]
     }
 
     #[test]
@@ -82,8 +93,16 @@ mod tests {
             ("####", "so 3\n#### 3", worked, 0.0),
         ];
         for (separator, text, answer, expected) in cases {
-            assert_eq!(reward(separator, text, answer, false), expected, "{text:?} after {separator:?}");
+            assert_eq!(
+                reward(separator, text, answer, false),
+                expected,
+                "{text:?} after {separator:?}"
+            );
         }
-        assert_eq!(reward("=", "10 12 14=1420", "1420", true), 0.0, "it is truncated");
+        assert_eq!(
+            reward("=", "10 12 14=1420", "1420", true),
+            0.0,
+            "it is truncated"
+        );
     }
 }

@@ -24,7 +24,11 @@ mod tests;
 use capo_plugin::Rollout;
 
 /// Fills `rewards` with the result of `one` for each completion.
-fn each(rollout: &Rollout<'_>, rewards: &mut [f32], one: impl Fn(&capo_plugin::Completion<'_>) -> f32) {
+fn each(
+    rollout: &Rollout<'_>,
+    rewards: &mut [f32],
+    one: impl Fn(&capo_plugin::Completion<'_>) -> f32,
+) {
     for (reward, completion) in rewards.iter_mut().zip(&rollout.completions) {
         *reward = one(completion);
     }

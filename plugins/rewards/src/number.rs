@@ -28,7 +28,8 @@ impl Number {
     /// 1.0 if the completion ended by itself with the right number, else 0.0.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
         let right = || {
-            let answer = self.answer(&phrases::without_bold(&thoughts::outside(completion.text)))?;
+            let answer =
+                self.answer(&phrases::without_bold(&thoughts::outside(completion.text)))?;
             let difference = answer.add(&self.answer(completion.answer)?.negated())?;
             Some(difference.magnitude() <= Rational::decimal(&format!("{:e}", self.tolerance))?)
         };
@@ -38,14 +39,19 @@ impl Number {
     /// The number behind the last separator; otherwise that of the last box; otherwise the one that the text names.
     fn answer(&self, text: &str) -> Option<Rational> {
         let separator = self.answer_separator.as_str();
-        if let Some((_, behind)) = text.rsplit_once(separator).filter(|_| !separator.is_empty()) {
+        if let Some((_, behind)) = text
+            .rsplit_once(separator)
+            .filter(|_| !separator.is_empty())
+        {
             return if phrases::taken_back(behind).is_some() {
                 in_prose(behind, true)
             } else {
                 behind_separator(behind)
             };
         }
-        let Some(last) = math::last_box(text) else { return in_prose(text, false) };
+        let Some(last) = math::last_box(text) else {
+            return in_prose(text, false);
+        };
         let behind = &text[last.end..];
         match () {
             () if phrases::taken_back(behind).is_some() => in_prose(behind, true),
@@ -57,13 +63,19 @@ impl Number {
 
 /// The first number behind a separator, on the first line that has one.
 fn behind_separator(behind: &str) -> Option<Rational> {
-    first(behind.trim_start_matches([':', '*', ' ']).lines().find(|line| has_number(line))?)
+    first(
+        behind
+            .trim_start_matches([':', '*', ' '])
+            .lines()
+            .find(|line| has_number(line))?,
+    )
 }
 
 /// The only number in a box; behind an equals sign the last one counts.
 fn in_box(inside: &str) -> Option<Rational> {
     static PARTS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r",\s|;|\\quad|\\\\|(?-u:\b)(?:or|and)(?-u:\b)").expect("the pattern is a constant")
+        Regex::new(r",\s|;|\\quad|\\\\|(?-u:\b)(?:or|and)(?-u:\b)")
+            .expect("the pattern is a constant")
     });
     let plain = plain(inside);
     if PARTS.split(&plain).filter(|part| has_number(part)).count() > 1 {
@@ -72,7 +84,10 @@ fn in_box(inside: &str) -> Option<Rational> {
     let side = last_side(&plain);
     match calculated(side) {
         Some(value) => value,
-        None => Some(numbers(side).pieces).filter(|numbers| numbers.len() == 1)?.pop()?.value(),
+        None => Some(numbers(side).pieces)
+            .filter(|numbers| numbers.len() == 1)?
+            .pop()?
+            .value(),
     }
 }
 
@@ -85,10 +100,16 @@ fn in_prose(text: &str, follows_answer: bool) -> Option<Rational> {
         let sentence = sentence(anchor.rest);
         let numbers = numbers(sentence);
         let number = numbers.pieces.first()?;
-        let behind = format!("{}{}", numbers.behind(number), &text[anchor.start + sentence.len()..]);
+        let behind = format!(
+            "{}{}",
+            numbers.behind(number),
+            &text[anchor.start + sentence.len()..]
+        );
         (!numbers.is_apart(number)).then_some((sentence, behind))
     });
-    let Some((sentence, behind)) = named else { return last(text) };
+    let Some((sentence, behind)) = named else {
+        return last(text);
+    };
     match phrases::taken_back(&behind) {
         Some(from) => last(&behind[from..]),
         None => first(sentence),
@@ -98,7 +119,11 @@ fn in_prose(text: &str, follows_answer: bool) -> Option<Rational> {
 /// The last number of a text that the words before it do not deny.
 fn last(text: &str) -> Option<Rational> {
     let numbers = numbers(text);
-    let number = numbers.pieces.iter().rev().find(|number| !phrases::is_negated(numbers.before(number)))?;
+    let number = numbers
+        .pieces
+        .iter()
+        .rev()
+        .find(|number| !phrases::is_negated(numbers.before(number)))?;
     let stands = !numbers.is_apart(number) && phrases::taken_back(numbers.behind(number)).is_none();
     number.value().filter(|_| stands)
 }
@@ -112,9 +137,14 @@ fn first(line: &str) -> Option<Rational> {
     }
     let numbers = numbers(side);
     let first = numbers.pieces.first()?;
-    let is_part = numbers.pieces.get(1).is_some_and(|next| is_sum(&numbers.text[first.end..next.start.max(first.end)]));
+    let is_part = numbers
+        .pieces
+        .get(1)
+        .is_some_and(|next| is_sum(&numbers.text[first.end..next.start.max(first.end)]));
     let behind = numbers.behind(first);
-    first.value().filter(|_| !is_part && !phrases::is_changed(behind) && phrases::taken_back(behind).is_none())
+    first.value().filter(|_| {
+        !is_part && !phrases::is_changed(behind) && phrases::taken_back(behind).is_none()
+    })
 }
 
 fn has_number(text: &str) -> bool {
@@ -127,34 +157,61 @@ fn sentence(line: &str) -> &str {
         Regex::new(r"(?i)[.!]\s+\p{L}|[,;:]?\s+(?:because|since|as|which|where|that is|i\.e\.)(?-u:\b)|\s-\s+\p{L}")
             .expect("the pattern is a constant")
     });
-    let digit = line.find(|c: char| narrow(c).is_ascii_digit()).unwrap_or(line.len());
-    END.find_iter(line).map(|found| found.start()).find(|end| *end > digit).map_or(line, |end| &line[..end])
+    let digit = line
+        .find(|c: char| narrow(c).is_ascii_digit())
+        .unwrap_or(line.len());
+    END.find_iter(line)
+        .map(|found| found.start())
+        .find(|end| *end > digit)
+        .map_or(line, |end| &line[..end])
 }
 
 /// A formula without commands of layout, currency signs and remarks in brackets: `42 (forty-two)`.
 fn plain(text: &str) -> String {
     static TEXT: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"\\(?:text\w*|mbox|mathrm|operatorname)\s*\{([^{}]*)\}").expect("the pattern is a constant")
+        Regex::new(r"\\(?:text\w*|mbox|mathrm|operatorname)\s*\{([^{}]*)\}")
+            .expect("the pattern is a constant")
     });
-    static REMARK: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"([\p{L}0-9%}])\s+\([^()]*\)").expect("the pattern is a constant"));
-    static SCRIPT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\s+([\^_])").expect("the pattern is a constant"));
-    static TIMES: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"([0-9])\s*[x×]\s*([0-9])").expect("the pattern is a constant"));
+    static REMARK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"([\p{L}0-9%}])\s+\([^()]*\)").expect("the pattern is a constant")
+    });
+    static SCRIPT: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\s+([\^_])").expect("the pattern is a constant"));
+    static TIMES: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"([0-9])\s*[x×]\s*([0-9])").expect("the pattern is a constant")
+    });
     let text: String = text.chars().map(narrow).collect();
     let text = TEXT.replace_all(&text, " $1 ");
     let text = REMARK.replace_all(&text, "$1");
     let text = TIMES.replace_all(&text, "$1*$2");
     let text = SCRIPT.replace_all(&text, "$1");
-    let bare = ["\\left", "\\right", "\\displaystyle", "\\$", "$", "€", "£", "\\!", "\\,"];
-    bare.iter().fold(text.replace("{,}", ","), |text, command| text.replace(command, ""))
+    let bare = [
+        "\\left",
+        "\\right",
+        "\\displaystyle",
+        "\\$",
+        "$",
+        "€",
+        "£",
+        "\\!",
+        "\\,",
+    ];
+    bare.iter().fold(text.replace("{,}", ","), |text, command| {
+        text.replace(command, "")
+    })
 }
 
 /// The part of a calculation behind its last equals sign that is before a number.
 fn last_side(text: &str) -> &str {
     let is_equals = |c: char| matches!(c, '=' | '≈');
-    let text = text.rfind("\\approx").map(|at| &text[at..]).filter(|side| has_number(side)).unwrap_or(text);
-    text.rsplit(is_equals).find(|side| has_number(side)).unwrap_or(text)
+    let text = text
+        .rfind("\\approx")
+        .map(|at| &text[at..])
+        .filter(|side| has_number(side))
+        .unwrap_or(text);
+    text.rsplit(is_equals)
+        .find(|side| has_number(side))
+        .unwrap_or(text)
 }
 
 /// The value of a calculation with nothing around it; the outer `None` if the text is none.
@@ -169,30 +226,40 @@ fn calculated(text: &str) -> Option<Option<Rational>> {
     });
     let text = text.trim().trim_end_matches('.');
     let grouped: String = separated(text);
-    if PLAIN.is_match(&grouped) || !CALCULATION.is_match(&grouped) || !grouped.contains(|c: char| c.is_ascii_digit()) {
+    if PLAIN.is_match(&grouped)
+        || !CALCULATION.is_match(&grouped)
+        || !grouped.contains(|c: char| c.is_ascii_digit())
+    {
         return None;
     }
     // `5-7` may be a range.
     let value = math::value(&grouped).and_then(|value| fraction(&value));
-    let is_range = grouped.chars().all(|c| c.is_ascii_digit() || c.is_whitespace() || matches!(c, '-' | '–' | '−'));
+    let is_range = grouped
+        .chars()
+        .all(|c| c.is_ascii_digit() || c.is_whitespace() || matches!(c, '-' | '–' | '−'));
     Some(value.filter(|value| !(is_range && value.is_negative())))
 }
 
 /// The digits without the commas that separate thousands.
 fn separated(text: &str) -> String {
-    static GROUP: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"[0-9]{1,3}(?:,[0-9]{3})+").expect("the pattern is a constant"));
-    GROUP.replace_all(text, |found: &Captures<'_>| found[0].replace(',', "")).into_owned()
+    static GROUP: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"[0-9]{1,3}(?:,[0-9]{3})+").expect("the pattern is a constant")
+    });
+    GROUP
+        .replace_all(text, |found: &Captures<'_>| found[0].replace(',', ""))
+        .into_owned()
 }
 
 /// True if the text between two numbers makes them parts of one value: `2 hours 30 minutes`, `60 pens - 18 pens`.
 fn is_sum(between: &str) -> bool {
     static SIGN: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*(?:\p{L}+\s*)?(?:[-+*/−–×÷·(]|\\times|\\cdot|\\div)\s*$").expect("the pattern is a constant")
+        Regex::new(r"^\s*(?:\p{L}+\s*)?(?:[-+*/−–×÷·(]|\\times|\\cdot|\\div)\s*$")
+            .expect("the pattern is a constant")
     });
     static UNIT: LazyLock<Regex> = LazyLock::new(|| {
         let units = "hours?|hrs?|h|days?|weeks?|months?|years?|minutes?|mins?|feet|foot|ft|yards?|miles?|pounds?|lbs?|km|m|kg|meters?|metres?|liters?|dollars?|euros?";
-        Regex::new(&format!(r"(?i)^\s*(?:{units})\s*,?\s*(?:and\s+)?$")).expect("the pattern is a constant")
+        Regex::new(&format!(r"(?i)^\s*(?:{units})\s*,?\s*(?:and\s+)?$"))
+            .expect("the pattern is a constant")
     });
     SIGN.is_match(between) || UNIT.is_match(between)
 }
@@ -212,29 +279,42 @@ static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// A mixed number, such as `2 1/2`.
-static MIXED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"([0-9][0-9,]*) +([0-9]+)/([0-9]+)").expect("the pattern is a constant"));
+static MIXED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"([0-9][0-9,]*) +([0-9]+)/([0-9]+)").expect("the pattern is a constant")
+});
 
 /// The text with fractions as `1/2` and mixed numbers as improper fractions.
 fn with_plain_fractions(text: &str) -> String {
     let part = |found: &Captures<'_>, places: [usize; 2]| {
-        places.iter().find_map(|&place| found.get(place)).map_or("", |part| part.as_str()).to_owned()
+        places
+            .iter()
+            .find_map(|&place| found.get(place))
+            .map_or("", |part| part.as_str())
+            .to_owned()
     };
     let plain = FRACTION.replace_all(text, |found: &Captures<'_>| {
-        let before = found.get(1).map_or(String::new(), |digit| format!("{} ", digit.as_str().trim_end()));
+        let before = found.get(1).map_or(String::new(), |digit| {
+            format!("{} ", digit.as_str().trim_end())
+        });
         format!("{before}{}/{}", part(found, [2, 3]), part(found, [4, 5]))
     });
     let improper = |found: &Captures<'_>| {
         if plain[..found.get_match().start()].ends_with(['/', '.']) {
             return None;
         }
-        let [whole, above, below] = [1, 2, 3].map(|place| found[place].replace(',', "").parse::<u128>().ok());
+        let [whole, above, below] =
+            [1, 2, 3].map(|place| found[place].replace(',', "").parse::<u128>().ok());
         let (above, below) = (above?, below?);
-        let above = whole?.checked_mul(below)?.checked_add(above).filter(|_| above < below)?;
+        let above = whole?
+            .checked_mul(below)?
+            .checked_add(above)
+            .filter(|_| above < below)?;
         Some(format!("{above}/{below}"))
     };
     MIXED
-        .replace_all(&plain, |found: &Captures<'_>| improper(found).unwrap_or_else(|| found[0].to_owned()))
+        .replace_all(&plain, |found: &Captures<'_>| {
+            improper(found).unwrap_or_else(|| found[0].to_owned())
+        })
         .into_owned()
 }
 
@@ -263,7 +343,11 @@ struct Piece {
 
 impl Piece {
     fn value(&self) -> Option<Rational> {
-        if self.is_root { math::value(&self.written).and_then(|value| fraction(&value)) } else { self.value.clone() }
+        if self.is_root {
+            math::value(&self.written).and_then(|value| fraction(&value))
+        } else {
+            self.value.clone()
+        }
     }
 }
 
@@ -293,14 +377,23 @@ static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     let root = r"(?P<root>(?:\\sqrt|√|(?-u:\b)sqrt)\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\}|\([^()]*\)|[0-9.]+))";
     let script = r"(?P<script>[\^_]\s*(?:\{[^{}]*\}|\([^()]*\)|[-+−–]?[0-9]+|\\circ))";
     let ratio = r"(?P<ratio>[0-9]+(?::[0-9]+)+)";
-    Regex::new(&format!("{root}|{script}|{ratio}|(?P<number>{})", NUMBER.as_str())).expect("the pattern is a constant")
+    Regex::new(&format!(
+        "{root}|{script}|{ratio}|(?P<number>{})",
+        NUMBER.as_str()
+    ))
+    .expect("the pattern is a constant")
 });
 
 /// The numbers of a text in order. Exponents belong to their base, so that `10^6` is one number and the 2 of `cm^2` is none; a root
 /// belongs to the number before it.
 fn numbers(text: &str) -> Numbers {
     let text: String = text.chars().map(narrow).collect();
-    let text = with_plain_fractions(&grouped(&text.replace("{,}", ",").replace("\\,", "").replace("\\!", "")));
+    let text = with_plain_fractions(&grouped(
+        &text
+            .replace("{,}", ",")
+            .replace("\\,", "")
+            .replace("\\!", ""),
+    ));
     let text = with_plain_scripts(&text);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut at = 0;
@@ -317,15 +410,32 @@ fn numbers(text: &str) -> Numbers {
                 false => at = whole.start() + 1,
             }
         } else if found.name("ratio").is_some() {
-            pieces.push(Piece { start: whole.start(), end: at, written: String::new(), value: None, is_root: false });
+            pieces.push(Piece {
+                start: whole.start(),
+                end: at,
+                written: String::new(),
+                value: None,
+                is_root: false,
+            });
         } else if !is_glued(before) && !is_ordinal(&text[at..]) {
             let (scale, end) = scale(&text[at..]);
             let parts = separate(before, whole.as_str());
             let last = parts.len().saturating_sub(1);
             pieces.extend(parts.into_iter().enumerate().map(|(place, written)| {
-                let value =
-                    value(&written).and_then(|value| if place == last { value.times(&scale) } else { Some(value) });
-                Piece { start: whole.start(), end: at + end, written, value, is_root: false }
+                let value = value(&written).and_then(|value| {
+                    if place == last {
+                        value.times(&scale)
+                    } else {
+                        Some(value)
+                    }
+                });
+                Piece {
+                    start: whole.start(),
+                    end: at + end,
+                    written,
+                    value,
+                    is_root: false,
+                }
             }));
             at += end;
         }
@@ -336,25 +446,41 @@ fn numbers(text: &str) -> Numbers {
 /// Takes a root to the number before it, if it is multiplied by that, else as a number of its own.
 fn join_root(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     if let Some(last) = pieces.last_mut()
-        && matches!(text[last.end..range.start].trim(), "" | "*" | "·" | "\\cdot" | "\\times")
+        && matches!(
+            text[last.end..range.start].trim(),
+            "" | "*" | "·" | "\\cdot" | "\\times"
+        )
     {
         (last.end, last.value, last.is_root) = (range.end, None, false);
         return;
     }
     let written = text[range.clone()].to_owned();
-    pieces.push(Piece { start: range.start, end: range.end, written, value: None, is_root: true });
+    pieces.push(Piece {
+        start: range.start,
+        end: range.end,
+        written,
+        value: None,
+        is_root: true,
+    });
 }
 
 /// Takes an exponent to the number that it is a power of; that of `m^2` and of `(a+2)^2` makes no number.
 fn join_script(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
-    let Some(exponent) = text[range.clone()].strip_prefix('^') else { return };
-    let Some(last) = pieces.last_mut() else { return };
+    let Some(exponent) = text[range.clone()].strip_prefix('^') else {
+        return;
+    };
+    let Some(last) = pieces.last_mut() else {
+        return;
+    };
     let between = &text[last.end..range.start];
     if between.is_empty() && exponent.contains("\\circ") {
         last.end = range.end;
     } else if between.is_empty() {
         let written = std::mem::take(&mut last.written);
-        let exponent = exponent.trim().trim_matches(['{', '}', '(', ')', ' ']).replace(['−', '–'], "-");
+        let exponent = exponent
+            .trim()
+            .trim_matches(['{', '}', '(', ')', ' '])
+            .replace(['−', '–'], "-");
         last.value = power(&written, &exponent).filter(|_| !last.is_root);
         (last.end, last.is_root) = (range.end, false);
         if written == "10" {
@@ -375,11 +501,20 @@ fn power(written: &str, exponent: &str) -> Option<Rational> {
 
 /// Takes the power of ten of `1.5 \times 10^3` to the number before it.
 fn join_power_of_ten(text: &str, pieces: &mut Vec<Piece>) {
-    let [.., number, power] = pieces.as_mut_slice() else { return };
-    if !matches!(text[number.end..power.start].trim(), "*" | "·" | "×" | "x" | "\\cdot" | "\\times") {
+    let [.., number, power] = pieces.as_mut_slice() else {
+        return;
+    };
+    if !matches!(
+        text[number.end..power.start].trim(),
+        "*" | "·" | "×" | "x" | "\\cdot" | "\\times"
+    ) {
         return;
     }
-    number.value = number.value.as_ref().zip(power.value.as_ref()).and_then(|(number, power)| number.times(power));
+    number.value = number
+        .value
+        .as_ref()
+        .zip(power.value.as_ref())
+        .and_then(|(number, power)| number.times(power));
     number.end = power.end;
     pieces.pop();
 }
@@ -388,7 +523,10 @@ fn join_power_of_ten(text: &str, pieces: &mut Vec<Piece>) {
 fn is_glued(before: &str) -> bool {
     let rest = before.trim_end_matches(|c: char| c.is_alphabetic() && c < '\u{2e80}');
     let run = &before[rest.len()..];
-    let is_currency = matches!(run, "Rs" | "RM" | "R" | "US" | "USD" | "EUR" | "GBP" | "CHF" | "kr" | "Rp" | "HK");
+    let is_currency = matches!(
+        run,
+        "Rs" | "RM" | "R" | "US" | "USD" | "EUR" | "GBP" | "CHF" | "kr" | "Rp" | "HK"
+    );
     !(run.is_empty()
         || is_currency
         || rest.ends_with('\\')
@@ -397,15 +535,20 @@ fn is_glued(before: &str) -> bool {
 
 /// True if a number is followed by the end of `1st`, `2nd`, `3rd`, `4th`.
 fn is_ordinal(behind: &str) -> bool {
-    ["st", "nd", "rd", "th"]
-        .iter()
-        .any(|end| behind.strip_prefix(end).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
+    ["st", "nd", "rd", "th"].iter().any(|end| {
+        behind
+            .strip_prefix(end)
+            .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    })
 }
 
 /// What the words behind a number multiply it by, and the length of these words: `2 million`, `5k`.
 fn scale(behind: &str) -> (Rational, usize) {
     let (mut product, mut at) = (Rational::whole(1), 0);
-    let glued = behind.chars().next().filter(|_| !behind.chars().nth(1).is_some_and(char::is_alphanumeric));
+    let glued = behind
+        .chars()
+        .next()
+        .filter(|_| !behind.chars().nth(1).is_some_and(char::is_alphanumeric));
     if let Some(thousands) = glued.and_then(|c| match c {
         'k' | 'K' => Some(1_000),
         'M' => Some(1_000_000),
@@ -422,7 +565,9 @@ fn scale(behind: &str) -> (Rational, usize) {
             "billion" => 1_000_000_000,
             _ => 1_000_000_000_000,
         };
-        let Some(next) = product.times(&Rational::whole(factor)) else { break };
+        let Some(next) = product.times(&Rational::whole(factor)) else {
+            break;
+        };
         (product, at) = (next, at + length);
     }
     (product, at)
@@ -431,10 +576,16 @@ fn scale(behind: &str) -> (Rational, usize) {
 /// The text without apostrophes and narrow spaces between thousands: `12'345`.
 fn grouped(text: &str) -> String {
     static GROUPS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[0-9]{1,3}(?:['’\u{202f}\u{2009}\u{a0}][0-9]{3})+(?-u:\b)").expect("the pattern is a constant")
+        Regex::new(r"[0-9]{1,3}(?:['’\u{202f}\u{2009}\u{a0}][0-9]{3})+(?-u:\b)")
+            .expect("the pattern is a constant")
     });
     GROUPS
-        .replace_all(text, |found: &Captures<'_>| found[0].chars().filter(char::is_ascii_digit).collect::<String>())
+        .replace_all(text, |found: &Captures<'_>| {
+            found[0]
+                .chars()
+                .filter(char::is_ascii_digit)
+                .collect::<String>()
+        })
         .into_owned()
 }
 
@@ -442,10 +593,18 @@ fn grouped(text: &str) -> String {
 fn with_plain_scripts(text: &str) -> String {
     static SUPERSCRIPTS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+").expect("the pattern is a constant"));
-    let plain = |c: char| "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().position(|sign| sign == c).and_then(|at| "0123456789-".chars().nth(at));
+    let plain = |c: char| {
+        "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+            .chars()
+            .position(|sign| sign == c)
+            .and_then(|at| "0123456789-".chars().nth(at))
+    };
     SUPERSCRIPTS
         .replace_all(text, |found: &Captures<'_>| {
-            format!("^{{{}}}", found[0].chars().filter_map(plain).collect::<String>())
+            format!(
+                "^{{{}}}",
+                found[0].chars().filter_map(plain).collect::<String>()
+            )
         })
         .into_owned()
 }
@@ -460,7 +619,11 @@ fn is_sign(before: &str, touches: bool) -> bool {
     let operand = before.trim_end();
     let begins_line = before.trim_end_matches(' ').ends_with('\n');
     let spaced = operand.len() < before.len();
-    let letters = operand.chars().rev().take_while(|c| c.is_alphabetic()).count();
+    let letters = operand
+        .chars()
+        .rev()
+        .take_while(|c| c.is_alphabetic())
+        .count();
     match operand.chars().next_back() {
         _ if begins_line => touches,
         // `x - 3` subtracts, and the minus of `covid-19` joins; that of `it is -3` is a sign.
@@ -474,30 +637,49 @@ fn is_sign(before: &str, touches: bool) -> bool {
 fn separate(before: &str, number: &str) -> Vec<String> {
     let bare = before.trim_end_matches(['$', '€', '£', '\\', ' ']);
     let touches = !before[bare.len()..].contains(' ');
-    let minus = bare.strip_suffix(['-', '−', '–', '‑', '－']).is_some_and(|before| is_sign(before, touches));
+    let minus = bare
+        .strip_suffix(['-', '−', '–', '‑', '－'])
+        .is_some_and(|before| is_sign(before, touches));
     let sign = if minus { "-" } else { "" };
     let number = number.trim_end_matches(',');
-    let (digits, rest) =
-        number.split_at(number.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(number.len()));
+    let (digits, rest) = number.split_at(
+        number
+            .find(|c: char| !c.is_ascii_digit() && c != ',')
+            .unwrap_or(number.len()),
+    );
     let groups: Vec<&str> = digits.split(',').collect();
     let thousands = groups[0].len() <= 3 && groups[1..].iter().all(|group| group.len() == 3);
     if thousands || groups.len() == 1 {
         return vec![format!("{sign}{}{rest}", groups.concat())];
     }
     let last = groups.len() - 1;
-    let part = |at: usize| [if at == 0 { sign } else { "" }, groups[at], if at == last { rest } else { "" }].concat();
+    let part = |at: usize| {
+        [
+            if at == 0 { sign } else { "" },
+            groups[at],
+            if at == last { rest } else { "" },
+        ]
+        .concat()
+    };
     (0..=last).map(part).collect()
 }
 
 fn value(number: &str) -> Option<Rational> {
     match number.split_once('/') {
         None => Rational::decimal(number),
-        Some((above, below)) => Rational::decimal(above)?.times(&Rational::decimal(below)?.inverse()?),
+        Some((above, below)) => {
+            Rational::decimal(above)?.times(&Rational::decimal(below)?.inverse()?)
+        }
     }
 }
 
 impl Reward for Number {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         crate::each(rollout, rewards, |completion| self.reward(completion));
         Ok(())
     }
@@ -506,7 +688,10 @@ impl Reward for Number {
         if (0.0..=1e300).contains(&self.tolerance) {
             return Ok(());
         }
-        Err(PluginError::config(format!("`tolerance` is {} (it must be finite and 0 or more)", self.tolerance)))
+        Err(PluginError::config(format!(
+            "`tolerance` is {} (it must be finite and 0 or more)",
+            self.tolerance
+        )))
     }
 }
 
@@ -523,12 +708,18 @@ mod tests {
 
     fn reward(table: &str, text: &str, answer: &str) -> f32 {
         let fixture = RolloutFixture::new(&[text]).answers(&[answer]);
-        fixture.score(&mut testing::reward::<Number>(table).unwrap()).unwrap().rewards[0]
+        fixture
+            .score(&mut testing::reward::<Number>(table).unwrap())
+            .unwrap()
+            .rewards[0]
     }
 
     #[test]
     fn numbers_are_the_same_however_they_are_written() {
-        for line in include_str!("../golden/numbers.txt").lines().filter(|line| !line.starts_with('#')) {
+        for line in include_str!("../golden/numbers.txt")
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+        {
             let [same, text, answer] = line.split(" | ").collect::<Vec<_>>().try_into().unwrap();
             assert_eq!(reward("", text, answer), f32::from(same == "yes"), "{line}");
         }
@@ -539,15 +730,29 @@ mod tests {
 
     #[test]
     fn the_place_of_the_number() {
-        assert_eq!(reward("", "1 + 1 = 2\n#### 2 apples of 5", "so 2\n#### 2"), 1.0);
+        assert_eq!(
+            reward("", "1 + 1 = 2\n#### 2 apples of 5", "so 2\n#### 2"),
+            1.0
+        );
         assert_eq!(reward("", "so \\boxed{x = 2} of 5", "2"), 1.0);
         assert_eq!(reward("", "2, no: 3", "2"), 0.0);
         // What stands on a line of its own goes with no number of the line above; `- 3` is a point of a list there.
-        for (text, answer) in [("10\n-3", "-3"), ("so\n- 3", "3"), ("Step 5\n\\frac{1}{2}", "0.5"), ("2\n1/2", "0.5")] {
+        for (text, answer) in [
+            ("10\n-3", "-3"),
+            ("so\n- 3", "3"),
+            ("Step 5\n\\frac{1}{2}", "0.5"),
+            ("2\n1/2", "0.5"),
+        ] {
             assert_eq!(reward("", text, answer), 1.0, "{text}");
         }
-        assert_eq!(reward("answer_separator = \"A:\"", "A: 2, that is 3", "2"), 1.0);
-        assert_eq!(reward("answer_separator = \"\"", "#### 2, that is 3", "3"), 1.0);
+        assert_eq!(
+            reward("answer_separator = \"A:\"", "A: 2, that is 3", "2"),
+            1.0
+        );
+        assert_eq!(
+            reward("answer_separator = \"\"", "#### 2, that is 3", "3"),
+            1.0
+        );
     }
 
     #[test]
@@ -563,7 +768,12 @@ mod tests {
         let parts = ["? no, 1", "answer is ", "1^", "\\sqrt{", "</think>", "1-"];
         for part in parts {
             let text = part.repeat(20_000 / part.len());
-            for text in [&text, &format!("#### {text}"), &format!("\\boxed{{{text}}}"), &format!("answer is {text}")] {
+            for text in [
+                &text,
+                &format!("#### {text}"),
+                &format!("\\boxed{{{text}}}"),
+                &format!("answer is {text}"),
+            ] {
                 assert!([0.0, 1.0].contains(&reward("", text, "1")));
             }
         }
@@ -572,6 +782,12 @@ mod tests {
     #[test]
     fn a_truncated_completion_earns_nothing() {
         let fixture = RolloutFixture::new(&["4"]).truncated(&[true]);
-        assert_eq!(fixture.score(&mut testing::reward::<Number>("").unwrap()).unwrap().rewards, [0.0]);
+        assert_eq!(
+            fixture
+                .score(&mut testing::reward::<Number>("").unwrap())
+                .unwrap()
+                .rewards,
+            [0.0]
+        );
     }
 }

@@ -5,7 +5,13 @@ use std::sync::LazyLock;
 use ::regex::Regex;
 
 /// Phrases before an answer, in lower case.
-const ANCHORS: [&str; 5] = ["final answer is", "answer is", "answer:", "answer :", "answer**:"];
+const ANCHORS: [&str; 5] = [
+    "final answer is",
+    "answer is",
+    "answer:",
+    "answer :",
+    "answer**:",
+];
 
 /// Largest number of such phrases that are read, from the end of a text.
 const MOST_ANCHORS: usize = 8;
@@ -45,7 +51,12 @@ pub(crate) fn anchors(text: &str, follows_answer: bool) -> Vec<Anchor<'_>> {
     let mut before = None;
     for end in corrections(text) {
         let follows = |answer: &usize| (*answer..=answer + MOST_TO_CORRECTION).contains(&end);
-        if answers.iter().map(|(answer, _)| answer).chain(&before).any(follows) {
+        if answers
+            .iter()
+            .map(|(answer, _)| answer)
+            .chain(&before)
+            .any(follows)
+        {
             before = Some(end);
             ends.push((end, true));
         }
@@ -56,7 +67,12 @@ pub(crate) fn anchors(text: &str, follows_answer: bool) -> Vec<Anchor<'_>> {
 
 /// The rest of the line behind the last words by which a text names its answer.
 pub(crate) fn stated(text: &str) -> Option<&str> {
-    ordered(text, named(text).into_iter().map(|end| (end, false)).collect()).first().map(|anchor| anchor.rest)
+    ordered(
+        text,
+        named(text).into_iter().map(|end| (end, false)).collect(),
+    )
+    .first()
+    .map(|anchor| anchor.rest)
 }
 
 /// Positions behind phrases that name an answer; in `if the answer is` and `the wrong answer is` none is named.
@@ -64,14 +80,24 @@ fn named(text: &str) -> Vec<usize> {
     let lower = text.to_ascii_lowercase();
     let mut ends = Vec::new();
     for anchor in ANCHORS {
-        let found = lower.rmatch_indices(anchor).take(4 * MOST_ANCHORS).map(|(at, _)| (at, at + anchor.len()));
+        let found = lower
+            .rmatch_indices(anchor)
+            .take(4 * MOST_ANCHORS)
+            .map(|(at, _)| (at, at + anchor.len()));
         // `answer isn't`
         let is_whole = |&(_, end): &(usize, usize)| {
             anchor.ends_with(':')
-                || !text[end..].starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '\'' | '’'))
+                || !text[end..]
+                    .starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '\'' | '’'))
         };
         let names = |(at, _): &(usize, usize)| !is_supposed(&text[..*at]) && !denies(&text[..*at]);
-        ends.extend(found.filter(is_whole).filter(names).map(|(_, end)| end).take(MOST_ANCHORS));
+        ends.extend(
+            found
+                .filter(is_whole)
+                .filter(names)
+                .map(|(_, end)| end)
+                .take(MOST_ANCHORS),
+        );
     }
     ends
 }
@@ -83,7 +109,16 @@ fn ordered(text: &str, mut ends: Vec<(usize, bool)>) -> Vec<Anchor<'_>> {
     let anchor = |(behind, corrects): (usize, bool)| {
         let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
         let start = text.len() - rest.len();
-        Anchor { behind, rest: rest.lines().next().unwrap_or_default().trim_end_matches([' ', '*']), start, corrects }
+        Anchor {
+            behind,
+            rest: rest
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .trim_end_matches([' ', '*']),
+            start,
+            corrects,
+        }
     };
     ends.into_iter().take(MOST_ANCHORS).map(anchor).collect()
 }
@@ -104,12 +139,18 @@ fn denies(before: &str) -> bool {
 /// The words behind the last sign that ends a clause.
 fn last_clause(before: &str) -> &str {
     let before = &before[floor(before, before.len().saturating_sub(120))..];
-    before.rsplit(['.', ',', '!', '?', ';', ':', '\n', '(', '—']).next().unwrap_or_default()
+    before
+        .rsplit(['.', ',', '!', '?', ';', ':', '\n', '(', '—'])
+        .next()
+        .unwrap_or_default()
 }
 
 /// The last boundary of a character at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
-    (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+    (0..=at)
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0)
 }
 
 /// Phrases that take back what was said, at the beginning of a clause.
@@ -155,25 +196,43 @@ fn corrections(text: &str) -> Vec<usize> {
         rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '$' | '\\' | '-' | '−'))
             || pattern!(r"^(?:option |choice )?\(?[A-HJ]\)?(?:[.,;:!\s)]|$)").is_match(rest)
     };
-    CORRECTION.find_iter(text).map(|found| found.end()).filter(named).collect()
+    CORRECTION
+        .find_iter(text)
+        .map(|found| found.end())
+        .filter(named)
+        .collect()
 }
 
 /// Position behind the phrase by which the text right behind an answer takes it back; `None` if the answer stands.
 pub(crate) fn taken_back(behind: &str) -> Option<usize> {
-    static PHRASE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(&format!("(?i){TAKES_BACK}")).expect("the pattern is a constant"));
+    static PHRASE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(&format!("(?i){TAKES_BACK}")).expect("the pattern is a constant")
+    });
     static DENIAL: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(&format!("(?i){DENIES}")).expect("the pattern is a constant"));
     // `The answer is 5?`
-    let asked = behind.trim_start_matches([' ', '$', '*', ')', '.', '"', '”']).starts_with('?').then_some(1);
+    let asked = behind
+        .trim_start_matches([' ', '$', '*', ')', '.', '"', '”'])
+        .starts_with('?')
+        .then_some(1);
     let is_wrong = pattern!(
         r"(?i)^[\s$)*]*(?:is|was|would be|seems|looks)(?: \w+ly| also| still)? (?:wrong|incorrect|mistaken|false|impossible|not (?:right|correct|true|possible|it|the))\b|^[\s$)*]*(?:is|was)n['’]t (?:right|correct|it|the)\b",
     );
     let is_wrong = is_wrong.find(behind).map(|found| found.end());
-    let denied = DENIAL.find(behind).filter(|found| !names_value(&behind[..found.start()])).map(|found| found.end());
-    let phrase =
-        PHRASE.find_iter(behind).find(|found| stands(behind, found.start(), found.end())).map(|found| found.end());
-    asked.into_iter().chain(is_wrong).chain(denied).chain(phrase).min()
+    let denied = DENIAL
+        .find(behind)
+        .filter(|found| !names_value(&behind[..found.start()]))
+        .map(|found| found.end());
+    let phrase = PHRASE
+        .find_iter(behind)
+        .find(|found| stands(behind, found.start(), found.end()))
+        .map(|found| found.end());
+    asked
+        .into_iter()
+        .chain(is_wrong)
+        .chain(denied)
+        .chain(phrase)
+        .min()
 }
 
 /// True if a phrase takes the answer back: it answers no question (`Is there another? No, ...`), and nothing confirms the answer right after it.
@@ -191,8 +250,10 @@ fn stands(text: &str, start: usize, end: usize) -> bool {
 /// True if a text has a digit or a formula's delimiter.
 fn names_value(text: &str) -> bool {
     let behind_formula = text.trim_start_matches(['$', ' ', '}', ')', '*']);
-    let behind_formula =
-        behind_formula.strip_prefix("\\)").or(behind_formula.strip_prefix("\\]")).unwrap_or(behind_formula);
+    let behind_formula = behind_formula
+        .strip_prefix("\\)")
+        .or(behind_formula.strip_prefix("\\]"))
+        .unwrap_or(behind_formula);
     behind_formula.contains(|c: char| c.is_ascii_digit() || matches!(c, '$' | '\\'))
 }
 
@@ -202,8 +263,7 @@ const BETWEEN: &str = r"(?:\s+(?:be|equal to|equals?|exactly|just|simply|a|an|th
 /// True if the words right before a value deny it: `isn't 5`, `cannot be 5`.
 pub(crate) fn is_negated(before: &str) -> bool {
     static NEGATES: LazyLock<Regex> = LazyLock::new(|| {
-        let words =
-            r"(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
+        let words = r"(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
         Regex::new(&format!("(?i){words}{BETWEEN}")).expect("the pattern is a constant")
     });
     NEGATES.is_match(tail(before))
@@ -225,7 +285,8 @@ fn tail(before: &str) -> &str {
 
 /// The number word right behind a value, which multiplies it, and the length up to its end.
 pub(crate) fn scale(behind: &str) -> Option<(&str, usize)> {
-    let found = pattern!(r"(?i)^[\s~-]*(hundred|thousand|million|billion|trillion|dozen)s?\b").captures(behind)?;
+    let found = pattern!(r"(?i)^[\s~-]*(hundred|thousand|million|billion|trillion|dozen)s?\b")
+        .captures(behind)?;
     Some((found.get(1)?.as_str(), found.get_match().end()))
 }
 
@@ -238,7 +299,9 @@ pub(crate) fn is_changed(behind: &str) -> bool {
         r"divided by|multiplied by|raised to|short of|away from|modulo|mod)\s+(?:[a-z]+\s+){0,4}?[$\\\d]",
     );
     let joins = "which that because since as so but if when where while with by for is it and or";
-    let calculated = calculates.captures(sentence).is_some_and(|found| !says(&found[1], joins));
+    let calculated = calculates
+        .captures(sentence)
+        .is_some_and(|found| !says(&found[1], joins));
     let alone = pattern!(
         r"(?i)^[\s\\]*(?:(?:out of|of|to|through|over|above|below)\s+[$\\\d]|(?:only|just)\s+(?:if|when)\b|or\s+(?:more|less|fewer|greater|higher|lower)\b|and\s+a\s+(?:half|third|quarter)\b|to\s+the\s+power\b|(?:squared|cubed|factorial)\s*(?:[.,!]|$))",
     );
@@ -258,7 +321,8 @@ pub(crate) fn none(text: &str) -> Option<(usize, &str)> {
     let phrase = found.get(1).or(found.get(2))?;
     let behind = &text[phrase.end()..];
     let limited =
-        pattern!(r"(?i)^\s*(?:if|when|for|unless|other|except|besides|in|with|where|such)\b").is_match(behind);
+        pattern!(r"(?i)^\s*(?:if|when|for|unless|other|except|besides|in|with|where|such)\b")
+            .is_match(behind);
     (!limited && !is_supposed(&text[..phrase.start()]) && taken_back(behind).is_none())
         .then_some((phrase.end(), phrase.as_str()))
 }
@@ -297,22 +361,34 @@ pub(crate) fn chosen(text: &str) -> Option<Chosen> {
             format!(
                 r"(?i:\b(?:option|choice|answer|letter)) {letter} (?i:(?:is|must be){surely}(?: the)? (?:correct|right|best|true|answer|one))\b"
             ),
-            format!(r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best|answer))\b"),
-            format!(r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) {letter}{end}"),
-            format!(r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) {letter}{end}"),
+            format!(
+                r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best|answer))\b"
+            ),
+            format!(
+                r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) {letter}{end}"
+            ),
+            format!(
+                r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) {letter}{end}"
+            ),
         ];
-        forms.iter().map(|form| Regex::new(form).expect("the pattern is a constant")).collect()
+        forms
+            .iter()
+            .map(|form| Regex::new(form).expect("the pattern is a constant"))
+            .collect()
     });
-    let found = FORMS.iter().flat_map(|form| form.captures_iter(text)).filter_map(|found| {
-        let letter = found.get(1)?;
-        // `Option B is correct?`
-        let stands = !text[found.get_match().end()..].starts_with('?');
-        stands.then_some(Chosen {
-            start: found.get(0)?.start(),
-            letter: letter.as_str().chars().next()?,
-            end: letter.end(),
-        })
-    });
+    let found = FORMS
+        .iter()
+        .flat_map(|form| form.captures_iter(text))
+        .filter_map(|found| {
+            let letter = found.get(1)?;
+            // `Option B is correct?`
+            let stands = !text[found.get_match().end()..].starts_with('?');
+            stands.then_some(Chosen {
+                start: found.get(0)?.start(),
+                letter: letter.as_str().chars().next()?,
+                end: letter.end(),
+            })
+        });
     let last = found.max_by_key(|chosen| chosen.end)?;
     let (before, behind) = (&text[..last.start], &text[last.end..]);
     let is_other =
@@ -322,21 +398,27 @@ pub(crate) fn chosen(text: &str) -> Option<Chosen> {
                 r"(?:[A-HJ]\)?\s*(?:,|and|or|nor|/)|(?i:neither|both|and|or|nor))\s*(?i:option|choice)?\s*\(?$"
             )
             .is_match(before);
-    let limited = pattern!(r"(?i)^[*)\s]*(?:is \w+(?: \w+)?)?\s*(?:if|only|when|unless)\b").is_match(behind);
+    let limited =
+        pattern!(r"(?i)^[*)\s]*(?:is \w+(?: \w+)?)?\s*(?:if|only|when|unless)\b").is_match(behind);
     let is_other = is_other
-        || pattern!(r"^[^.\n]*(?-u:\b)(?:and|or|but)(?-u:\b)[^.\n]*(?i:option|choice)\s+\(?[A-HJ](?-u:\b)")
-            .is_match(behind);
+        || pattern!(
+            r"^[^.\n]*(?-u:\b)(?:and|or|but)(?-u:\b)[^.\n]*(?i:option|choice)\s+\(?[A-HJ](?-u:\b)"
+        )
+        .is_match(behind);
     (!is_other && !limited && !is_supposed(before) && taken_back(behind).is_none()).then_some(last)
 }
 
 /// The text without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.
 pub(crate) fn without_bold(text: &str) -> String {
-    pattern!(r"(^|[\s=:({])\*\*([^*\s](?:(?:\*?[^*\n])*[^*\s])?)\*\*\B").replace_all(text, "$1$2").into_owned()
+    pattern!(r"(^|[\s=:({])\*\*([^*\s](?:(?:\*?[^*\n])*[^*\s])?)\*\*\B")
+        .replace_all(text, "$1$2")
+        .into_owned()
 }
 
 /// True if a text begins with the reason of what was said, and has no other sentence.
 pub(crate) fn explains(behind: &str) -> bool {
-    pattern!(r"^,?\s*(?:as|since|because)\b[^\n]*$").is_match(behind.trim_end()) && !behind.contains(". ")
+    pattern!(r"^,?\s*(?:as|since|because)\b[^\n]*$").is_match(behind.trim_end())
+        && !behind.contains(". ")
 }
 
 /// True if a word of `list` is in a text.
@@ -346,6 +428,8 @@ pub(crate) fn says(text: &str, list: &str) -> bool {
 
 /// Words of two letters and more, in lower case and without commands.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = String> {
-    let plain = pattern!(r"\\[a-zA-Z]+|\p{L}{2,}").find_iter(text).filter(|word| !word.as_str().starts_with('\\'));
+    let plain = pattern!(r"\\[a-zA-Z]+|\p{L}{2,}")
+        .find_iter(text)
+        .filter(|word| !word.as_str().starts_with('\\'));
     plain.map(|word| word.as_str().to_lowercase())
 }

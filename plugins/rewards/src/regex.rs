@@ -33,16 +33,26 @@ impl TryFrom<Settings> for Pattern {
     type Error = String;
 
     fn try_from(settings: Settings) -> Result<Self, String> {
-        let Settings { pattern, full_match, reward, otherwise } = settings;
+        let Settings {
+            pattern,
+            full_match,
+            reward,
+            otherwise,
+        } = settings;
         for (key, value) in [("reward", reward), ("otherwise", otherwise)] {
             if !value.is_finite() {
                 return Err(format!("`{key}` is {value} (it must be finite)"));
             }
         }
         // The pattern is also compiled alone, so that an error message shows it as the user typed it.
-        let alone = compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
+        let alone =
+            compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
         let pattern = if full_match { whole(&pattern)? } else { alone };
-        Ok(Self { pattern, reward, otherwise })
+        Ok(Self {
+            pattern,
+            reward,
+            otherwise,
+        })
     }
 }
 
@@ -58,15 +68,26 @@ fn compile(pattern: &str) -> Result<Regex, String> {
     Regex::new(pattern).map_err(|error| {
         let text = error.to_string();
         let reason = text.lines().last().unwrap_or_default().trim();
-        reason.strip_prefix("error: ").unwrap_or(reason).trim_end_matches('.').to_owned()
+        reason
+            .strip_prefix("error: ")
+            .unwrap_or(reason)
+            .trim_end_matches('.')
+            .to_owned()
     })
 }
 
 impl Reward for Pattern {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        crate::each(rollout, rewards, |completion| match self.pattern.is_match(completion.text) {
-            true => self.reward,
-            false => self.otherwise,
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        crate::each(rollout, rewards, |completion| {
+            match self.pattern.is_match(completion.text) {
+                true => self.reward,
+                false => self.otherwise,
+            }
         });
         Ok(())
     }
@@ -87,15 +108,27 @@ mod tests {
 
     fn rewards(table: &str) -> Vec<f32> {
         let fixture = RolloutFixture::new(&["<b>4</b>", "4", "<b>4</b>\n"]);
-        fixture.score(&mut testing::reward::<Pattern>(table).unwrap()).unwrap().rewards
+        fixture
+            .score(&mut testing::reward::<Pattern>(table).unwrap())
+            .unwrap()
+            .rewards
     }
 
     #[test]
     fn a_part_or_the_whole() {
         assert_eq!(rewards(r#"pattern = "<b>\\d</b>""#), [1.0, 0.0, 1.0]);
-        assert_eq!(rewards("pattern = \"<b>\\\\d</b>\"\nfull_match = true"), [1.0, 0.0, 0.0]);
-        assert_eq!(rewards("pattern = \"4|<b>4</b>\"\nfull_match = true"), [1.0, 1.0, 0.0]);
-        assert_eq!(rewards("pattern = \"<\"\nreward = 0.25\notherwise = -1"), [0.25, -1.0, 0.25]);
+        assert_eq!(
+            rewards("pattern = \"<b>\\\\d</b>\"\nfull_match = true"),
+            [1.0, 0.0, 0.0]
+        );
+        assert_eq!(
+            rewards("pattern = \"4|<b>4</b>\"\nfull_match = true"),
+            [1.0, 1.0, 0.0]
+        );
+        assert_eq!(
+            rewards("pattern = \"<\"\nreward = 0.25\notherwise = -1"),
+            [0.25, -1.0, 0.25]
+        );
     }
 
     #[test]

@@ -28,9 +28,18 @@ impl SoftOverlong {
 }
 
 impl Reward for SoftOverlong {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        let longest = self.max_completion_len.unwrap_or(rollout.max_completion_length);
-        crate::each(rollout, rewards, |completion| self.penalty(longest, completion.ids.len()));
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let longest = self
+            .max_completion_len
+            .unwrap_or(rollout.max_completion_length);
+        crate::each(rollout, rewards, |completion| {
+            self.penalty(longest, completion.ids.len())
+        });
         Ok(())
     }
 
@@ -61,13 +70,18 @@ mod tests {
         let fixture = RolloutFixture::new(&["12345678", "1234567890"]);
         let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 4").unwrap();
         assert_eq!(fixture.score(&mut reward).unwrap().rewards, [-0.5, -1.0]);
-        let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 4\nmax_completion_len = 9").unwrap();
+        let mut reward =
+            testing::reward::<SoftOverlong>("soft_punish_cache = 4\nmax_completion_len = 9")
+                .unwrap();
         assert_eq!(fixture.score(&mut reward).unwrap().rewards, [-0.75, -1.0]);
     }
 
     #[test]
     fn a_cache_beyond_the_limit_is_refused() {
-        let error = testing::reward::<SoftOverlong>("soft_punish_cache = 10\nmax_completion_len = 9").err().unwrap();
+        let error =
+            testing::reward::<SoftOverlong>("soft_punish_cache = 10\nmax_completion_len = 9")
+                .err()
+                .unwrap();
         insta::assert_snapshot!(error, @"`soft_punish_cache` is 10, above `max_completion_len`, 9 (take fewer tokens)");
     }
 
@@ -75,6 +89,9 @@ mod tests {
     fn a_cache_beyond_the_limit_of_a_run_is_all_of_it() {
         let fixture = RolloutFixture::new(&["1", "12345678", "1234567890"]);
         let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 512").unwrap();
-        assert_eq!(fixture.score(&mut reward).unwrap().rewards, [-0.1, -0.8, -1.0]);
+        assert_eq!(
+            fixture.score(&mut reward).unwrap().rewards,
+            [-0.1, -0.8, -1.0]
+        );
     }
 }

@@ -20,7 +20,11 @@ pub(crate) fn outside(text: &str) -> String {
             said = without(&said, open, close);
         }
     }
-    if said.trim().is_empty() { text.to_owned() } else { said }
+    if said.trim().is_empty() {
+        text.to_owned()
+    } else {
+        said
+    }
 }
 
 /// The text without what stands between two tags.
@@ -38,7 +42,12 @@ fn without(text: &str, open: &str, close: &str) -> String {
             (Some(begins), ends) if ends.is_none_or(|ends| begins < ends) => {
                 let (before, inside) = (&rest[..begins], &rest[begins + open.len()..]);
                 let Some(length) = inside.find(close) else {
-                    let is_quoted = !before.rsplit('\n').next().unwrap_or_default().trim().is_empty();
+                    let is_quoted = !before
+                        .rsplit('\n')
+                        .next()
+                        .unwrap_or_default()
+                        .trim()
+                        .is_empty();
                     return said + if is_quoted { rest } else { before };
                 };
                 said.push_str(before);

@@ -15,8 +15,14 @@ const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract
 const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \
     -fsanitize=float-cast-overflow -fno-sanitize-recover=all -fstack-clash-protection";
 /// Of the toolkit; all are the driver under other names.
-const LIBRARIES: [&str; 6] =
-    ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13", "libcurand.so.10"];
+const LIBRARIES: [&str; 6] = [
+    "libcuda.so.1",
+    "libnvrtc.so.13",
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libcudart.so.13",
+    "libcurand.so.10",
+];
 const LIBRARY: &str = "-shared -pthread -Wl,-z,defs";
 const DRIVER: [&str; 12] = [
     "cublas",
@@ -37,13 +43,16 @@ const DRIVER: [&str; 12] = [
 pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp");
     let compiler = Compiler::find()?;
-    let kernels = kernels.canonicalize().map_err(|error| broken(kernels, &error))?;
+    let kernels = kernels
+        .canonicalize()
+        .map_err(|error| broken(kernels, &error))?;
     let cache = cache()?;
     std::fs::create_dir_all(&cache).map_err(|error| broken(&cache, &error))?;
     // One test builds, in whatever process, and the others wait for it.
     let lock = cache.join("lock");
-    let lock =
-        File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(|error| broken(&lock, &error))?;
+    let lock = File::create(&lock)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| broken(&lock, &error))?;
     let folder = cache.join(format!("{:016x}", hash(&compiler, &[&sources, &kernels])?));
     if !folder.exists() {
         // A build that is interrupted leaves no folder of this name.
@@ -63,10 +72,17 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (sources, shipped, compiler) = (own.join("cpp"), own.join("toolkit"), Compiler::find()?);
     let [bin, include, lib] = ["bin", "include", "lib"].map(|name| home.join(name));
-    let mut folders = vec![sources.clone(), shipped.join("bin"), shipped.join("include")];
+    let mut folders = vec![
+        sources.clone(),
+        shipped.join("bin"),
+        shipped.join("include"),
+    ];
     folders.extend_from_slice(kernels);
     let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-    let (stamp, content) = (home.join("stamp"), format!("{:016x}", hash(&compiler, &folders)?));
+    let (stamp, content) = (
+        home.join("stamp"),
+        format!("{:016x}", hash(&compiler, &folders)?),
+    );
     if std::fs::read_to_string(&stamp).is_ok_and(|known| known == content) {
         return home.canonicalize().map_err(|error| broken(home, &error));
     }
@@ -85,11 +101,25 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     for folder in kernels {
         compiler.kernels(&sources, folder, &lib)?;
     }
-    let copy = |from: PathBuf, to: PathBuf| std::fs::copy(&from, to).map_err(|error| broken(&from, &error));
-    for name in ["cuda_on_cpu.h", "device_functions.h", "matrix.h", "executor.h", "kernels.cpp"] {
+    let copy = |from: PathBuf, to: PathBuf| {
+        std::fs::copy(&from, to).map_err(|error| broken(&from, &error))
+    };
+    for name in [
+        "cuda_on_cpu.h",
+        "device_functions.h",
+        "matrix.h",
+        "executor.h",
+        "kernels.cpp",
+    ] {
         copy(sources.join(name), include.join(name))?;
     }
-    for name in ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "more_of_cuda.h", "cuda/std/limits"] {
+    for name in [
+        "cuda_bf16.h",
+        "cuda_fp16.h",
+        "cuda_fp8.h",
+        "more_of_cuda.h",
+        "cuda/std/limits",
+    ] {
         copy(shipped.join("include").join(name), include.join(name))?;
     }
     copy(shipped.join("bin/nvcc"), bin.join("nvcc"))?;
@@ -103,7 +133,8 @@ fn broken(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 
 /// Beside the test executable, so that it goes with the build.
 fn cache() -> Result<PathBuf, Failure> {
-    let own = std::env::current_exe().map_err(|error| Failure::Broken(format!("this process has no path: {error}")))?;
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::Broken(format!("this process has no path: {error}")))?;
     Ok(own.with_file_name("cuda-emulator"))
 }
 
@@ -111,7 +142,10 @@ fn cache() -> Result<PathBuf, Failure> {
 fn unit_of(kernels: &Path) -> Result<String, Failure> {
     let entries = std::fs::read_dir(kernels).map_err(|error| broken(kernels, &error))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    match &names.filter(|name| name.ends_with(".cu")).collect::<Vec<_>>()[..] {
+    match &names
+        .filter(|name| name.ends_with(".cu"))
+        .collect::<Vec<_>>()[..]
+    {
         [unit] => Ok(unit.clone()),
         units => Err(Failure::Broken(format!(
             "`{}` has {} `.cu` files, expected one, which includes the rest",
@@ -127,8 +161,10 @@ fn hash(compiler: &Compiler, folders: &[&Path]) -> Result<u64, Failure> {
     (&compiler.0, FLAGS, CHECKS, folders).hash(&mut hasher);
     for folder in folders {
         let entries = std::fs::read_dir(folder).map_err(|error| broken(folder, &error))?;
-        let mut files: Vec<PathBuf> =
-            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect();
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.is_file())
+            .collect();
         files.sort();
         for file in files {
             let content = std::fs::read(&file).map_err(|error| broken(&file, &error))?;
@@ -144,8 +180,15 @@ struct Compiler(Vec<String>);
 impl Compiler {
     fn find() -> Result<Self, Failure> {
         let words = |command: &str| Self(command.split_whitespace().map(str::to_owned).collect());
-        if let Some(named) = std::env::var("CXX").ok().filter(|name| !name.trim().is_empty()) {
-            let error = || Failure::NoCompiler(format!("the C++ compiler `{named}` does not run (it is `$CXX`)"));
+        if let Some(named) = std::env::var("CXX")
+            .ok()
+            .filter(|name| !name.trim().is_empty())
+        {
+            let error = || {
+                Failure::NoCompiler(format!(
+                    "the C++ compiler `{named}` does not run (it is `$CXX`)"
+                ))
+            };
             return Some(words(&named)).filter(Self::runs).ok_or_else(error);
         }
         let error = "the CUDA emulator needs a C++ compiler: `c++`, `g++` and `clang++` do not run (install one, or name it in `$CXX`)";
@@ -163,13 +206,20 @@ impl Compiler {
     }
 
     fn runs(&self) -> bool {
-        self.command().arg("--version").output().is_ok_and(|output| output.status.success())
+        self.command()
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success())
     }
 
     /// Compiles or links with `arguments`. The compiler's warnings go to stderr.
     fn run(&self, arguments: &[&[&OsStr]]) -> Result<(), Failure> {
         let failure = |text: &str| Failure::Broken(format!("`{}`: {text}", self.0.join(" ")));
-        let output = self.command().args(arguments.concat()).output().map_err(|error| failure(&error.to_string()))?;
+        let output = self
+            .command()
+            .args(arguments.concat())
+            .output()
+            .map_err(|error| failure(&error.to_string()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             return Err(failure(&format!("the kernels do not compile:\n{said}")));
@@ -189,12 +239,22 @@ impl Compiler {
         let units = DRIVER.map(|name| sources.join(name).with_extension("cpp"));
         let units: Vec<&OsStr> = units.iter().map(|unit| unit.as_os_str()).collect();
         let out = ["-Wl,-soname,libcuda.so", "-ldl", "-o"].map(OsStr::new);
-        self.run(&[&words(FLAGS), &words(LIBRARY), &units, &out, &[driver.as_os_str()]])?;
+        self.run(&[
+            &words(FLAGS),
+            &words(LIBRARY),
+            &units,
+            &out,
+            &[driver.as_os_str()],
+        ])?;
         for alias in aliases {
             let name = format!("-Wl,-soname,{alias}");
             let along = ["-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", &name, "-o"].map(OsStr::new);
             let out = folder.join(alias);
-            self.run(&[&words(LIBRARY), &along, &[out.as_os_str(), driver.as_os_str()]])?;
+            self.run(&[
+                &words(LIBRARY),
+                &along,
+                &[out.as_os_str(), driver.as_os_str()],
+            ])?;
         }
         Ok(())
     }
@@ -204,7 +264,13 @@ impl Compiler {
         let unit = unit_of(kernels)?;
         let library = folder.join(&unit).with_extension("kernels.so");
         let unit = format!("-DCAPO_UNIT=\"{unit}\"");
-        let own = ["-I".as_ref(), kernels.as_os_str(), unit.as_ref(), "-o".as_ref(), library.as_os_str()];
+        let own = [
+            "-I".as_ref(),
+            kernels.as_os_str(),
+            unit.as_ref(),
+            "-o".as_ref(),
+            library.as_os_str(),
+        ];
         let (source, driver) = (sources.join("kernels.cpp"), folder.join("libcuda.so"));
         let from = [source.as_os_str(), driver.as_os_str()];
         self.run(&[&words(FLAGS), &words(CHECKS), &words(LIBRARY), &from, &own])

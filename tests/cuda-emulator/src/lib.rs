@@ -121,21 +121,37 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
 pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
     let folder = build(kernels)?;
     let driver = folder.join("libcuda.so");
-    for (name, symbol) in [("libcuda.so", "cuInit"), ("libcuda.so.1", "cuInit"), ("libnvrtc.so", "nvrtcVersion")] {
+    for (name, symbol) in [
+        ("libcuda.so", "cuInit"),
+        ("libcuda.so.1", "cuInit"),
+        ("libnvrtc.so", "nvrtcVersion"),
+    ] {
         // A library that is loaded is found by its own name, wherever it came from: later searches for `name` end here.
         let ours: *const () = find(&driver, symbol)?;
         let by_path: *const () = find(&folder.join(name), symbol)?;
         let by_name: *const () = find(Path::new(name), symbol)?;
         if by_path != ours || by_name != ours {
-            let error = format!("this process has already loaded another `{name}` (load the emulator first, and once)");
+            let error = format!(
+                "this process has already loaded another `{name}` (load the emulator first, and once)"
+            );
             return Err(Failure::Broken(error));
         }
     }
-    let (set_seed, set_fill) = (find(&driver, "cuda_emulator_set_seed")?, find(&driver, "cuda_emulator_set_fill")?);
+    let (set_seed, set_fill) = (
+        find(&driver, "cuda_emulator_set_seed")?,
+        find(&driver, "cuda_emulator_set_fill")?,
+    );
     let set_late = find(&driver, "cuda_emulator_set_late")?;
     let set_stream = find(&driver, "cuda_emulator_set_stream")?;
     let set_allocations = find(&driver, "cuda_emulator_set_allocations")?;
-    Ok(Emulator { folder, set_seed, set_fill, set_late, set_stream, set_allocations })
+    Ok(Emulator {
+        folder,
+        set_seed,
+        set_fill,
+        set_late,
+        set_stream,
+        set_allocations,
+    })
 }
 
 /// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.
@@ -167,5 +183,6 @@ fn find<T: Copy>(library: &Path, symbol: &str) -> Result<T, Failure> {
             Ok(found)
         })
     };
-    found.map_err(|error| Failure::Broken(format!("`{}` does not load: {error}", library.display())))
+    found
+        .map_err(|error| Failure::Broken(format!("`{}` does not load: {error}", library.display())))
 }

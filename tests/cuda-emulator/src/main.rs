@@ -13,7 +13,9 @@ fn main() -> ExitCode {
     match cuda_emulator::toolkit(&home, &folders.collect::<Vec<_>>()) {
         Ok(home) => {
             let home = home.display();
-            println!("export CUDA_HOME={home} NVCC={home}/bin/nvcc CUDA_COMPUTE_CAP=90 PATH={home}/bin:$PATH");
+            println!(
+                "export CUDA_HOME={home} NVCC={home}/bin/nvcc CUDA_COMPUTE_CAP=90 PATH={home}/bin:$PATH"
+            );
             println!("export LIBRARY_PATH={home}/lib LD_LIBRARY_PATH={home}/lib");
             ExitCode::SUCCESS
         }

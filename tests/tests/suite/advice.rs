@@ -7,7 +7,8 @@ use host::warnings::{Way, rank};
 use serde_json::Value;
 use tests::{Folder, artifacts, json_lines, text};
 
-const TWO_STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
+const TWO_STEPS: &str =
+    "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
 
 fn data(name: &str) -> String {
     text(&artifacts::workspace().join("tests/data/advice").join(name))
@@ -24,13 +25,21 @@ fn metrics(case: &Value) -> String {
     let steps = list(&case["steps"]).into_iter().flat_map(|part| {
         let part = list(&part);
         let count = part[0].as_u64().unwrap() as usize;
-        part[1..].iter().cycle().take(count).cloned().collect::<Vec<_>>()
+        part[1..]
+            .iter()
+            .cycle()
+            .take(count)
+            .cloned()
+            .collect::<Vec<_>>()
     });
     let line = |(step, mut values): (u64, Value)| {
         values["step"] = step.into();
         format!("{values}\n")
     };
-    (case["from"].as_u64().unwrap_or(1)..).zip(steps).map(line).collect()
+    (case["from"].as_u64().unwrap_or(1)..)
+        .zip(steps)
+        .map(line)
+        .collect()
 }
 
 /// A check whose finding no run here has, or a way out that none of them is shown, fails the test: add a line to `runs.jsonl`.
@@ -42,21 +51,26 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
         folder.write("components.toml", data("components.toml"));
         let run = folder.train("run", &format!("{TWO_STEPS} {args}"));
         folder.write("run/metrics.jsonl", metrics(&case));
-        let plugins =
-            args.split(' ').filter(|word| word.ends_with(".so")).map(|library| format!("--plugin {library} "));
-        let again = format!("--config run/config.toml {} --dry-run", plugins.collect::<String>());
+        let plugins = args
+            .split(' ')
+            .filter(|word| word.ends_with(".so"))
+            .map(|library| format!("--plugin {library} "));
+        let again = format!(
+            "--config run/config.toml {} --dry-run",
+            plugins.collect::<String>()
+        );
         let found = diagnose(&FoundRun::read(run.path()).unwrap());
         said.push(format!("{args}: {}", about.as_str().unwrap()));
-        said.extend(
-            found
-                .iter()
-                .map(|Diagnosis { finding, first, .. }| format!("  {first} {}: {}", finding.check, finding.line())),
-        );
+        said.extend(found.iter().map(|Diagnosis { finding, first, .. }| {
+            format!("  {first} {}: {}", finding.check, finding.line())
+        }));
         for finding in found.into_iter().map(|found| found.finding) {
             checks.insert(finding.check);
             for advice in &finding.advice {
                 taken.insert(advice.way);
-                for change in quoted(&advice.text).filter(|part| Some(*part) != finding.component.as_deref()) {
+                for change in
+                    quoted(&advice.text).filter(|part| Some(*part) != finding.component.as_deref())
+                {
                     if let Some(command) = change.strip_prefix("host ") {
                         folder.said(command);
                         continue;
@@ -65,15 +79,19 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
                     for given in [args, &again] {
                         let outcome = folder.host(&format!("train {TWO_STEPS} {given} {change}"));
                         assert_eq!(outcome.code, Some(0), "{about}: {change}: {outcome:#?}");
-                        let is_new =
-                            outcome.stderr.contains("more than once") && !about.as_str().unwrap().contains("twice");
+                        let is_new = outcome.stderr.contains("more than once")
+                            && !about.as_str().unwrap().contains("twice");
                         assert!(!is_new, "{about}: {change}: {}", outcome.stderr);
                     }
                 }
             }
         }
     }
-    insta::assert_snapshot!("advice", said.join("\n").replace(&*artifacts::folder().to_string_lossy(), "BUILD"));
+    insta::assert_snapshot!(
+        "advice",
+        said.join("\n")
+            .replace(&*artifacts::folder().to_string_lossy(), "BUILD")
+    );
     assert!(taken.into_iter().eq(Way::ALL.iter().map(|(way, _)| *way)));
     assert_eq!(checks.len(), rank("every check comes before what is none"));
 }
@@ -89,8 +107,12 @@ fn what_an_error_says_to_give_is_enough() {
                 break;
             }
             let sentence = outcome.refused();
-            let is_new = |part: &&str| part.starts_with("--") && !given.contains(&format!("{part} "));
-            let change = quoted(&sentence).filter(is_new).last().unwrap_or_else(|| panic!("{given}: {sentence}"));
+            let is_new =
+                |part: &&str| part.starts_with("--") && !given.contains(&format!("{part} "));
+            let change = quoted(&sentence)
+                .filter(is_new)
+                .last()
+                .unwrap_or_else(|| panic!("{given}: {sentence}"));
             given = format!("{given}{change} ");
         }
     }

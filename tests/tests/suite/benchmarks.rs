@@ -35,14 +35,40 @@ fn every_answer_is_kept_and_counted() {
     ");
     let all = folder.json_lines("answers.jsonl");
     assert_eq!(all.len(), 12 * 4 + 7);
-    let places: Vec<(u64, u64)> =
-        all[..48].iter().map(|line| (line["prompt"].as_u64().unwrap(), line["sample"].as_u64().unwrap())).collect();
-    assert_eq!(places, (0..12).flat_map(|prompt| (0..4).map(move |sample| (prompt, sample))).collect::<Vec<_>>());
-    let right = all[..48].iter().filter(|line| line["correct"] == true).count();
-    assert!(said.contains(&format!("pass@1 {:.1}%", 100.0 * right as f64 / 48.0)), "{right}: {said}");
+    let places: Vec<(u64, u64)> = all[..48]
+        .iter()
+        .map(|line| {
+            (
+                line["prompt"].as_u64().unwrap(),
+                line["sample"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        places,
+        (0..12)
+            .flat_map(|prompt| (0..4).map(move |sample| (prompt, sample)))
+            .collect::<Vec<_>>()
+    );
+    let right = all[..48]
+        .iter()
+        .filter(|line| line["correct"] == true)
+        .count();
+    assert!(
+        said.contains(&format!("pass@1 {:.1}%", 100.0 * right as f64 / 48.0)),
+        "{right}: {said}"
+    );
     for line in &all {
-        let ends = line["completion"].as_str().unwrap().rsplit_once('=').map(|(_, answer)| answer);
-        assert_eq!(line["extracted"].as_str(), ends.filter(|answer| !answer.is_empty()), "{line}");
+        let ends = line["completion"]
+            .as_str()
+            .unwrap()
+            .rsplit_once('=')
+            .map(|(_, answer)| answer);
+        assert_eq!(
+            line["extracted"].as_str(),
+            ends.filter(|answer| !answer.is_empty()),
+            "{line}"
+        );
     }
     assert!(!folder.path().join("answers.jsonl.partial").exists());
 }
@@ -55,39 +81,70 @@ fn an_answer_depends_on_no_other() {
         folder.bytes(name)
     };
     let whole = run("whole.jsonl", "");
-    assert_eq!(run("batches.jsonl", "--set eval.per_device_eval_batch_size=5"), whole);
+    assert_eq!(
+        run("batches.jsonl", "--set eval.per_device_eval_batch_size=5"),
+        whole
+    );
     assert_eq!(run("seqs.jsonl", "--set rollout.max_num_seqs=3"), whole);
     // Fewer samples of the same prompts are the first of more.
-    let _ = run("fewer.jsonl", "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=2,temperature=1.0}]");
+    let _ = run(
+        "fewer.jsonl",
+        "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=2,temperature=1.0}]",
+    );
     let all = folder.json_lines("whole.jsonl");
-    let first: Vec<&Value> = all[..48].iter().filter(|line| line["sample"].as_u64().unwrap() < 2).collect();
-    assert_eq!(folder.json_lines("fewer.jsonl").iter().collect::<Vec<_>>(), first);
+    let first: Vec<&Value> = all[..48]
+        .iter()
+        .filter(|line| line["sample"].as_u64().unwrap() < 2)
+        .collect();
+    assert_eq!(
+        folder.json_lines("fewer.jsonl").iter().collect::<Vec<_>>(),
+        first
+    );
     assert_ne!(run("seed.jsonl", "--set train.seed=7"), whole);
 }
 
 #[test]
 fn the_answers_to_a_question_are_a_group() {
     let folder = folder();
-    folder.write("grade", "while read -r l; do echo \"$l\" >> lines; echo 1; done");
+    folder.write(
+        "grade",
+        "while read -r l; do echo \"$l\" >> lines; echo 1; done",
+    );
     let grade = "--set reward=[{use=\"command\",command=[\"sh\",\"grade\"]}]";
     // A batch of nine has room for two whole questions.
-    folder.said(&format!("eval {BENCHMARKS} {grade} --set eval.per_device_eval_batch_size=9"));
+    folder.said(&format!(
+        "eval {BENCHMARKS} {grade} --set eval.per_device_eval_batch_size=9"
+    ));
     for line in &folder.json_lines("lines")[..48] {
         let [id, group] = ["id", "group"].map(|key| line[key].as_u64().unwrap());
         assert_eq!(group, id / 4, "{line}");
     }
-    let prompts: Vec<Value> = folder.json_lines("lines").into_iter().map(|line| line["prompt"].clone()).collect();
-    assert!(prompts[..48].chunks(4).all(|group| group.iter().all(|prompt| *prompt == group[0])), "{prompts:?}");
+    let prompts: Vec<Value> = folder
+        .json_lines("lines")
+        .into_iter()
+        .map(|line| line["prompt"].clone())
+        .collect();
+    assert!(
+        prompts[..48]
+            .chunks(4)
+            .all(|group| group.iter().all(|prompt| *prompt == group[0])),
+        "{prompts:?}"
+    );
 }
 
 #[test]
 fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let folder = folder();
-    let eval = format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
+    let eval =
+        format!("eval {BENCHMARKS} --output answers.jsonl --set eval.per_device_eval_batch_size=5");
     folder.said(&eval);
     let whole = folder.bytes("answers.jsonl");
     std::fs::remove_file(folder.path().join("answers.jsonl")).unwrap();
-    let mut child = folder.command(&eval).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = folder
+        .command(&eval)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("easy ")));
     let _ = child.kill();
@@ -99,8 +156,16 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
         // An answer that was edited is not what was measured.
         let cut = String::from_utf8(std::fs::read(&partial).unwrap()).unwrap();
         let (before, after) = cut.split_once("\"correct\":").unwrap();
-        let [from, to] = if after.starts_with("true") { ["true", "false"] } else { ["false", "true"] };
-        std::fs::write(&partial, format!("{before}\"correct\":{}", after.replacen(from, to, 1))).unwrap();
+        let [from, to] = if after.starts_with("true") {
+            ["true", "false"]
+        } else {
+            ["false", "true"]
+        };
+        std::fs::write(
+            &partial,
+            format!("{before}\"correct\":{}", after.replacen(from, to, 1)),
+        )
+        .unwrap();
         assert_snapshot!(folder.refused(&eval), @"`answers.jsonl.partial` is damaged at line 2 (remove it to begin anew)");
         std::fs::write(&partial, cut).unwrap();
         let other = folder.refused(&format!("{eval} --set train.seed=7"));
@@ -115,9 +180,16 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
 fn any_other_model_is_measured_with_the_defaults() {
     let folder = folder();
     text_model::write(&folder);
-    folder.write("problems.jsonl", "{\"question\": \"How many?\", \"answer\": \"Five.\\n#### 5\"}\n");
-    let data = "--set data.dataset_name=problems.jsonl --set data.preset=gsm8k --set eval.num_prompts=0";
-    folder.train("run", &format!("{} {data} --set train.max_steps=1", text_model::SETTINGS));
+    folder.write(
+        "problems.jsonl",
+        "{\"question\": \"How many?\", \"answer\": \"Five.\\n#### 5\"}\n",
+    );
+    let data =
+        "--set data.dataset_name=problems.jsonl --set data.preset=gsm8k --set eval.num_prompts=0";
+    folder.train(
+        "run",
+        &format!("{} {data} --set train.max_steps=1", text_model::SETTINGS),
+    );
     folder.said("export --model run --out text");
     assert_snapshot!(folder.said("eval --benchmark problems.jsonl --model text --set data.preset=gsm8k"), @"
     right      `number` above 0
@@ -169,7 +241,8 @@ fn a_benchmark_with_a_preset_has_its_own_columns() {
     let worded =
         worded.map(|row| json!({"question": row["prompt"], "answer": format!("#### {}", row["answer"]), "sum": 0}));
     folder.write("worded.jsonl", to_json_lines(worded));
-    let preset = "{name=\"hard\",file=\"worded.jsonl\",preset=\"gsm8k\",prompt_template=\"{prompt}\"}";
+    let preset =
+        "{name=\"hard\",file=\"worded.jsonl\",preset=\"gsm8k\",prompt_template=\"{prompt}\"}";
     let columns = "--set data.dataset_name=worded.jsonl --set data.prompt_column=question --set data.answer_column=sum";
     let said = folder.said(&format!("eval {columns} --set eval.benchmark=[{preset}]"));
     assert_eq!(said, folder.said("eval --benchmark hard.jsonl"));
@@ -190,37 +263,81 @@ fn a_run_records_its_benchmarks_and_resumes() {
         .filter(|(name, _)| name.starts_with("eval/"))
         .map(|(name, value)| (name.as_str(), value.as_f64().unwrap()))
         .collect();
-    let of_all = ["mean_length", "pass@1", "reward", "rewards/exact_match/mean"];
+    let of_all = [
+        "mean_length",
+        "pass@1",
+        "reward",
+        "rewards/exact_match/mean",
+    ];
     let of_several = ["maj@4", "mean@4", "pass@2", "pass@4"];
-    let names = ["TEST", "easy", "hard"].into_iter().flat_map(|of| of_all.map(|name| format!("eval/{of}/{name}")));
+    let names = ["TEST", "easy", "hard"]
+        .into_iter()
+        .flat_map(|of| of_all.map(|name| format!("eval/{of}/{name}")));
     let names = names.chain(of_several.map(|name| format!("eval/easy/{name}")));
-    assert_eq!(evals.keys().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), names.collect());
-    assert!((evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0).abs() < 1e-12);
+    assert_eq!(
+        evals
+            .keys()
+            .map(|name| (*name).to_owned())
+            .collect::<BTreeSet<_>>(),
+        names.collect()
+    );
+    assert!(
+        (evals["eval/TEST/pass@1"] - (evals["eval/easy/pass@1"] + evals["eval/hard/pass@1"]) / 2.0)
+            .abs()
+            < 1e-12
+    );
     // An evaluation of the model by itself gives the run's results.
     let model = whole.last_checkpoint();
-    folder.said(&format!("eval {BENCHMARKS} --model {} --output answers.jsonl", model.display()));
-    let right = folder.json_lines("answers.jsonl")[..48].iter().filter(|line| line["correct"] == true).count();
+    folder.said(&format!(
+        "eval {BENCHMARKS} --model {} --output answers.jsonl",
+        model.display()
+    ));
+    let right = folder.json_lines("answers.jsonl")[..48]
+        .iter()
+        .filter(|line| line["correct"] == true)
+        .count();
     assert!((evals["eval/easy/pass@1"] - right as f64 / 48.0).abs() < 1e-12);
-    let replacing =
-        format!("eval --model {} --output {}", model.display(), whole.path().join("metrics.jsonl").display());
+    let replacing = format!(
+        "eval --model {} --output {}",
+        model.display(),
+        whole.path().join("metrics.jsonl").display()
+    );
     assert_snapshot!(folder.refused(&replacing), @"`--output FOLDER/whole/metrics.jsonl` would replace a file of `FOLDER/whole`, which is read (choose another name)");
 }
 
 #[test]
 fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
     let folder = folder();
-    let one =
-        "--set eval.benchmark=[{name=\"hard\",file=\"hard.jsonl\"}] --set eval.num_prompts=0 --set eval.eval_steps=1";
-    let args =
-        format!("train --output-dir run {one} --set train.max_steps=1 --set train.per_device_train_batch_size=16");
+    let one = "--set eval.benchmark=[{name=\"hard\",file=\"hard.jsonl\"}] --set eval.num_prompts=0 --set eval.eval_steps=1";
+    let args = format!(
+        "train --output-dir run {one} --set train.max_steps=1 --set train.per_device_train_batch_size=16"
+    );
     let said = folder.said(&args);
     let lines = folder.run_dir("run").lines();
     let measured: Vec<(u64, f64)> = (lines.iter())
-        .map(|line| (line["step"].as_u64().unwrap(), line["eval/hard/pass@1"].as_f64().unwrap()))
+        .map(|line| {
+            (
+                line["step"].as_u64().unwrap(),
+                line["eval/hard/pass@1"].as_f64().unwrap(),
+            )
+        })
         .collect();
-    assert_eq!(measured.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 1], "a line of its own before training");
-    assert!(said.contains(&format!("benchmarks  hard {:.1}%  before training", 100.0 * measured[0].1)), "{said}");
-    assert!(said.contains(&format!("  hard {:.1}%\n", 100.0 * measured[1].1)), "{said}");
+    assert_eq!(
+        measured.iter().map(|(step, _)| *step).collect::<Vec<_>>(),
+        [0, 1],
+        "a line of its own before training"
+    );
+    assert!(
+        said.contains(&format!(
+            "benchmarks  hard {:.1}%  before training",
+            100.0 * measured[0].1
+        )),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!("  hard {:.1}%\n", 100.0 * measured[1].1)),
+        "{said}"
+    );
 }
 
 #[test]

@@ -7,22 +7,46 @@ use tests::{Folder, Outcome, artifacts, to_json_lines};
 /// The report without what differs from machine to machine: `N` for every number of milliseconds.
 pub fn redacted(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').collect();
-    let is_time = |i: usize| words.get(i + 1).is_some_and(|next| next.trim_end() == "ms" || next.starts_with("ms\n"));
-    let redact = |(i, word): (usize, &&str)| if is_time(i) { "N".to_owned() } else { (*word).to_owned() };
-    words.iter().enumerate().map(redact).collect::<Vec<_>>().join(" ")
+    let is_time = |i: usize| {
+        words
+            .get(i + 1)
+            .is_some_and(|next| next.trim_end() == "ms" || next.starts_with("ms\n"))
+    };
+    let redact = |(i, word): (usize, &&str)| {
+        if is_time(i) {
+            "N".to_owned()
+        } else {
+            (*word).to_owned()
+        }
+    };
+    words
+        .iter()
+        .enumerate()
+        .map(redact)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Checks that all is well, and returns the report.
 fn green(args: &str) -> String {
     let outcome = Folder::new().host(&format!("check {args}")).succeeded();
     let summary = outcome.stdout.lines().last().unwrap();
-    assert!(summary.ends_with("0 warning, 0 failed, 0 crashed"), "{}", outcome.stdout);
+    assert!(
+        summary.ends_with("0 warning, 0 failed, 0 crashed"),
+        "{}",
+        outcome.stdout
+    );
     redacted(&outcome.stdout)
 }
 
 #[test]
 fn the_shipped_plugins_are_green() {
-    for plugin in ["libcapo.so", "libdrcapo.so", "libreincapo.so", "libgovernor.so"] {
+    for plugin in [
+        "libcapo.so",
+        "libdrcapo.so",
+        "libreincapo.so",
+        "libgovernor.so",
+    ] {
         let report = green(plugin);
         assert!(!report.contains("refuses its table"), "{report}");
     }
@@ -32,9 +56,11 @@ fn the_shipped_plugins_are_green() {
 fn what_is_built_in_is_green() {
     green("");
     let report = green("--only creation --only save-load");
-    let said = |check: &str, sentence: &str| report.matches(&format!("\n  {check} {sentence}")).count();
+    let said =
+        |check: &str, sentence: &str| report.matches(&format!("\n  {check} {sentence}")).count();
     let made = "           success  it is made from an empty table";
-    let saved = "          success  a resumed instance goes on with the same bits (0 bytes of state)";
+    let saved =
+        "          success  a resumed instance goes on with the same bits (0 bytes of state)";
     assert_eq!(said("creation", made), said("save-load", saved));
     for (id, key) in [
         ("command", "command"),
@@ -42,8 +68,15 @@ fn what_is_built_in_is_green() {
         ("reward_model", "model_name_or_path"),
         ("soft_overlong", "soft_punish_cache"),
     ] {
-        let lacks = format!("it refuses its table: key `{key}` is missing (give its keys as `--set {id}.KEY=VALUE`)");
-        assert!(report.contains(&format!("\nreward {id}\n  creation            skipped  {lacks}\n")), "{report}");
+        let lacks = format!(
+            "it refuses its table: key `{key}` is missing (give its keys as `--set {id}.KEY=VALUE`)"
+        );
+        assert!(
+            report.contains(&format!(
+                "\nreward {id}\n  creation            skipped  {lacks}\n"
+            )),
+            "{report}"
+        );
     }
     let lines: Vec<&str> = report.lines().rev().take(3).collect();
     assert_snapshot!(lines.join("\n"), @"
@@ -56,10 +89,17 @@ fn what_is_built_in_is_green() {
 #[test]
 fn the_published_masks_are_green_and_two_draw_at_random() {
     let report = Folder::new().said("check libmasks.so");
-    let warnings: Vec<&str> = report.lines().filter(|line| line.contains("  warning  ")).collect();
-    let draws =
-        |line: &&str| line.starts_with("  permutation") && line.ends_with("(fine only where it draws at random)");
-    assert!(warnings.len() == 2 && warnings.iter().all(draws), "{report}");
+    let warnings: Vec<&str> = report
+        .lines()
+        .filter(|line| line.contains("  warning  "))
+        .collect();
+    let draws = |line: &&str| {
+        line.starts_with("  permutation") && line.ends_with("(fine only where it draws at random)")
+    };
+    assert!(
+        warnings.len() == 2 && warnings.iter().all(draws),
+        "{report}"
+    );
     assert!(!report.contains("refuses its table"), "{report}");
 }
 
@@ -68,13 +108,22 @@ fn the_published_masks_are_green_and_two_draw_at_random() {
 fn the_examples_are_green_with_their_keys_and_skipped_without() {
     let names = ["surprise-cap", "gspo"];
     let libraries = names.map(|name| artifacts::example(name, "dev").display().to_string());
-    let report = green(&format!("{} --set example.surprise-cap.max_nats=5", libraries.join(" ")));
+    let report = green(&format!(
+        "{} --set example.surprise-cap.max_nats=5",
+        libraries.join(" ")
+    ));
     assert!(!report.contains("refuses its table"), "{report}");
     let outcome = Folder::new().host(&format!("check {}", libraries[0]));
-    assert_eq!(outcome.code, Some(1), "a component that could not be checked is no success: {outcome:#?}");
+    assert_eq!(
+        outcome.code,
+        Some(1),
+        "a component that could not be checked is no success: {outcome:#?}"
+    );
     let report = redacted(&outcome.stdout);
     assert!(
-        report.contains("\nnot checked, for want of what the lines above ask for: example.surprise-cap\n"),
+        report.contains(
+            "\nnot checked, for want of what the lines above ask for: example.surprise-cap\n"
+        ),
         "{report}"
     );
     let (_, mask) = report.split_once("\nmask ").unwrap();
@@ -83,12 +132,22 @@ fn the_examples_are_green_with_their_keys_and_skipped_without() {
 
 /// The report with one line for neighbouring checks of which the same is said.
 fn folded(report: &str) -> String {
-    let said = |line: &str| line.starts_with("  ").then(|| line.get(22..).map(str::to_owned)).flatten();
+    let said = |line: &str| {
+        line.starts_with("  ")
+            .then(|| line.get(22..).map(str::to_owned))
+            .flatten()
+    };
     let name = |line: &str| line[..22].trim().to_owned();
     let lines: Vec<&str> = report.lines().collect();
     let runs = lines.chunk_by(|one, other| said(one).is_some() && said(one) == said(other));
     let fold = |run: &[&str]| match run {
-        [first, .., last] => format!("  {} to {} ({}): {}", name(first), name(last), run.len(), &first[22..]),
+        [first, .., last] => format!(
+            "  {} to {} ({}): {}",
+            name(first),
+            name(last),
+            run.len(),
+            &first[22..]
+        ),
         _ => run.concat(),
     };
     runs.map(fold).collect::<Vec<_>>().join("\n")
@@ -101,16 +160,30 @@ fn a_whole_report() {
     let outcome = folder.host(&format!("check libmisbehave.so {sins}"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     let report = folded(&redacted(&outcome.stdout));
-    let is_other =
-        |section: &&str| ["objective m", "weight m", "step_control m"].iter().any(|of| section.starts_with(of));
-    let (others, whole): (Vec<&str>, Vec<&str>) =
-        report.split("\n\n").filter(|section| !section.starts_with("environment m")).partition(is_other);
+    let is_other = |section: &&str| {
+        ["objective m", "weight m", "step_control m"]
+            .iter()
+            .any(|of| section.starts_with(of))
+    };
+    let (others, whole): (Vec<&str>, Vec<&str>) = report
+        .split("\n\n")
+        .filter(|section| !section.starts_with("environment m"))
+        .partition(is_other);
     // A statement about one component without its keys holds for all.
     let (_, reward) = whole[1].split_once('\n').unwrap();
     let (reward, _) = reward.split_once("\n  group-of-one").unwrap();
-    for (section, (point, skipped)) in others.iter().zip([("objective", 19), ("weight", 21), ("control", 18)]) {
-        assert!(section.contains(&reward.replace("misbehave.reward", &format!("misbehave.{point}"))), "{section}");
-        let last = format!("\n  known-inputs to call-time ({skipped}): skipped  the component could not be built");
+    for (section, (point, skipped)) in
+        others
+            .iter()
+            .zip([("objective", 19), ("weight", 21), ("control", 18)])
+    {
+        assert!(
+            section.contains(&reward.replace("misbehave.reward", &format!("misbehave.{point}"))),
+            "{section}"
+        );
+        let last = format!(
+            "\n  known-inputs to call-time ({skipped}): skipped  the component could not be built"
+        );
         assert!(section.ends_with(&last), "{section}");
     }
     assert_eq!(others.len(), 3);
@@ -122,20 +195,31 @@ fn a_reward_that_reads_columns_of_its_own() {
     let folder = Folder::new();
     let row = |i: u32| json!({"prompt": format!("{i}+1="), "answer": i + 1, "grade": i % 3});
     folder.write("rows.jsonl", to_json_lines((0..7).map(row)));
-    let others = ["advantage", "objective", "mask"].map(|point| format!("--set misbehave.{point}.sin=none")).join(" ");
+    let others = ["advantage", "objective", "mask"]
+        .map(|point| format!("--set misbehave.{point}.sin=none"))
+        .join(" ");
     let command = format!("check libmisbehave.so --set misbehave.reward.sin=grade {others}");
     let checked = |args: &str| folder.host(&format!("{command} {args}"));
     let reward = |outcome: Outcome| {
-        let (_, reward) = outcome.stdout.split_once("reward misbehave.reward\n").unwrap();
+        let (_, reward) = outcome
+            .stdout
+            .split_once("reward misbehave.reward\n")
+            .unwrap();
         redacted(reward.split_once("\n\n").unwrap().0)
     };
     // The report is of all components, and one of them is there to break a rule.
     let report = reward(checked("--rows rows.jsonl --fuzz 50"));
-    assert!(report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24, "{report}");
+    assert!(
+        report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24,
+        "{report}"
+    );
     // Statements about components at every point are not repeated here.
     let own = "group-of-one one-completion empty-completion odd-columns outputs-finite record-names permutation \
         evaluation key-values call-time fuzz";
-    let is_own = |line: &&str| own.split(' ').any(|check| line.trim_start().starts_with(&format!("{check} ")));
+    let is_own = |line: &&str| {
+        own.split(' ')
+            .any(|check| line.trim_start().starts_with(&format!("{check} ")))
+    };
     assert_snapshot!(report.lines().filter(is_own).collect::<Vec<_>>().join("\n"));
     folder.write("rows.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
     let outcome = checked("--rows rows.jsonl --only one-completion");
@@ -158,7 +242,9 @@ fn random_batches_and_one_of_them_again() {
     green("libcapo.so --only fuzz --fuzz 120 --seed 3");
     let folder = Folder::new();
     let sin = "--set misbehave.mask.sin=counts_calls";
-    let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 20 --seed 7"));
+    let outcome = folder.host(&format!(
+        "check libmisbehave.so {sin} --only fuzz --fuzz 20 --seed 7"
+    ));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     let found = last_line(&outcome);
     assert_snapshot!(found, @"  fuzz                failed   B = 6, T = 1, G = 3: two fresh instances differ: `token_mask` is 0 and 1 at completion 0, token 0 (run it alone with `--reproduce misbehave.mask@7.0`)");
@@ -168,7 +254,9 @@ fn random_batches_and_one_of_them_again() {
     assert_eq!((again.code, last_line(&again)), (Some(1), found.clone()));
     // A crash names its case too, from the grave.
     let sin = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=130";
-    let outcome = folder.host(&format!("check libmisbehave.so {sin} --only fuzz --fuzz 200 --seed 7"));
+    let outcome = folder.host(&format!(
+        "check libmisbehave.so {sin} --only fuzz --fuzz 200 --seed 7"
+    ));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     assert_snapshot!(last_line(&outcome), @"  fuzz                crashed  its process was ended by signal 6 (SIGABRT) (run it alone with `--reproduce misbehave.mask@7.63`)");
 }
@@ -190,12 +278,23 @@ fn as_json() {
     let checks = report["libraries"][0]["checks"].as_array().unwrap();
     let [first, last] = [checks.first().unwrap(), checks.last().unwrap()];
     assert_eq!(first["check"], "entry-point");
-    assert_eq!((&first["component"], &first["point"]), (&Value::Null, &Value::Null));
-    assert_eq!((&last["component"], &last["point"]), (&"capo.curvature-weight".into(), &"weight".into()));
+    assert_eq!(
+        (&first["component"], &first["point"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        (&last["component"], &last["point"]),
+        (&"capo.curvature-weight".into(), &"weight".into())
+    );
     assert_eq!(last["status"], "success");
     assert!(last["sentence"].is_string() && last["seconds"].is_f64());
     assert_eq!(report["summary"]["failed"], 0);
-    let sum: u64 = report["summary"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+    let sum: u64 = report["summary"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|count| count.as_u64().unwrap())
+        .sum();
     assert_eq!(sum, checks.len() as u64);
 }
 
@@ -205,7 +304,9 @@ fn a_word_that_toml_takes_for_a_number() {
     let others = "--set misbehave.environment.sin=none --set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none \
         --set misbehave.weight.sin=none --set misbehave.control.sin=none";
     let checked = |sin: &str| {
-        let args = format!("check libmisbehave.so {others} --set misbehave.advantage.sin={sin} --only creation");
+        let args = format!(
+            "check libmisbehave.so {others} --set misbehave.advantage.sin={sin} --only creation"
+        );
         folder.said(&args)
     };
     assert_eq!(checked("nan"), checked("\"nan\""));
@@ -215,5 +316,10 @@ fn a_word_that_toml_takes_for_a_number() {
 fn the_checks_are_listed() {
     let listed = Folder::new().said("check --list");
     assert_eq!(listed.lines().count(), 39);
-    assert!(listed.lines().all(|line| line.split_whitespace().count() > 3), "{listed}");
+    assert!(
+        listed
+            .lines()
+            .all(|line| line.split_whitespace().count() > 3),
+        "{listed}"
+    );
 }

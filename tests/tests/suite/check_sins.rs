@@ -11,15 +11,30 @@ use crate::evolution::aborting;
 /// The lines of `component` about `check` when it commits `sin`, and the others none.
 fn line(component: &str, sin: &str, check: &str) -> String {
     let folder = Folder::new();
-    let none = ["environment", "reward", "advantage", "objective", "mask", "weight", "control"]
-        .map(|point| format!("--set misbehave.{point}.sin=none"));
+    let none = [
+        "environment",
+        "reward",
+        "advantage",
+        "objective",
+        "mask",
+        "weight",
+        "control",
+    ]
+    .map(|point| format!("--set misbehave.{point}.sin=none"));
     // Long enough for a process on a busy machine; a call that hangs takes all of it.
-    let args =
-        format!("check libmisbehave.so --timeout 10 {} --set {component}.sin={sin} --only {check}", none.join(" "));
+    let args = format!(
+        "check libmisbehave.so --timeout 10 {} --set {component}.sin={sin} --only {check}",
+        none.join(" ")
+    );
     let outcome = folder.host(&args);
-    let lines = outcome.stdout.lines().skip_while(|line| !line.ends_with(&format!(" {component}")));
-    let line =
-        lines.skip(1).find(|line| line.starts_with(&format!("  {check} "))).unwrap_or_else(|| panic!("{outcome:#?}"));
+    let lines = outcome
+        .stdout
+        .lines()
+        .skip_while(|line| !line.ends_with(&format!(" {component}")));
+    let line = lines
+        .skip(1)
+        .find(|line| line.starts_with(&format!("  {check} ")))
+        .unwrap_or_else(|| panic!("{outcome:#?}"));
     let good = line.contains(" success ") || line.contains(" warning ");
     assert_eq!(outcome.code, Some(i32::from(!good)), "{outcome:#?}");
     redacted(&line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -91,9 +106,24 @@ fn a_check_behind_a_crash_runs_again() {
     let args = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=4 --only one-token --only outputs-finite \
         --only deterministic";
     let outcome = Folder::new().host(&format!("check libmisbehave.so {} {args}", none.join(" ")));
-    let (_, mask) = outcome.stdout.split_once("\nmask misbehave.mask\n").unwrap();
-    let lines = mask.lines().take(3).map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
-    assert_eq!(lines.collect::<Vec<_>>(), ["one-token success", "outputs-finite crashed", "deterministic success"]);
+    let (_, mask) = outcome
+        .stdout
+        .split_once("\nmask misbehave.mask\n")
+        .unwrap();
+    let lines = mask.lines().take(3).map(|line| {
+        line.split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        [
+            "one-token success",
+            "outputs-finite crashed",
+            "deterministic success"
+        ]
+    );
 }
 
 #[test]
@@ -105,7 +135,9 @@ fn a_library_whose_panics_abort() {
         folder.host(&format!("check {library} {set} {only}"))
     };
     let line = |report: &str, check: &str| {
-        let line = report.lines().find(|line| line.starts_with(&format!("  {check} ")));
+        let line = report
+            .lines()
+            .find(|line| line.starts_with(&format!("  {check} ")));
         line.unwrap_or_else(|| panic!("{report}")).to_owned()
     };
     let outcome = checked(5, "").succeeded();
@@ -120,16 +152,44 @@ fn a_library_whose_panics_abort() {
 fn a_mask_that_never_comes_back_is_not_waited_for_again_and_again() {
     let folder = Folder::new();
     let outcome = folder.host("check libmisbehave.so --timeout 10 --set misbehave.mask.sin=hang");
-    assert_eq!(outcome.stdout.matches("it did not come back within 10 s").count(), 2, "{}", outcome.stdout);
-    assert!(outcome.stdout.contains("checks before it did not come back"), "{}", outcome.stdout);
-    let outcome = folder.host("check libmisbehave.so --timeout 10 --set misbehave.mask.sin=hang_on_creation");
-    assert_eq!(outcome.stdout.matches("it did not come back within 10 s").count(), 1, "{}", outcome.stdout);
+    assert_eq!(
+        outcome
+            .stdout
+            .matches("it did not come back within 10 s")
+            .count(),
+        2,
+        "{}",
+        outcome.stdout
+    );
+    assert!(
+        outcome
+            .stdout
+            .contains("checks before it did not come back"),
+        "{}",
+        outcome.stdout
+    );
+    let outcome =
+        folder.host("check libmisbehave.so --timeout 10 --set misbehave.mask.sin=hang_on_creation");
+    assert_eq!(
+        outcome
+            .stdout
+            .matches("it did not come back within 10 s")
+            .count(),
+        1,
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]
 fn a_range_with_an_end_that_is_refused() {
     let outcome = Folder::new().host("check libimpostor.so --only key-docs");
-    let line = outcome.stdout.lines().find(|line| line.contains("key-docs")).unwrap().trim();
+    let line = outcome
+        .stdout
+        .lines()
+        .find(|line| line.contains("key-docs"))
+        .unwrap()
+        .trim();
     assert_snapshot!(line, @"key-docs            failed   the range of key `limit` ends at 2.0, which it does not take: `limit` is 2 (use 0 to 1) (narrow the range)");
     assert_eq!(outcome.code, Some(1));
 }
@@ -138,12 +198,15 @@ fn a_range_with_an_end_that_is_refused() {
 fn a_library_that_misbehaves_while_it_is_loaded() {
     let with = |listed: &str| {
         let folder = Folder::new().env("MISBEHAVE_LISTED", listed);
-        let outcome = folder.host("check libmisbehave.so --timeout 10 --only component-ids --only creation");
+        let outcome =
+            folder.host("check libmisbehave.so --timeout 10 --only component-ids --only creation");
         assert_eq!(outcome.code, Some(1), "{outcome:#?}");
         outcome.stdout
     };
     let report = with("panic");
-    let (_, objective) = report.split_once("\nobjective misbehave.objective\n").unwrap();
+    let (_, objective) = report
+        .split_once("\nobjective misbehave.objective\n")
+        .unwrap();
     assert_snapshot!(objective.lines().next().unwrap(), @"  creation            failed   panicked while it was created: the list panics");
     assert_snapshot!(report.lines().last().unwrap(), @"checks: 1 success, 6 skipped, 0 warning, 1 failed, 0 crashed");
     assert_snapshot!(with("abort"), @"

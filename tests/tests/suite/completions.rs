@@ -15,11 +15,18 @@ fn found(run: &RunDir) -> BTreeMap<u64, Vec<Row>> {
 
 /// All numbers of a list of every completion.
 fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
-    rows.iter().flat_map(|row| row[name].as_array().unwrap()).map(|value| value.as_f64().unwrap()).collect()
+    rows.iter()
+        .flat_map(|row| row[name].as_array().unwrap())
+        .map(|value| value.as_f64().unwrap())
+        .collect()
 }
 
 fn kept_mean(keep: &[f64], values: &[f64]) -> f64 {
-    let kept: f64 = keep.iter().zip(values).map(|(keep, value)| keep * value).sum();
+    let kept: f64 = keep
+        .iter()
+        .zip(values)
+        .map(|(keep, value)| keep * value)
+        .sum();
     kept / keep.iter().sum::<f64>()
 }
 
@@ -39,20 +46,44 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
         for (metric, found) in [
             ("mask/rejection_rate", 1.0 - mean(keep.clone())),
             ("entropy", mean(numbers(rows, "tokens/entropy"))),
-            ("capo.curvature/m_f/mean", mean(numbers(rows, "tokens/capo.curvature/m_f"))),
-            ("capo.curvature/masked_m_f_mean", kept_mean(&keep, &numbers(rows, "tokens/capo.curvature/m_f"))),
+            (
+                "capo.curvature/m_f/mean",
+                mean(numbers(rows, "tokens/capo.curvature/m_f")),
+            ),
+            (
+                "capo.curvature/masked_m_f_mean",
+                kept_mean(&keep, &numbers(rows, "tokens/capo.curvature/m_f")),
+            ),
             ("completions/mean_length", count / 48.0),
-            ("reward", rows.iter().map(|row| row["rewards/exact_match"].as_f64().unwrap()).sum::<f64>() / 48.0),
+            (
+                "reward",
+                rows.iter()
+                    .map(|row| row["rewards/exact_match"].as_f64().unwrap())
+                    .sum::<f64>()
+                    / 48.0,
+            ),
         ] {
             let expected = line[metric].as_f64().unwrap();
-            assert!((found - expected).abs() < 1e-6 * expected.abs().max(1e-6), "{metric}: {found}, {expected}");
+            assert!(
+                (found - expected).abs() < 1e-6 * expected.abs().max(1e-6),
+                "{metric}: {found}, {expected}"
+            );
         }
         for row in rows {
-            let text: String = row["tokens/text"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let text: String = row["tokens/text"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
             assert_eq!(text, row["completion"]);
             let by = row["tokens/rejected_by"].as_array().unwrap();
             let of_row = row["tokens/keep"].as_array().unwrap();
-            assert!(by.iter().zip(of_row).all(|(by, keep)| (by == "capo.curvature") == (*keep == 0)));
+            assert!(
+                by.iter()
+                    .zip(of_row)
+                    .all(|(by, keep)| (by == "capo.curvature") == (*keep == 0))
+            );
             rejected += by.iter().filter(|by| !by.is_null()).count();
         }
     }
@@ -65,7 +96,10 @@ fn both_formats_have_the_same_and_a_resume_writes_the_same_bytes() {
     let jsonl = |run: &RunDir| vec![std::fs::read(run.path().join("completions.jsonl")).unwrap()];
     let parquet = |run: &RunDir| {
         let folder = run.path().join("completions");
-        names(&folder).iter().map(|name| std::fs::read(folder.join(name)).unwrap()).collect::<Vec<_>>()
+        names(&folder)
+            .iter()
+            .map(|name| std::fs::read(folder.join(name)).unwrap())
+            .collect::<Vec<_>>()
     };
     let resumed = |format: &str, read: &dyn Fn(&RunDir) -> Vec<Vec<u8>>| {
         let settings = format!("{STEPS} {TOKENS} --set logging.completions_format={format}");
@@ -85,11 +119,25 @@ fn both_formats_have_the_same_and_a_resume_writes_the_same_bytes() {
 fn as_many_are_written_as_are_asked_for() {
     let folder = Folder::new();
     let train = |name: &str, keys: &[&str]| {
-        let keys: String = keys.iter().map(|key| format!(" --set logging.{key}")).collect();
-        let rows = found(&folder.train(name, &format!("{STEPS} --set logging.log_completions=true{keys}")));
-        rows.into_iter().map(|(step, rows)| (step, rows.len())).collect::<Vec<_>>()
+        let keys: String = keys
+            .iter()
+            .map(|key| format!(" --set logging.{key}"))
+            .collect();
+        let rows = found(&folder.train(
+            name,
+            &format!("{STEPS} --set logging.log_completions=true{keys}"),
+        ));
+        rows.into_iter()
+            .map(|(step, rows)| (step, rows.len()))
+            .collect::<Vec<_>>()
     };
     assert_eq!(train("all", &[]), [(1, 48), (2, 48), (3, 48), (4, 48)]);
-    assert_eq!(train("few", &["completions_steps=3", "num_completions=5"]), [(1, 5), (4, 5)]);
-    assert_eq!(train("prompts", &["log_unique_prompts=true"]), [(1, 6), (2, 6), (3, 6), (4, 6)]);
+    assert_eq!(
+        train("few", &["completions_steps=3", "num_completions=5"]),
+        [(1, 5), (4, 5)]
+    );
+    assert_eq!(
+        train("prompts", &["log_unique_prompts=true"]),
+        [(1, 6), (2, 6), (3, 6), (4, 6)]
+    );
 }

@@ -11,12 +11,21 @@ const TRUNCATED: &str = "{use=\"masks.truncated\"}";
 
 /// The plugins and these masks, on completions of which the limit cuts off some.
 fn args(masks: &[&str]) -> String {
-    let plugins = format!("--plugin libmasks.so{} --set recipe=grpo", load_examples(&["surprise-cap"]));
+    let plugins = format!(
+        "--plugin libmasks.so{} --set recipe=grpo",
+        load_examples(&["surprise-cap"])
+    );
     format!("{plugins} --set mask=[{}]", masks.join(","))
 }
 
 fn train(folder: &Folder, name: &str, masks: &[&str], extra: &str) -> RunDir {
-    folder.train(name, &format!("{} --set rollout.max_completion_length=12 {FOUR_STEPS} {extra}", args(masks)))
+    folder.train(
+        name,
+        &format!(
+            "{} --set rollout.max_completion_length=12 {FOUR_STEPS} {extra}",
+            args(masks)
+        ),
+    )
 }
 
 fn rejected(run: &RunDir, mask: &str) -> Vec<f64> {
@@ -32,18 +41,32 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
     assert_eq!(first.weights(), second.weights());
     assert_eq!(rejected(&first, "mask"), rejected(&second, "mask"));
     for run in [&first, &second] {
-        let (all, a, b) =
-            (rejected(run, "mask"), rejected(run, "example.surprise-cap"), rejected(run, "masks.truncated"));
-        assert!(a.iter().zip(&b).zip(&all).all(|((a, b), all)| (a + b - all).abs() < 1e-12), "{a:?} {b:?} {all:?}");
+        let (all, a, b) = (
+            rejected(run, "mask"),
+            rejected(run, "example.surprise-cap"),
+            rejected(run, "masks.truncated"),
+        );
+        assert!(
+            a.iter()
+                .zip(&b)
+                .zip(&all)
+                .all(|((a, b), all)| (a + b - all).abs() < 1e-12),
+            "{a:?} {b:?} {all:?}"
+        );
     }
     // Tokens that both would drop are the first one's.
     for mask in ["example.surprise-cap", "masks.truncated"] {
         assert_ne!(rejected(&first, mask), rejected(&second, mask), "{mask}");
     }
     let both = |early: &RunDir, late: &RunDir, mask: &str| {
-        rejected(early, mask).iter().zip(rejected(late, mask)).all(|(early, late)| *early >= late)
+        rejected(early, mask)
+            .iter()
+            .zip(rejected(late, mask))
+            .all(|(early, late)| *early >= late)
     };
-    assert!(both(&first, &second, "example.surprise-cap") && both(&second, &first, "masks.truncated"));
+    assert!(
+        both(&first, &second, "example.surprise-cap") && both(&second, &first, "masks.truncated")
+    );
     // Token by token, on the batch of the first step.
     let keep = |out: &str, masks: &[&str]| {
         folder.said(&format!("replay {} --out {out}{}", args(masks), dumped(1)));
@@ -51,8 +74,15 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
     };
     let together = keep("one", &one);
     assert_eq!(together, keep("other", &other));
-    let (surprise, truncated) = (keep("surprise", &[SURPRISE]), keep("truncated", &[TRUNCATED]));
-    let conjunction: Vec<f32> = surprise.iter().zip(&truncated).map(|(a, b)| a * b).collect();
+    let (surprise, truncated) = (
+        keep("surprise", &[SURPRISE]),
+        keep("truncated", &[TRUNCATED]),
+    );
+    let conjunction: Vec<f32> = surprise
+        .iter()
+        .zip(&truncated)
+        .map(|(a, b)| a * b)
+        .collect();
     assert_eq!(together, conjunction);
     assert!(together != surprise && together != truncated);
 }
@@ -61,13 +91,27 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
 fn a_mask_sees_what_is_left() {
     let folder = Folder::new();
     let surprise = "{use=\"example.surprise-cap\",max_nats=0.1}";
-    let run = train(&folder, "run", &[surprise, "{use=\"masks.entropy-quantile\",top_entropy_quantile=0.3}"], "");
+    let run = train(
+        &folder,
+        "run",
+        &[
+            surprise,
+            "{use=\"masks.entropy-quantile\",top_entropy_quantile=0.3}",
+        ],
+        "",
+    );
     // The most surprising tokens have a high entropy, so of all tokens a larger share would go.
-    let (before, share) = (rejected(&run, "example.surprise-cap"), rejected(&run, "masks.entropy-quantile"));
+    let (before, share) = (
+        rejected(&run, "example.surprise-cap"),
+        rejected(&run, "masks.entropy-quantile"),
+    );
     for (before, share) in before.iter().zip(share) {
         assert!(*before > 0.05, "{before}");
         // Completions of one prompt begin alike, with the same entropies, and ties are kept.
-        assert!((share - 0.7 * (1.0 - before)).abs() < 0.025, "{share} of what {before} left");
+        assert!(
+            (share - 0.7 * (1.0 - before)).abs() < 0.025,
+            "{share} of what {before} left"
+        );
     }
 }
 
@@ -78,14 +122,24 @@ fn a_component_used_twice_reports_twice() {
     let run = train(&folder, "run", &[mild, strict], "--stop-after 2");
     let alone = train(&folder, "alone", &[strict], "--stop-after 2");
     assert_eq!(run.weights(), alone.weights());
-    let (first, second) = (rejected(&run, "example.surprise-cap"), rejected(&run, "example.surprise-cap#2"));
+    let (first, second) = (
+        rejected(&run, "example.surprise-cap"),
+        rejected(&run, "example.surprise-cap#2"),
+    );
     assert_eq!([first.len(), second.len()], [2; 2]);
     let sums: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
-    assert!(sums.iter().zip(rejected(&alone, "mask")).all(|(sum, all)| (sum - all).abs() < 1e-12));
+    assert!(
+        sums.iter()
+            .zip(rejected(&alone, "mask"))
+            .all(|(sum, all)| (sum - all).abs() < 1e-12)
+    );
     assert!(first.iter().chain(&second).any(|&rate| rate > 0.0));
     // The larger surprises never reached the second.
     let largest = run.metric("example.surprise-cap#2/largest_nats");
-    assert!(largest.len() == 2 && largest.iter().all(|&nats| nats <= 1.0), "{largest:?}");
+    assert!(
+        largest.len() == 2 && largest.iter().all(|&nats| nats <= 1.0),
+        "{largest:?}"
+    );
     let whole = train(&folder, "whole", &[mild, strict], "");
     folder.resume("run").assert_same(&whole);
 }

@@ -8,12 +8,18 @@ use crate::refused::assert_refused;
 fn what_is_appended_joins_a_whole_list_that_is_set() {
     let args = "train --dry-run --plugin libmasks.so --set recipe=grpo --mask masks.random --set train.top_entropy_quantile=0.5";
     let said = Folder::new().said(&format!("{args} --set mask=[{{use=\"masks.truncated\"}}]"));
-    assert!(said.contains("masks      masks.truncated, masks.entropy-quantile, masks.random\n"), "{said}");
+    assert!(
+        said.contains("masks      masks.truncated, masks.entropy-quantile, masks.random\n"),
+        "{said}"
+    );
 }
 
 #[test]
 fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
-    for set in ["train.mask_truncated_completions=true", "mask=[{use=\"masks.truncated\"}]"] {
+    for set in [
+        "train.mask_truncated_completions=true",
+        "mask=[{use=\"masks.truncated\"}]",
+    ] {
         Folder::new().said(&format!("eval --num-prompts 4 --set {set}"));
     }
 }
@@ -21,8 +27,11 @@ fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
 #[test]
 fn a_run_of_as_many_steps_as_can_be_counted() {
     // As many steps as can be counted are no more than one can wait for.
-    let endless = "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
-    Folder::new().said(&format!("train {endless} --stop-after 1 --set eval.num_prompts=0"));
+    let endless =
+        "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
+    Folder::new().said(&format!(
+        "train {endless} --stop-after 1 --set eval.num_prompts=0"
+    ));
 }
 
 #[test]

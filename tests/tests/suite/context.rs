@@ -33,7 +33,9 @@ const MISMATCH: [&str; 4] = [
 #[test]
 fn the_samplers_log_probabilities_are_its_own() {
     let folder = Folder::new();
-    let train = |name: &str, extra: &str| folder.train(name, &settings("context", &format!("{SAME} {extra}")));
+    let train = |name: &str, extra: &str| {
+        folder.train(name, &settings("context", &format!("{SAME} {extra}")))
+    };
     let own = |run: &RunDir| run.metric("misbehave.mask/farthest");
     // Sampled from what the trainer computes: equal but for rounding.
     let same = train("same", "");
@@ -43,18 +45,28 @@ fn the_samplers_log_probabilities_are_its_own() {
     let plain = folder.train("plain", &settings("none", SAME));
     assert_eq!(plain.weights(), same.weights());
     for name in MISMATCH {
-        assert!(plain.metric(name).is_empty(), "{name} where sampler and trainer are one");
+        assert!(
+            plain.metric(name).is_empty(),
+            "{name} where sampler and trainer are one"
+        );
     }
     // Truncated, or at another temperature, they are not.
     for extra in ["top_k=3", "top_p=0.8", "temperature=1.2"] {
         let run = train(extra, &format!("--set rollout.{extra}"));
-        let [farthest, ratio] = [MISMATCH[0], "sampling/importance_sampling_ratio/max"].map(|name| run.metric(name));
+        let [farthest, ratio] =
+            [MISMATCH[0], "sampling/importance_sampling_ratio/max"].map(|name| run.metric(name));
         for farthest in [own(&run), farthest] {
-            assert!(farthest.len() == 4 && farthest.iter().all(|far| *far > 1e-3), "{extra}: {farthest:?}");
+            assert!(
+                farthest.len() == 4 && farthest.iter().all(|far| *far > 1e-3),
+                "{extra}: {farthest:?}"
+            );
         }
         // A truncated distribution gives what is left more probability, the whole one never more.
         let truncated = extra.starts_with("top");
-        assert!(ratio.iter().all(|ratio| truncated == (*ratio < 1.001)), "{extra}: {ratio:?}");
+        assert!(
+            ratio.iter().all(|ratio| truncated == (*ratio < 1.001)),
+            "{extra}: {ratio:?}"
+        );
     }
     let bf16 = train("bf16", "--set train.dtype=bf16");
     assert!(
@@ -64,17 +76,29 @@ fn the_samplers_log_probabilities_are_its_own() {
     );
     let rounded = train("rounded", "--set rollout.dtype=bf16");
     let farthest = rounded.metric(MISMATCH[0]);
-    assert!(farthest.len() == 4 && farthest.iter().all(|far| (1e-3..1.0).contains(far)), "{farthest:?}");
-    for (ratio, k3) in rounded.metric(MISMATCH[1]).iter().zip(rounded.metric(MISMATCH[2])) {
-        assert!((ratio - 1.0).abs() < 0.02 && (1e-9..1e-2).contains(&k3), "{ratio} {k3}");
+    assert!(
+        farthest.len() == 4 && farthest.iter().all(|far| (1e-3..1.0).contains(far)),
+        "{farthest:?}"
+    );
+    for (ratio, k3) in rounded
+        .metric(MISMATCH[1])
+        .iter()
+        .zip(rounded.metric(MISMATCH[2]))
+    {
+        assert!(
+            (ratio - 1.0).abs() < 0.02 && (1e-9..1e-2).contains(&k3),
+            "{ratio} {k3}"
+        );
     }
 }
 
 #[test]
 fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
     let folder = Folder::new();
-    let whole =
-        folder.assert_resumes(&format!("{SAME} {FOUR_STEPS} --set rollout.dtype=bf16 --set train.save_steps=2"), [2]);
+    let whole = folder.assert_resumes(
+        &format!("{SAME} {FOUR_STEPS} --set rollout.dtype=bf16 --set train.save_steps=2"),
+        [2],
+    );
     let config = whole.text("config.toml");
     assert!(config.contains("dtype = \"bf16\""), "{config}");
 }
@@ -83,11 +107,18 @@ fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
 fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
     let (_folder, run) = train("--set train.num_iterations=2");
     assert_eq!(run.metric("misbehave.mask/age"), [0.0, 1.0, 0.0, 1.0]);
-    assert_eq!(run.metric("misbehave.mask/first_prompt"), [0.0, 0.0, 6.0, 6.0]);
+    assert_eq!(
+        run.metric("misbehave.mask/first_prompt"),
+        [0.0, 0.0, 6.0, 6.0]
+    );
     // Two optimizer steps share a rollout: each sees its own part.
-    let (_folder, parts) = train("--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2");
+    let (_folder, parts) =
+        train("--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2");
     assert_eq!(parts.metric("misbehave.mask/age"), [0.0, 1.0, 0.0, 1.0]);
-    assert_eq!(parts.metric("misbehave.mask/first_prompt"), [0.0, 3.0, 6.0, 9.0]);
+    assert_eq!(
+        parts.metric("misbehave.mask/first_prompt"),
+        [0.0, 3.0, 6.0, 9.0]
+    );
 }
 
 #[test]
@@ -101,18 +132,30 @@ fn who_has_not_asked_gets_nothing() {
 }
 
 fn replay(sin: &str, batches: &str) -> String {
-    format!("replay --plugin libmisbehave.so --set mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}] --out out {batches}")
+    format!(
+        "replay --plugin libmisbehave.so --set mask=[{{use=\"misbehave.mask\",sin=\"{sin}\"}}] --out out {batches}"
+    )
 }
 
 #[test]
 fn a_replay_lends_what_training_lent() {
     let folder = Folder::new();
-    let run = folder.train("run", &settings("context", "--set train.num_iterations=2 --dump-batches dump"));
+    let run = folder.train(
+        "run",
+        &settings(
+            "context",
+            "--set train.num_iterations=2 --dump-batches dump",
+        ),
+    );
     folder.said(&replay("context", &dumped(4)));
     for (step, line) in run.metrics().iter().enumerate() {
         for name in ["age", "first_prompt", "farthest"] {
             let trained = line[&format!("misbehave.mask/{name}")].as_f64();
-            assert_eq!(Some(recorded(&folder, step as u64, name)), trained, "step {step}, {name}");
+            assert_eq!(
+                Some(recorded(&folder, step as u64, name)),
+                trained,
+                "step {step}, {name}"
+            );
         }
     }
 }
@@ -124,8 +167,17 @@ fn the_samplers_top_tokens() {
     // All of the vocabulary, then less than there is.
     let whole = folder.train("whole", &settings("top_k", ""));
     assert!((number(&whole, "least") - 1.0).abs() < 1e-5);
-    assert_eq!((number(&whole, "k"), number(&whole, "found")), (15.0, tokens(&whole)));
-    let two = folder.train("two", &settings("top_k", "--set train.last_layer_top_k=2 --dump-batches dump"));
+    assert_eq!(
+        (number(&whole, "k"), number(&whole, "found")),
+        (15.0, tokens(&whole))
+    );
+    let two = folder.train(
+        "two",
+        &settings(
+            "top_k",
+            "--set train.last_layer_top_k=2 --dump-batches dump",
+        ),
+    );
     assert_eq!(number(&two, "k"), 2.0);
     assert!((0.2..0.999).contains(&number(&two, "least")) && number(&two, "found") < tokens(&two));
     assert_eq!(two.weights(), whole.weights());
@@ -133,14 +185,22 @@ fn the_samplers_top_tokens() {
     let truncated = "--set rollout.top_k=3 --set train.last_layer_top_k=6 --set rollout.dtype=bf16";
     let truncated = folder.train("truncated", &settings("top_k", truncated));
     assert!((number(&truncated, "least") - 1.0).abs() < 1e-5);
-    assert_eq!((number(&truncated, "k"), number(&truncated, "found")), (6.0, tokens(&truncated)));
+    assert_eq!(
+        (number(&truncated, "k"), number(&truncated, "found")),
+        (6.0, tokens(&truncated))
+    );
     folder.said(&replay("top_k", &dumped(4)));
     assert_eq!(recorded(&folder, 3, "least"), number(&two, "least"));
     // A context alone, as it was recorded before.
     let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     let mut context = batch.context.clone().unwrap();
     context.data.set_top_k(0, Vec::new(), Vec::new());
-    batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), Some((&context.data, 0))).unwrap();
+    batch_file::write(
+        &folder.path().join("old.safetensors"),
+        &batch.view(),
+        Some((&context.data, 0)),
+    )
+    .unwrap();
     assert_snapshot!(folder.refused(&replay("top_k", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
 }
 
@@ -153,22 +213,32 @@ fn tokens(run: &RunDir) -> f64 {
 fn recorded(folder: &Folder, step: u64, name: &str) -> f64 {
     let file = folder.bytes(&format!("out/{}", batch_file::name(step)));
     let (_, header) = SafeTensors::read_metadata(&file).unwrap();
-    header.metadata().as_ref().unwrap()[&format!("misbehave.mask/{name}")].parse().unwrap()
+    header.metadata().as_ref().unwrap()[&format!("misbehave.mask/{name}")]
+        .parse()
+        .unwrap()
 }
 
 #[test]
 fn a_replay_drops_what_training_dropped() {
     let folder = Folder::new();
     // Another temperature than the loss's, half of the rollout for each step.
-    let parts =
-        "--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2 --set rollout.temperature=1.3";
-    let run = folder.train("run", &settings("mismatch", &format!("{parts} --dump-batches dump")));
+    let parts = "--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2 --set rollout.temperature=1.3";
+    let run = folder.train(
+        "run",
+        &settings("mismatch", &format!("{parts} --dump-batches dump")),
+    );
     let rates = run.metric("mask/rejection_rate");
-    assert!(rates.iter().all(|rate| (0.01..0.9).contains(rate)), "{rates:?}");
+    assert!(
+        rates.iter().all(|rate| (0.01..0.9).contains(rate)),
+        "{rates:?}"
+    );
     folder.said(&replay("mismatch", &dumped(4)));
     for (batch, rate) in dumped(4).split_whitespace().zip(rates) {
         let (tokens, dropped) = tokens_and_dropped(&folder, batch, "out");
-        assert!((dropped / tokens - rate).abs() < 1e-12, "{batch}: {dropped} of {tokens} against {rate}");
+        assert!(
+            (dropped / tokens - rate).abs() < 1e-12,
+            "{batch}: {dropped} of {tokens} against {rate}"
+        );
     }
 }
 

@@ -24,7 +24,10 @@ fn cuda() -> Option<Device> {
 fn mask() -> Deciders {
     let image = open::load(&artifacts::file("libcapo.so")).unwrap();
     let keys = r#"{"optimizer": "adam", "fisher_threshold": 1e-3, "hessian_threshold": 0.1}"#;
-    Deciders { masks: vec![image.mask("capo.curvature", keys).unwrap()], weights: Vec::new() }
+    Deciders {
+        masks: vec![image.mask("capo.curvature", keys).unwrap()],
+        weights: Vec::new(),
+    }
 }
 
 /// Takes `mask` through a batch; its shifts, m_F before m_H.
@@ -33,13 +36,25 @@ fn step(mask: &mut Deciders, path: &Path, device: Option<&Device>) -> Vec<f32> {
     let mut records = Records::default();
     let decision = replay_step(mask, &mut records, path, device, &batch).unwrap();
     assert!(decision.tokens() > 0);
-    let named = |wanted: &str| records.tokens.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
+    let named = |wanted: &str| {
+        records
+            .tokens
+            .iter()
+            .find(|(name, _)| name == wanted)
+            .unwrap()
+            .1
+            .clone()
+    };
     [named("m_f"), named("m_h")].concat()
 }
 
 fn assert_close(found: &[f32], expected: &[f32]) {
     let largest = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
     assert_eq!(found.len(), expected.len());
     assert!(worst <= TOLERANCE * largest, "{worst} of {largest}");
 }
@@ -50,9 +65,15 @@ fn crosses_between_cpu_and_device() {
     let batches = batches(&case("paper-token-adam"));
     let (mut on_cpu, mut on_cuda) = (mask(), mask());
     for path in &batches[..3] {
-        assert_close(&step(&mut on_cuda, path, Some(&cuda)), &step(&mut on_cpu, path, None));
+        assert_close(
+            &step(&mut on_cuda, path, Some(&cuda)),
+            &step(&mut on_cpu, path, None),
+        );
     }
-    let (cpu, device) = (on_cpu.masks[0].save().unwrap(), on_cuda.masks[0].save().unwrap());
+    let (cpu, device) = (
+        on_cpu.masks[0].save().unwrap(),
+        on_cuda.masks[0].save().unwrap(),
+    );
     let expected = step(&mut on_cpu, &batches[3], None);
     for (state, device) in [(&cpu, Some(&cuda)), (&device, None), (&device, Some(&cuda))] {
         let mut resumed = mask();
@@ -63,13 +84,30 @@ fn crosses_between_cpu_and_device() {
 
 /// Scale and predicted divergence of a step on a batch, whose loss is the policy gradient's on policy, and whose tokens all weigh 1.
 fn scale(governor: &mut StepControlHandle, batch: &Batch<'_>) -> (f64, f64) {
-    let slopes: Vec<f32> = batch.advantages.iter().map(|advantage| -advantage).collect();
+    let slopes: Vec<f32> = batch
+        .advantages
+        .iter()
+        .map(|advantage| -advantage)
+        .collect();
     let mut batch = *batch;
     batch.dloss_dlogp = Some(&slopes);
-    let weights: Vec<f32> = batch.completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+    let weights: Vec<f32> = batch
+        .completion_mask
+        .iter()
+        .map(|&mask| f32::from(mask))
+        .collect();
     let (mut records, mut scales) = (Records::default(), [1.0; Measured::GROUPS.len()]);
     let mut update = Measured::default();
-    governor.control(&mut records, &batch, &weights, &Measured::GROUPS, &mut update, &mut scales).unwrap();
+    governor
+        .control(
+            &mut records,
+            &batch,
+            &weights,
+            &Measured::GROUPS,
+            &mut update,
+            &mut scales,
+        )
+        .unwrap();
     (scales[0], records.number("predicted_kl").unwrap())
 }
 
@@ -77,17 +115,31 @@ fn scale(governor: &mut StepControlHandle, batch: &Batch<'_>) -> (f64, f64) {
 fn a_step_control_has_the_hosts_scale_on_a_device() {
     let Some(cuda) = cuda() else { return };
     let image = open::load(&artifacts::file("libgovernor.so")).unwrap();
-    let governor =
-        |target: f64| image.step_control("governor.last-layer", &format!(r#"{{"target": {target:e}}}"#)).unwrap();
-    let recorded = batches(&case("paper-token-adam")).into_iter().map(|path| batch_file::read(&path).unwrap());
+    let governor = |target: f64| {
+        image
+            .step_control(
+                "governor.last-layer",
+                &format!(r#"{{"target": {target:e}}}"#),
+            )
+            .unwrap()
+    };
+    let recorded = batches(&case("paper-token-adam"))
+        .into_iter()
+        .map(|path| batch_file::read(&path).unwrap());
     let recorded: Vec<_> = recorded.collect();
     let (_, predicted) = scale(&mut governor(1.0), &recorded[0].view());
     let (mut on_cpu, mut on_cuda) = (governor(predicted / 4.0), governor(predicted / 4.0));
     for batch in &recorded {
         let view = batch.view();
         let upload = cuda.upload(&view).unwrap();
-        let ((expected, _), (found, _)) = (scale(&mut on_cpu, &view), scale(&mut on_cuda, &upload.view(view)));
+        let ((expected, _), (found, _)) = (
+            scale(&mut on_cpu, &view),
+            scale(&mut on_cuda, &upload.view(view)),
+        );
         assert!(expected > 0.0 && expected < 1.0, "{expected}");
-        assert!((found - expected).abs() <= 1e-6, "{found}, expected {expected}");
+        assert!(
+            (found - expected).abs() <= 1e-6,
+            "{found}, expected {expected}"
+        );
     }
 }

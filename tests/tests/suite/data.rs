@@ -7,19 +7,27 @@ use tests::{Folder, text_model, to_json_lines};
 
 use crate::refused::assert_refused;
 
-const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
+const STEPS: &str =
+    "--set train.max_steps=2 --set eval.num_prompts=0 --set train.per_device_train_batch_size=16";
 
 /// A folder with the samples in `samples`.
 fn folder() -> Folder {
     let folder = Folder::new();
-    std::os::unix::fs::symlink(workspace().join("tests/data/datasets"), folder.path().join("samples")).unwrap();
+    std::os::unix::fs::symlink(
+        workspace().join("tests/data/datasets"),
+        folder.path().join("samples"),
+    )
+    .unwrap();
     folder
 }
 
 /// The header's line about the data, of a run that is not started.
 fn data_line(folder: &Folder, args: &str) -> String {
     let said = folder.said(&format!("train --dry-run --set eval.num_prompts=0 {args}"));
-    said.lines().find(|line| line.starts_with("data ")).unwrap().to_owned()
+    said.lines()
+        .find(|line| line.starts_with("data "))
+        .unwrap()
+        .to_owned()
 }
 
 /// Rows of the dataset `name` among those that are saved in `samples`, as JSON lines.
@@ -41,10 +49,16 @@ fn rows_are_the_same_in_whatever_file() {
     let lines = train("lines", "--set data.dataset_name=train.jsonl");
     let saved = "--set data.dataset_name=samples/saved";
     assert_eq!(train("saved", saved), lines);
-    assert_eq!(train("sharded", "--set data.dataset_name=samples/sharded"), lines);
-    let held_out = "--set data.dataset_test_split=test --set eval.num_prompts=8 --set train.max_steps=1";
+    assert_eq!(
+        train("sharded", "--set data.dataset_name=samples/sharded"),
+        lines
+    );
+    let held_out =
+        "--set data.dataset_test_split=test --set eval.num_prompts=8 --set train.max_steps=1";
     folder.train("held-out", &format!("{STEPS} {saved} {held_out}"));
-    let other = folder.refused(&format!("train {STEPS} {saved} --set data.dataset_train_split=dev"));
+    let other = folder.refused(&format!(
+        "train {STEPS} {saved} --set data.dataset_train_split=dev"
+    ));
     assert_snapshot!(other, @"`FOLDER/samples/saved` has no split `dev` (it has `test`, `train`)");
 }
 
@@ -74,9 +88,14 @@ fn a_cached_dataset_goes_by_its_id() {
         ),
     ] {
         let refused = folder.refused(&format!("train {settings} --set eval.num_prompts=0 {args}"));
-        assert!(refused.ends_with(&format!("(choose one with {key})")), "{refused}");
+        assert!(
+            refused.ends_with(&format!("(choose one with {key})")),
+            "{refused}"
+        );
     }
-    let main = format!("{settings} {data} --set data.dataset_config=main --set data.dataset_test_split=test");
+    let main = format!(
+        "{settings} {data} --set data.dataset_config=main --set data.dataset_test_split=test"
+    );
     let run = folder.train(
         "run",
         &format!("{main} --set train.max_steps=1 --set eval.num_prompts=2 --set logging.log_completions=true"),
@@ -84,10 +103,15 @@ fn a_cached_dataset_goes_by_its_id() {
     let first = &folder.json_lines("run/completions.jsonl")[0];
     let prompt = first["prompt"].as_str().unwrap();
     assert!(
-        prompt.ends_with("How many has she? Let's think step by step and output the final answer after \"####\"."),
+        prompt.ends_with(
+            "How many has she? Let's think step by step and output the final answer after \"####\"."
+        ),
         "{prompt}"
     );
-    assert!(first["answer"].as_str().unwrap().parse::<u32>().is_ok(), "{first}");
+    assert!(
+        first["answer"].as_str().unwrap().parse::<u32>().is_ok(),
+        "{first}"
+    );
     // The run keeps what the id meant.
     let config = run.text("config.toml");
     assert!(config.contains("snapshots/0123456789abcdef\""), "{config}");
@@ -98,7 +122,10 @@ fn a_cached_dataset_goes_by_its_id() {
 #[test]
 fn what_is_left_out_is_counted() {
     let folder = folder();
-    let long = format!("{{\"prompt\": \"{}=\", \"answer\": 1, \"level\": 0}}\n", "1".repeat(40));
+    let long = format!(
+        "{{\"prompt\": \"{}=\", \"answer\": 1, \"level\": 0}}\n",
+        "1".repeat(40)
+    );
     folder.write("train.jsonl", rows() + &long + &long);
     let data = "--set data.dataset_name=train.jsonl";
     assert_snapshot!(folder.refused(&format!("train {data}")), @"bad row at line 25 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): a prompt has 41 tokens, `data.max_prompt_length` is 16 (raise it, or shorten the prompt `1111111111111111111111111111111111111111=`)");
@@ -135,7 +162,8 @@ fn a_run_does_not_go_on_with_other_rows() {
     let measured = "--set data.eval_dataset_name=eval.jsonl --set eval.num_prompts=4 \
         --set eval.benchmark=[{name=\"bench\",file=\"bench.jsonl\",max_prompts=4}]";
     let steps = STEPS.replace("--set eval.num_prompts=0", "");
-    let args = format!("{steps} {measured} --set data.dataset_name=train.jsonl --set train.max_steps=3");
+    let args =
+        format!("{steps} {measured} --set data.dataset_name=train.jsonl --set train.max_steps=3");
     folder.train("run", &format!("{args} --stop-after 2"));
     let with_others = |name: &str| {
         folder.write(&format!("{name}.jsonl"), others());
@@ -150,7 +178,10 @@ fn a_run_does_not_go_on_with_other_rows() {
         folder.write(&format!("{name}.jsonl"), others());
     }
     let said = folder.said("train --resume run --allow-changed-config");
-    let changed = said.lines().find(|line| line.starts_with("changed ")).unwrap();
+    let changed = said
+        .lines()
+        .find(|line| line.starts_with("changed "))
+        .unwrap();
     assert_snapshot!(changed, @"changed    the training data: FOLDER/train.jsonl (24 rows), the rows of benchmark `bench`");
 }
 
@@ -166,8 +197,11 @@ const SUMS: &str = "--set data.dataset_name=train.jsonl --set train.max_steps=3 
 /// Forty rows, with `bad` in place of some by number from 0.
 fn sums(bad: &[(usize, &str)]) -> String {
     let row = |i: usize| {
-        let good = json!({"prompt": format!("{}+{i}=", 100 + i), "answer": 100 + 2 * i}).to_string();
-        bad.iter().find(|(number, _)| *number == i).map_or(good, |(_, row)| (*row).to_owned())
+        let good =
+            json!({"prompt": format!("{}+{i}=", 100 + i), "answer": 100 + 2 * i}).to_string();
+        bad.iter()
+            .find(|(number, _)| *number == i)
+            .map_or(good, |(_, row)| (*row).to_owned())
     };
     (0..40).map(|i| row(i) + "\n").collect()
 }
@@ -187,8 +221,12 @@ fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
     let said = folder.said(&format!("train --output-dir skipped {SUMS} {skip}"));
     let data = said.lines().find(|line| line.starts_with("data ")).unwrap();
     assert_snapshot!(data, @"data       FOLDER/train.jsonl (37 rows, 3 skipped: line 8, 21, 34)");
-    let good: String =
-        all.lines().enumerate().filter(|(i, _)| ![7, 20, 33].contains(i)).map(|(_, l)| format!("{l}\n")).collect();
+    let good: String = all
+        .lines()
+        .enumerate()
+        .filter(|(i, _)| ![7, 20, 33].contains(i))
+        .map(|(_, l)| format!("{l}\n"))
+        .collect();
     let clean = Folder::new();
     clean.write("train.jsonl", good);
     let clean = clean.train("clean", SUMS);
@@ -203,29 +241,44 @@ fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
 #[test]
 fn a_prompt_alone_is_a_row_where_no_reward_reads_an_answer() {
     let folder = Folder::new();
-    folder
-        .write("train.jsonl", to_json_lines((100..140).map(|i| json!({"prompt": format!("{i}+1="), "answer": null}))));
+    folder.write(
+        "train.jsonl",
+        to_json_lines((100..140).map(|i| json!({"prompt": format!("{i}+1="), "answer": null}))),
+    );
     assert_snapshot!(folder.refused(&format!("train {SUMS}")), @"bad row at line 1 of `FOLDER/train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): column `answer` is null (give it a value, or remove the row)");
     let grade = "while read -r line; do case \"$line\" in *'\"answer\":null'*) echo 1;; *) echo null;; esac; done";
     folder.write("run.toml", format!("reward = [{{use = \"regex\", pattern = \"1\"}}, {{use = \"command\", command = [\"sh\", \"-c\", '''{grade}''']}}]"));
     let said = folder.said(&format!("train --output-dir run --config run.toml {SUMS}"));
     assert_snapshot!(said.lines().find(|line| line.starts_with("data ")).unwrap(), @"data       FOLDER/train.jsonl (40 rows, 40 without an answer)");
-    assert_eq!(folder.run_dir("run").metric("rewards/command/mean"), [1.0; 3]);
+    assert_eq!(
+        folder.run_dir("run").metric("rewards/command/mean"),
+        [1.0; 3]
+    );
 }
 
 #[test]
 fn held_out_rows_and_targets_are_checked_where_they_are_used() {
     let folder = Folder::new();
-    folder.write("train.jsonl", sums(&[(7, r#"{"prompt": "1+1=", "answer": "two"}"#)]));
-    folder.write("held_out.jsonl", sums(&[(39, r#"{"prompt": "eleven", "answer": 11}"#)]));
-    let data =
-        "--set data.dataset_name=train.jsonl --set data.eval_dataset_name=held_out.jsonl --set eval.num_prompts=4";
+    folder.write(
+        "train.jsonl",
+        sums(&[(7, r#"{"prompt": "1+1=", "answer": "two"}"#)]),
+    );
+    folder.write(
+        "held_out.jsonl",
+        sums(&[(39, r#"{"prompt": "eleven", "answer": 11}"#)]),
+    );
+    let data = "--set data.dataset_name=train.jsonl --set data.eval_dataset_name=held_out.jsonl --set eval.num_prompts=4";
     let held_out = "bad row at line 40 of `FOLDER/held_out.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `eleven`: the tokenizer has no id for `e`";
     assert_eq!(folder.refused(&format!("train {data}")), held_out);
     // A run's paths are absolute.
-    assert_eq!(folder.refused(&format!("eval {data}")), held_out.replace("FOLDER/", ""));
+    assert_eq!(
+        folder.refused(&format!("eval {data}")),
+        held_out.replace("FOLDER/", "")
+    );
     folder.said(&format!("eval {data} --set data.on_bad_row=skip"));
     // Nobody reads an answer as tokens, except where it is taught.
-    let sft = format!("sft --output-dir out {data} --set train.max_steps=1 --set eval.max_completion_length=8");
+    let sft = format!(
+        "sft --output-dir out {data} --set train.max_steps=1 --set eval.max_completion_length=8"
+    );
     assert_snapshot!(folder.refused(&sft), @"bad row at line 8 of `train.jsonl` (mend it, or set `data.on_bad_row` to `skip`): cannot encode `two`: the tokenizer has no id for `t`");
 }

@@ -12,7 +12,10 @@ const SAMPLES: [(&str, &str); 5] = [
     ("math.parquet", "math-none.parquet"),
     ("extra.parquet", "math-zstd.parquet"),
     ("dapo.parquet", "verl.parquet"),
-    ("hub/datasets--openai--gsm8k", "hub/datasets--made-up--gsm8k"),
+    (
+        "hub/datasets--openai--gsm8k",
+        "hub/datasets--made-up--gsm8k",
+    ),
 ];
 
 /// A folder with the model.
@@ -31,7 +34,10 @@ fn every_example_opens() {
         std::os::unix::fs::symlink(sample, folder.path().join(name)).unwrap();
     }
     for name in ["train.jsonl", "test.jsonl"] {
-        folder.write(name, "{\"prompt\": \"What is 1+1?\", \"answer\": 2}\n".repeat(8));
+        folder.write(
+            name,
+            "{\"prompt\": \"What is 1+1?\", \"answer\": 2}\n".repeat(8),
+        );
     }
     let cache = folder.path().join("hub");
     let folder = folder.env("HF_HUB_CACHE", cache);
@@ -42,7 +48,12 @@ fn every_example_opens() {
     for (index, block) in blocks.into_iter().enumerate() {
         folder.write("run.toml", format!("recipe = \"grpo\"\n{rest}{block}"));
         let outcome = folder.host("train --config run.toml --dry-run");
-        assert_eq!(outcome.code, Some(0), "block {index}:\n{block}\n{}", outcome.stderr);
+        assert_eq!(
+            outcome.code,
+            Some(0),
+            "block {index}:\n{block}\n{}",
+            outcome.stderr
+        );
     }
 }
 
@@ -64,8 +75,14 @@ fn the_configs_of_other_pages_open() {
     let math = workspace().join("tests/data/datasets/math-none.parquet");
     folder.write("math.parquet", std::fs::read(math).unwrap());
     let cases = [
-        ("README.md", "--plugin libgovernor.so --set eval.num_prompts=2 --set rollout.max_completion_length=8"),
-        ("docs/from-trl.md", "--set data.dataset_name=math.parquet --set rollout.max_completion_length=8"),
+        (
+            "README.md",
+            "--plugin libgovernor.so --set eval.num_prompts=2 --set rollout.max_completion_length=8",
+        ),
+        (
+            "docs/from-trl.md",
+            "--set data.dataset_name=math.parquet --set rollout.max_completion_length=8",
+        ),
     ];
     for (page, args) in cases {
         folder.write("run.toml", &blocks(page)[0]);
@@ -85,11 +102,17 @@ fn the_settings_of_evaluation_open() {
     assert!(blocks.len() >= 2, "{}", blocks.len());
     let run = "recipe = \"grpo\"\n[data]\ndataset_name = \"problems.jsonl\"\npreset = \"math\"\n[[reward]]\nuse = \"exact_match\"\n";
     // The tiny model has 1,024 positions.
-    folder.write("run.toml", format!("{run}{}", blocks.concat().replace("3000", "300")));
+    folder.write(
+        "run.toml",
+        format!("{run}{}", blocks.concat().replace("3000", "300")),
+    );
     folder.said(&format!("train --config run.toml {MODEL} --dry-run"));
     folder.write("amc23.jsonl", "{\"question\": \"1+1?\"}\n");
     let sentence = folder.refused(&format!("train --config run.toml {MODEL} --dry-run"));
-    assert!(sentence.contains("amc23"), "benchmarks are opened: {sentence}");
+    assert!(
+        sentence.contains("amc23"),
+        "benchmarks are opened: {sentence}"
+    );
 }
 
 #[test]
@@ -97,8 +120,16 @@ fn the_papers_benchmarks_open() {
     let folder = folder();
     folder.write("gsm8k.jsonl", sample("gsm8k").lines().next().unwrap());
     folder.write("math.jsonl", "{\"problem\": \"1+1?\", \"answer\": \"2\"}\n");
-    let choices = ["Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"];
-    let row = choices.into_iter().chain(["Question"]).map(|column| (column.to_owned(), Value::from(column)));
+    let choices = [
+        "Correct Answer",
+        "Incorrect Answer 1",
+        "Incorrect Answer 2",
+        "Incorrect Answer 3",
+    ];
+    let row = choices
+        .into_iter()
+        .chain(["Question"])
+        .map(|column| (column.to_owned(), Value::from(column)));
     folder.write("gpqa.jsonl", Value::from_iter(row).to_string());
     // The tables of the file, each with a file of one row.
     let text = tests::text(&workspace().join("configs/eval/benchmarks.toml"));
@@ -112,12 +143,21 @@ fn the_papers_benchmarks_open() {
         let benchmark = benchmark.as_table_mut().unwrap();
         let file = format!("{}.jsonl", benchmark["preset"].as_str().unwrap());
         benchmark.insert("file".into(), file.into());
-        ["config", "split"].iter().for_each(|key| drop(benchmark.remove(*key)));
+        ["config", "split"]
+            .iter()
+            .for_each(|key| drop(benchmark.remove(*key)));
     }
     folder.write("run.toml", toml::to_string(&config).unwrap());
     let short = "--config run.toml --set rollout.max_completion_length=4";
-    folder.train("run", &format!("{short} {MODEL} --set train.max_steps=1 --set eval.num_prompts=0"));
+    folder.train(
+        "run",
+        &format!("{short} {MODEL} --set train.max_steps=1 --set eval.num_prompts=0"),
+    );
     let model = "--set data.max_prompt_length=600 --model run/checkpoints/step-000001";
     let said = folder.said(&format!("eval {short} {model}"));
-    assert_eq!(said.lines().filter(|line| line.contains("pass@1")).count(), 9, "{said}");
+    assert_eq!(
+        said.lines().filter(|line| line.contains("pass@1")).count(),
+        9,
+        "{said}"
+    );
 }

@@ -13,14 +13,22 @@ fn recorded(name: &str) -> Folder {
     let (settings, table) = text.split_once("\n\n").unwrap();
     let (names, rows) = table.split_once('\n').unwrap();
     let line = |row: &str| {
-        let cells = names.split(' ').zip(row.split(' ')).filter(|(_, cell)| *cell != "-");
+        let cells = names
+            .split(' ')
+            .zip(row.split(' '))
+            .filter(|(_, cell)| *cell != "-");
         let value = |cell: &str| serde_json::from_str::<Value>(cell).unwrap();
-        let line: Map<String, Value> = cells.map(|(name, cell)| (name.to_owned(), value(cell))).collect();
+        let line: Map<String, Value> = cells
+            .map(|(name, cell)| (name.to_owned(), value(cell)))
+            .collect();
         format!("{}\n", Value::Object(line))
     };
     let folder = Folder::new();
     folder.write(&format!("{name}/config.toml"), settings);
-    folder.write(&format!("{name}/metrics.jsonl"), rows.lines().map(line).collect::<String>());
+    folder.write(
+        &format!("{name}/metrics.jsonl"),
+        rows.lines().map(line).collect::<String>(),
+    );
     folder
 }
 
@@ -32,7 +40,10 @@ fn said(name: &str) -> String {
 #[test]
 fn what_is_said_of_the_recorded_runs() {
     let names = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/diagnose"));
-    let said: Vec<String> = names.iter().filter_map(|name| Some(said(name.strip_suffix(".txt")?))).collect();
+    let said: Vec<String> = names
+        .iter()
+        .filter_map(|name| Some(said(name.strip_suffix(".txt")?)))
+        .collect();
     assert_eq!(said.len(), 17);
     insta::assert_snapshot!("diagnose", said.join("\n"));
 }
@@ -50,24 +61,44 @@ fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
     warning: step 3: `masks.dppo-tv` has rejected no token in 3 steps: the run is as without it (tighten `masks.dppo-tv`, whose keys `host plugins --verbose --plugin libmasks.so` lists, or leave it out; docs/masks.md)
     warning: step 5: `governor.kl` has shortened no step in 5: the run is as without it (lower its bound: `--set step_control.governor.kl.target=1e-1`, or leave it out; docs/stability.md)
     ");
-    let first = folder.attempt("parts", &format!("{IDLE} --stop-after 4")).succeeded();
+    let first = folder
+        .attempt("parts", &format!("{IDLE} --stop-after 4"))
+        .succeeded();
     let second = folder.host("train --resume parts").succeeded();
     assert_eq!(first.stderr.clone() + &second.stderr, whole.stderr);
-    assert_eq!([first, second].map(|part| part.stderr.lines().count()), [1, 1]);
+    assert_eq!(
+        [first, second].map(|part| part.stderr.lines().count()),
+        [1, 1]
+    );
     let (whole, parts) = (folder.run_dir("whole"), folder.run_dir("parts"));
     whole.assert_same_files(&parts);
-    let told = |name: &str| whole.metrics().iter().position(|line| line.contains_key(name)).map(|place| place + 1);
+    let told = |name: &str| {
+        whole
+            .metrics()
+            .iter()
+            .position(|line| line.contains_key(name))
+            .map(|place| place + 1)
+    };
     let found: Value = serde_json::from_str(&folder.said("diagnose whole --json")).unwrap();
     let found = |at: usize, key: &str| &found[0]["findings"][at][key];
-    for (at, (check, component)) in [(0, ("mask_idle", "masks.dppo-tv")), (1, ("control_idle", "governor.kl"))] {
+    for (at, (check, component)) in [
+        (0, ("mask_idle", "masks.dppo-tv")),
+        (1, ("control_idle", "governor.kl")),
+    ] {
         let first = told(&format!("warnings/{check}/{component}"));
         let keys = ["check", "component", "first", "last"].map(|key| found(at, key).clone());
-        assert_eq!(keys, [json!(check), json!(component), json!(first), json!(7)]);
+        assert_eq!(
+            keys,
+            [json!(check), json!(component), json!(first), json!(7)]
+        );
     }
     folder.said("report whole --out report.html");
     let page = folder.text("report.html");
     let finding = "<b>after steps 3 to 7</b>: <code><span>masks.dppo-tv</span></code> has rejected no token in 3 steps";
-    assert!(page.contains(&format!("<div class=\"finding info\"><p>{finding}")), "{page}");
+    assert!(
+        page.contains(&format!("<div class=\"finding info\"><p>{finding}")),
+        "{page}"
+    );
 }
 
 #[test]
@@ -76,7 +107,10 @@ fn a_limit_of_0_is_silence() {
     let off = |folder: &Folder, key: &str| {
         let config = folder.path().join("too-fast/config.toml");
         let settings = std::fs::read_to_string(&config).unwrap();
-        folder.write("too-fast/config.toml", format!("{settings}\nwarnings.{key} = 0\n"));
+        folder.write(
+            "too-fast/config.toml",
+            format!("{settings}\nwarnings.{key} = 0\n"),
+        );
         folder.said("diagnose too-fast")
     };
     assert!(off(&folder, "reward_fall").contains("held_out_fell"));

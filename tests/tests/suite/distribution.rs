@@ -15,32 +15,50 @@ const ALL: &str = "--plugin libcapo.so --plugin libdrcapo.so --plugin libreincap
 /// A home in which `place` holds the plugin of ReinCAPO.
 fn home(place: &str) -> Folder {
     let folder = Folder::new();
-    folder.write(place, std::fs::read(artifacts::file("libreincapo.so")).unwrap());
+    folder.write(
+        place,
+        std::fs::read(artifacts::file("libreincapo.so")).unwrap(),
+    );
     let home = folder.path().to_owned();
     folder.env("HOME", home)
 }
 
 /// Output of `host plugins --json ARGS`.
 fn listing(folder: &Folder, args: &str) -> Value {
-    let said = folder.command(&format!("plugins --json {args}")).output().unwrap();
+    let said = folder
+        .command(&format!("plugins --json {args}"))
+        .output()
+        .unwrap();
     assert!(said.status.success(), "{said:?}");
     serde_json::from_slice(&said.stdout).unwrap()
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> &'a Vec<Value> {
-    value[field].as_array().unwrap_or_else(|| panic!("`{field}` is no list: {value}"))
+    value[field]
+        .as_array()
+        .unwrap_or_else(|| panic!("`{field}` is no list: {value}"))
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_else(|| panic!("`{field}` is no text: {value}"))
+    value[field]
+        .as_str()
+        .unwrap_or_else(|| panic!("`{field}` is no text: {value}"))
 }
 
 #[test]
 fn an_installed_plugin_is_found_by_its_name() {
-    finds(&home(".local/share/capo/plugins/libmine.so"), "libmine.so", ".local/share/capo/plugins/libmine.so");
+    finds(
+        &home(".local/share/capo/plugins/libmine.so"),
+        "libmine.so",
+        ".local/share/capo/plugins/libmine.so",
+    );
     let moved = home("data/capo/plugins/libmine.so");
     let data = moved.path().join("data");
-    finds(&moved.env("XDG_DATA_HOME", data), "libmine.so", "data/capo/plugins/libmine.so");
+    finds(
+        &moved.env("XDG_DATA_HOME", data),
+        "libmine.so",
+        "data/capo/plugins/libmine.so",
+    );
     let none = home("libother.so");
     assert_snapshot!(none.refused("plugins --plugin libmine.so"), @"plugin `libmine.so` was not found; tried `./libmine.so`, `BUILD/libmine.so`, `FOLDER/.local/share/capo/plugins/libmine.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
 }
@@ -50,21 +68,34 @@ fn an_installed_plugin_takes_the_place_of_no_other() {
     let folder = home(".local/share/capo/plugins/libcapo.so");
     let comes_from = |folder: &Folder, place: &str| {
         let listed = folder.said("plugins --plugin libcapo.so");
-        assert!(listed.contains(&format!("0.1.0, `{place}`")), "{place}: {listed}");
+        assert!(
+            listed.contains(&format!("0.1.0, `{place}`")),
+            "{place}: {listed}"
+        );
     };
     comes_from(&folder, "BUILD/libcapo.so");
     let path = folder.path().join(".local/share/capo/plugins");
-    comes_from(&folder.env("CAPO_PLUGIN_PATH", path), "FOLDER/.local/share/capo/plugins/libcapo.so");
+    comes_from(
+        &folder.env("CAPO_PLUGIN_PATH", path),
+        "FOLDER/.local/share/capo/plugins/libcapo.so",
+    );
 }
 
 #[test]
 fn installed_plugins_are_listed_unopened() {
     let folder = Folder::new();
-    for file in ["data/capo/plugins/libb.so", "data/capo/plugins/README.md", "listed/libb.so", "listed/liba.so"] {
+    for file in [
+        "data/capo/plugins/libb.so",
+        "data/capo/plugins/README.md",
+        "listed/libb.so",
+        "listed/liba.so",
+    ] {
         folder.write(file, "no library");
     }
     let (data, listed) = (folder.path().join("data"), folder.path().join("listed"));
-    let folder = folder.env("XDG_DATA_HOME", data).env("CAPO_PLUGIN_PATH", &listed);
+    let folder = folder
+        .env("XDG_DATA_HOME", data)
+        .env("CAPO_PLUGIN_PATH", &listed);
     let at = |name: &str, place: &str| json!({ "name": name, "path": folder.path().join(place) });
     let expected = json!([
         at("liba.so", "listed/liba.so"),
@@ -77,7 +108,11 @@ fn installed_plugins_are_listed_unopened() {
 /// The text of `host plugins`, put together from the JSON.
 fn as_text(listing: &Value) -> String {
     let origin = |of: &Value| {
-        of["origin"].as_object().map_or("built in".to_owned(), |it| format!("`{}`", it["path"].as_str().unwrap()))
+        of["origin"]
+            .as_object()
+            .map_or("built in".to_owned(), |it| {
+                format!("`{}`", it["path"].as_str().unwrap())
+            })
     };
     let (mut out, mut point) = (String::new(), "");
     for one in list(listing, "components") {
@@ -86,15 +121,37 @@ fn as_text(listing: &Value) -> String {
             point = text(one, "point");
             writeln!(out, "{gap}{point}").unwrap();
         }
-        let keys: Vec<_> = list(one, "keys").iter().map(|key| text(key, "name")).collect();
-        let keys = if keys.is_empty() { "no keys".to_owned() } else { format!("keys: {}", keys.join(", ")) };
+        let keys: Vec<_> = list(one, "keys")
+            .iter()
+            .map(|key| text(key, "name"))
+            .collect();
+        let keys = if keys.is_empty() {
+            "no keys".to_owned()
+        } else {
+            format!("keys: {}", keys.join(", "))
+        };
         writeln!(out, "  {:<24} {}", text(one, "id"), text(one, "about")).unwrap();
         writeln!(out, "{:27}{keys}", "").unwrap();
-        writeln!(out, "{:27}from {} {}, {}", "", text(one, "package"), text(one, "version"), origin(one)).unwrap();
+        writeln!(
+            out,
+            "{:27}from {} {}, {}",
+            "",
+            text(one, "package"),
+            text(one, "version"),
+            origin(one)
+        )
+        .unwrap();
     }
     writeln!(out, "\nrecipe").unwrap();
     for one in list(listing, "recipes") {
-        writeln!(out, "  {:<24} {} ({})", text(one, "name"), text(one, "about"), origin(one)).unwrap();
+        writeln!(
+            out,
+            "  {:<24} {} ({})",
+            text(one, "name"),
+            text(one, "about"),
+            origin(one)
+        )
+        .unwrap();
     }
     out
 }
@@ -104,7 +161,11 @@ fn the_json_says_what_the_lines_say() {
     let folder = Folder::new();
     for args in ["", ALL, "--plugin libmisbehave.so"] {
         let said = folder.command(&format!("plugins {args}")).output().unwrap();
-        assert_eq!(as_text(&listing(&folder, args)), String::from_utf8(said.stdout).unwrap(), "{args}");
+        assert_eq!(
+            as_text(&listing(&folder, args)),
+            String::from_utf8(said.stdout).unwrap(),
+            "{args}"
+        );
     }
 }
 
@@ -116,43 +177,86 @@ fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
     for one in list(&all, "components") {
         if let Some(inputs) = one["inputs"].as_array().filter(|inputs| !inputs.is_empty()) {
             let names: Vec<_> = inputs.iter().map(|name| name.as_str().unwrap()).collect();
-            assert!(verbose.contains(&format!("asks for {}\n", names.join(", "))), "{one}");
+            assert!(
+                verbose.contains(&format!("asks for {}\n", names.join(", "))),
+                "{one}"
+            );
         }
         for key in list(one, "keys") {
             if key["required"].as_bool() == Some(true) {
-                let known = ["command", "model_name_or_path", "pattern", "soft_punish_cache"];
+                let known = [
+                    "command",
+                    "model_name_or_path",
+                    "pattern",
+                    "soft_punish_cache",
+                ];
                 assert!(known.contains(&text(key, "name")), "{key}");
                 continue;
             }
             let search = &key["search"];
             let about = match search["low"].as_f64().zip(search["high"].as_f64()) {
-                Some((low, high)) => format!("  # {}; search {low:?}..{high:?}", text(key, "about")),
+                Some((low, high)) => {
+                    format!("  # {}; search {low:?}..{high:?}", text(key, "about"))
+                }
                 None => format!("  # {}", text(key, "about")),
             };
             let line = |line: &&str| {
-                line.trim_start().starts_with(&format!("{} ", text(key, "name"))) && line.ends_with(&about)
+                line.trim_start()
+                    .starts_with(&format!("{} ", text(key, "name")))
+                    && line.ends_with(&about)
             };
-            let defaults = verbose.lines().filter(line).map(|line| match line.split_once(" = ") {
-                Some((_, rest)) => serde_json::from_str(rest.split("  # ").next().unwrap()).unwrap(),
-                None => Value::Null,
-            });
-            assert!(defaults.into_iter().any(|default: Value| default == key["default"]), "{key}");
+            let defaults = verbose
+                .lines()
+                .filter(line)
+                .map(|line| match line.split_once(" = ") {
+                    Some((_, rest)) => {
+                        serde_json::from_str(rest.split("  # ").next().unwrap()).unwrap()
+                    }
+                    None => Value::Null,
+                });
+            assert!(
+                defaults
+                    .into_iter()
+                    .any(|default: Value| default == key["default"]),
+                "{key}"
+            );
         }
     }
-    let searched = |one: &Value| list(one, "keys").iter().any(|key| key["search"]["whole"] == false);
-    assert!(list(&all, "components").iter().any(searched), "no key says where to search");
-    let hashes = folder.command(&format!("plugins --hash {ALL}")).output().unwrap();
-    let pins: String = list(&all, "plugins").iter().fold(String::new(), |out, plugin| {
-        out + &format!(
-            "{}@sha256:{}  {}\n",
-            text(plugin, "path"),
-            text(plugin, "sha256"),
-            plugin["packages"][0].as_str().unwrap()
-        )
-    });
+    let searched = |one: &Value| {
+        list(one, "keys")
+            .iter()
+            .any(|key| key["search"]["whole"] == false)
+    };
+    assert!(
+        list(&all, "components").iter().any(searched),
+        "no key says where to search"
+    );
+    let hashes = folder
+        .command(&format!("plugins --hash {ALL}"))
+        .output()
+        .unwrap();
+    let pins: String = list(&all, "plugins")
+        .iter()
+        .fold(String::new(), |out, plugin| {
+            out + &format!(
+                "{}@sha256:{}  {}\n",
+                text(plugin, "path"),
+                text(plugin, "sha256"),
+                plugin["packages"][0].as_str().unwrap()
+            )
+        });
     assert_eq!(pins, String::from_utf8(hashes.stdout).unwrap());
-    let capo = list(&all, "recipes").iter().find(|recipe| recipe["name"] == "capo-soft").unwrap();
-    assert_eq!(text(capo, "toml"), tests::text(&artifacts::workspace().join("plugins/capo/soft.toml")));
+    let capo = list(&all, "recipes")
+        .iter()
+        .find(|recipe| recipe["name"] == "capo-soft")
+        .unwrap();
+    assert_eq!(
+        text(capo, "toml"),
+        tests::text(&artifacts::workspace().join("plugins/capo/soft.toml"))
+    );
     assert_eq!(capo["origin"]["sha256"], all["plugins"][0]["sha256"]);
-    assert_eq!(folder.host(&format!("plugins --json --hash {ALL}")).code, Some(2));
+    assert_eq!(
+        folder.host(&format!("plugins --json --hash {ALL}")).code,
+        Some(2)
+    );
 }

@@ -23,14 +23,29 @@ fn circumstances_that_change_no_bit() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
     let first = folder.train("first", &args);
-    assert!(first.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
+    assert!(
+        first
+            .metric("mask/rejection_rate")
+            .iter()
+            .any(|&rate| rate > 0.0),
+        "the mask rejects something"
+    );
     first.assert_same_files(&folder.train("second", &args));
     let other = folder.train("other", &format!("{args} --set train.seed=43"));
     assert_ne!(first.weights(), other.weights(), "the seed matters");
-    let again = folder.train("again", &format!("{args} --set train.gradient_checkpointing=true"));
-    assert_eq!(first.files(), again.files(), "activations that are computed again");
+    let again = folder.train(
+        "again",
+        &format!("{args} --set train.gradient_checkpointing=true"),
+    );
+    assert_eq!(
+        first.files(),
+        again.files(),
+        "activations that are computed again"
+    );
     for threads in ["1", "2", "5"] {
-        let folder = Folder::new().env("RAYON_NUM_THREADS", threads).env("CANDLE_NUM_THREADS", threads);
+        let folder = Folder::new()
+            .env("RAYON_NUM_THREADS", threads)
+            .env("CANDLE_NUM_THREADS", threads);
         folder.train("run", &args).assert_same_files(&first);
     }
 }
@@ -40,10 +55,19 @@ fn linked_is_loaded() {
     let folder = Folder::new();
     let loaded = folder.train("loaded", &format!("{CAPO} {FOUR_STEPS}"));
     let registry = Registry::open(&[]).unwrap();
-    let linked = registry.offers().into_iter().find(|offer| offer.id == "capo.curvature").expect("capo is linked in");
+    let linked = registry
+        .offers()
+        .into_iter()
+        .find(|offer| offer.id == "capo.curvature")
+        .expect("capo is linked in");
     assert_eq!(linked.origin.to_string(), "built in");
     let sets = ["recipe=capo", "train.max_steps=4", "eval.num_prompts=16"].map(String::from);
-    let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets).unwrap()).unwrap().config;
+    let mut config = config::resolve(
+        &registry,
+        Draft::read(None, config::DEFAULT, &sets).unwrap(),
+    )
+    .unwrap()
+    .config;
     config.train.output_dir = Some(folder.path().join("linked"));
     let mut run = Run::start(config, &registry).unwrap();
     host::train::train(&mut run, &mut (), None, &false.into()).unwrap();
@@ -58,7 +82,9 @@ fn a_mask_that_keeps_all_is_no_mask() {
     let kept = folder.train("kept", &format!("{mask} {FOUR_STEPS}"));
     assert_eq!(none.weights(), kept.weights());
     let mut metrics = kept.metrics();
-    metrics.iter_mut().for_each(|line| line.retain(|name, _| !name.starts_with("misbehave.")));
+    metrics
+        .iter_mut()
+        .for_each(|line| line.retain(|name, _| !name.starts_with("misbehave.")));
     assert_eq!(none.metrics(), metrics);
 }
 
@@ -76,11 +102,23 @@ fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
     let whole = folder.train("whole", &format!("{args} {}", split(48)));
-    assert!(whole.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
+    assert!(
+        whole
+            .metric("mask/rejection_rate")
+            .iter()
+            .any(|&rate| rate > 0.0),
+        "the mask rejects something"
+    );
     // The last are micro-batches of one group each.
     for size in [16, 8] {
         let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
-        for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
+        for name in [
+            "reward",
+            "num_tokens",
+            "completions/mean_length",
+            "mask/rejection_rate",
+            "capo.curvature/rows",
+        ] {
             assert_eq!(whole.metric(name), split.metric(name), "{name}");
         }
         let difference = whole.largest_difference(&split);
@@ -98,7 +136,9 @@ fn before_the_gradient_no_split_changes_a_bit() {
         let (ours, theirs) = (&whole.metrics()[0], &split.metrics()[0]);
         // Prompts that several micro-batches share are computed in each.
         let of_gradient = |name: &str| name.contains("grad_norm") || name == "tokens/computed";
-        let different = ours.keys().filter(|name| ours[*name] != theirs[*name] && !of_gradient(name));
+        let different = ours
+            .keys()
+            .filter(|name| ours[*name] != theirs[*name] && !of_gradient(name));
         assert_eq!(different.collect::<Vec<_>>(), [""; 0], "{size}");
     }
 }
@@ -119,11 +159,26 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS} {} {AS_IT_IS}", split(16));
     let own = folder.train("own", &args);
-    let sampled = folder.train("sampled", &format!("{args} --set train.score_at_sampling=true"));
-    for name in ["reward", "num_tokens", "completions/mean_length", "mask/rejection_rate", "capo.curvature/rows"] {
+    let sampled = folder.train(
+        "sampled",
+        &format!("{args} --set train.score_at_sampling=true"),
+    );
+    for name in [
+        "reward",
+        "num_tokens",
+        "completions/mean_length",
+        "mask/rejection_rate",
+        "capo.curvature/rows",
+    ] {
         assert_eq!(own.metric(name), sampled.metric(name), "{name}");
     }
-    assert!(sampled.metric("mask/rejection_rate").iter().any(|&rate| rate > 0.0), "the mask rejects something");
+    assert!(
+        sampled
+            .metric("mask/rejection_rate")
+            .iter()
+            .any(|&rate| rate > 0.0),
+        "the mask rejects something"
+    );
     let difference = own.largest_difference(&sampled);
     assert!(difference < SPLIT_BOUND, "{difference:e}");
 }
@@ -133,8 +188,7 @@ fn the_first_step_of_a_reused_rollout_is_a_whole_one() {
     // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used once.
     let folder = Folder::new();
     let once = folder.train("once", ONE_STEP);
-    let reused =
-        "--set train.num_iterations=2 --set train.max_steps=3 --set train.save_steps=0 --set eval.num_prompts=0";
+    let reused = "--set train.num_iterations=2 --set train.max_steps=3 --set train.save_steps=0 --set eval.num_prompts=0";
     let reused = folder.train("reused", reused);
     for name in ["loss", "grad_norm", "entropy", "reward"] {
         assert_eq!(once.metric(name)[0], reused.metric(name)[0], "{name}");

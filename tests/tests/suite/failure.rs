@@ -3,7 +3,8 @@
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
-const FOUR_STEPS: &str = "--set train.max_steps=4 --set train.save_steps=0 --set eval.num_prompts=4";
+const FOUR_STEPS: &str =
+    "--set train.max_steps=4 --set train.save_steps=0 --set eval.num_prompts=4";
 
 /// The settings of a run without checkpoints before its end, with these masks.
 fn masks(masks: &str) -> String {
@@ -55,7 +56,10 @@ fn large_states_that_no_call_has_moved_are_saved() {
     let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
     let folder = Folder::new();
     // Weights without a finite logit: the next rollout breaks before any component is called.
-    let args = format!("{} --set train.learning_rate=1e30", masks(&format!("{growing},{growing}")));
+    let args = format!(
+        "{} --set train.learning_rate=1e30",
+        masks(&format!("{growing},{growing}"))
+    );
     let sentence = folder.attempt("run", &args).failed();
     assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): cannot sample token 1 of completion 0: the model produced a logit that is not finite (lower the learning rate)");
     assert_eq!(folder.run_dir("run").checkpoints(), [2]);
@@ -66,16 +70,24 @@ fn large_states_that_no_call_has_moved_are_saved() {
 #[test]
 fn weights_that_are_not_finite_are_never_saved() {
     let folder = Folder::new();
-    let schedule =
-        "--set train.lr_scheduler_type=constant_with_warmup --set train.warmup_ratio=0.5 --set train.max_steps=4";
+    let schedule = "--set train.lr_scheduler_type=constant_with_warmup --set train.warmup_ratio=0.5 --set train.max_steps=4";
     let saves = "--set train.save_steps=1 --set train.save_total_limit=1 --set eval.num_prompts=0";
     let rates = "--set train.learning_rate=1e39 --set train.weight_decay=0.1";
-    let sentence = folder.attempt("run", &format!("{schedule} {saves} {rates}")).failed();
+    let sentence = folder
+        .attempt("run", &format!("{schedule} {saves} {rates}"))
+        .failed();
     assert_snapshot!(sentence, @"the run stopped after step 1 (go on with `host train --resume run`): step 2 makes numbers of `lm_head.weight` infinite or NaN (lower `train.learning_rate` or `train.weight_decay` in the run's `config.toml`, and resume with `--allow-changed-config`)");
     let run = folder.run_dir("run");
     assert_eq!(run.checkpoints(), [1]);
     assert_eq!(folder.host("train --resume run").failed(), sentence);
-    let lowered = |line: &str| if line.starts_with("learning_rate") { "learning_rate = 1e-4" } else { line }.to_owned();
+    let lowered = |line: &str| {
+        if line.starts_with("learning_rate") {
+            "learning_rate = 1e-4"
+        } else {
+            line
+        }
+        .to_owned()
+    };
     let settings: Vec<String> = run.text("config.toml").lines().map(lowered).collect();
     folder.write("run/config.toml", settings.join("\n"));
     folder.said("train --resume run --allow-changed-config");
@@ -87,18 +99,31 @@ fn a_last_step_that_is_not_finite_makes_no_model() {
     let last = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
     for (name, keys) in [
         ("adamw", "--set train.learning_rate=1e38"),
-        ("sgd", "--set train.optimizer=sgd --set train.learning_rate=1e45"),
-        ("adapter", "--set model.use_peft=true --set train.learning_rate=1e39"),
-        ("decay", "--set train.learning_rate=1e10 --set train.weight_decay=1e30"),
+        (
+            "sgd",
+            "--set train.optimizer=sgd --set train.learning_rate=1e45",
+        ),
+        (
+            "adapter",
+            "--set model.use_peft=true --set train.learning_rate=1e39",
+        ),
+        (
+            "decay",
+            "--set train.learning_rate=1e10 --set train.weight_decay=1e30",
+        ),
     ] {
         let folder = Folder::new();
         let sentence = folder.attempt("run", &format!("{last} {keys}")).failed();
-        assert!(sentence.contains("step 1 makes numbers of `"), "{name}: {sentence}");
+        assert!(
+            sentence.contains("step 1 makes numbers of `"),
+            "{name}: {sentence}"
+        );
         assert!(folder.run_dir("run").checkpoints().is_empty(), "{name}");
     }
     // Each gradient is finite, but not its square, which the optimizer keeps.
     let folder = Folder::new();
-    let large = "--set train.max_grad_norm=0 --set train.entropy_coef=1e25 --set train.learning_rate=1e-4";
+    let large =
+        "--set train.max_grad_norm=0 --set train.entropy_coef=1e25 --set train.learning_rate=1e-4";
     let sentence = folder.attempt("run", &format!("{last} {large}")).failed();
     assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume run`): the gradients of step 1 are too large for the optimizer's `exp_avg_sq/lm_head.weight` (set `train.max_grad_norm` to 1 in the run's `config.toml`, and resume with `--allow-changed-config`)");
 }

@@ -16,8 +16,16 @@ fn folder() -> PathBuf {
 /// The path of a file, and what transformers makes of it.
 fn golden(name: &str) -> (String, Value) {
     let rows: Value = tests::json(&folder().join("golden.json"));
-    let row = rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
-    (folder().join(format!("{name}.gguf")).display().to_string(), row.clone())
+    let row = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == name)
+        .unwrap();
+    (
+        folder().join(format!("{name}.gguf")).display().to_string(),
+        row.clone(),
+    )
 }
 
 /// Rows of a dataset, and a run over them.
@@ -32,31 +40,59 @@ fn rows(folder: &Folder) -> String {
 fn a_file_trains_and_its_checkpoint_is_a_directory() {
     let (folder, (model, _)) = (Folder::new(), golden("llama-pieces"));
     let settings = rows(&folder);
-    let run = folder.train("run", &format!("--set model.model_name_or_path={model} {settings}"));
+    let run = folder.train(
+        "run",
+        &format!("--set model.model_name_or_path={model} {settings}"),
+    );
     let checkpoint = run.last_checkpoint();
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         assert!(checkpoint.join(file).is_file(), "{file}");
     }
     // A run goes on from it, and one has the file as a reference and as an adapter's base.
-    folder.train("next", &format!("--set model.model_name_or_path={} {settings}", checkpoint.display()));
+    folder.train(
+        "next",
+        &format!(
+            "--set model.model_name_or_path={} {settings}",
+            checkpoint.display()
+        ),
+    );
     let beta = format!("--set model.ref_model_name_or_path={model} --set objective.beta=0.1");
-    let adapter = format!("--set model.model_name_or_path={model} --set model.use_peft=true --set train.dtype=bf16");
+    let adapter = format!(
+        "--set model.model_name_or_path={model} --set model.use_peft=true --set train.dtype=bf16"
+    );
     let run = folder.train("adapter", &format!("{adapter} {beta} {settings}"));
-    let scored = format!("generate --model {} --max-completion-length 2 1", run.last_checkpoint().display());
+    let scored = format!(
+        "generate --model {} --max-completion-length 2 1",
+        run.last_checkpoint().display()
+    );
     folder.said(&scored);
-    folder.said(&format!("train --dry-run --set model.model_name_or_path={model} {settings}"));
+    folder.said(&format!(
+        "train --dry-run --set model.model_name_or_path={model} {settings}"
+    ));
 }
 
 #[test]
 fn what_is_exported_scores_the_same() {
     for name in ["llama-f16", "llama-k", "qwen2-q4_0", "qwen3-q4_1"] {
         let (folder, (model, golden)) = (Folder::new(), golden(name));
-        folder.write("rows.jsonl", to_json_lines(golden["rows"].as_array().unwrap().clone()));
+        folder.write(
+            "rows.jsonl",
+            to_json_lines(golden["rows"].as_array().unwrap().clone()),
+        );
         folder.said(&format!("export --model {model} --out directory"));
-        let scores = |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
+        let scores =
+            |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
         let of_file = scores(&model);
         assert_eq!(of_file, scores("directory"));
-        assert_eq!(json_lines(&of_file).len(), golden["rows"].as_array().unwrap().len());
+        assert_eq!(
+            json_lines(&of_file).len(),
+            golden["rows"].as_array().unwrap().len()
+        );
     }
 }
 
@@ -65,7 +101,10 @@ fn conversations_go_through_the_template() {
     for name in ["llama-pieces", "llama-q8_0"] {
         let (folder, (model, golden)) = (Folder::new(), golden(name));
         let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}]);
-        folder.write("prompts.jsonl", json!({"prompt": messages}).to_string() + "\n");
+        folder.write(
+            "prompts.jsonl",
+            json!({"prompt": messages}).to_string() + "\n",
+        );
         let chat = "--chat --input prompts.jsonl --max-completion-length 1 --out answers.jsonl";
         folder.said(&format!("generate --model {model} {chat}"));
         let rows = folder.json_lines("answers.jsonl");

@@ -8,12 +8,16 @@ use insta::assert_snapshot;
 use tests::{Folder, RunDir};
 
 /// Long enough to be interrupted.
-const THIRTY_STEPS: &str =
-    "--plugin libcapo.so --set train.max_steps=30 --set train.save_steps=0 --set eval.num_prompts=0";
+const THIRTY_STEPS: &str = "--plugin libcapo.so --set train.max_steps=30 --set train.save_steps=0 --set eval.num_prompts=0";
 
 /// Starts `host ARGS`.
 pub(crate) fn start(folder: &Folder, args: &str) -> Child {
-    folder.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    folder
+        .command(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Waits until the run is there and has written `steps` lines of metrics.
@@ -31,25 +35,43 @@ pub(crate) fn wait_for(child: &mut Child, run: &RunDir, steps: usize) {
 /// Kills a run that would go on.
 pub(crate) fn kill(mut child: Child) {
     child.kill().unwrap();
-    assert_eq!(child.wait().unwrap().signal(), Some(9), "killed, not finished");
+    assert_eq!(
+        child.wait().unwrap().signal(),
+        Some(9),
+        "killed, not finished"
+    );
 }
 
 /// Sends what `host` takes as it takes Ctrl-C, which is ignored where these tests run in the background of a script.
 pub(crate) fn terminate(child: &Child) {
-    let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let _ = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
 }
 
 #[test]
 fn killed() {
     let folder = Folder::new();
-    let whole = folder.train("whole", &format!("{THIRTY_STEPS} --set train.save_minutes=0"));
+    let whole = folder.train(
+        "whole",
+        &format!("{THIRTY_STEPS} --set train.save_minutes=0"),
+    );
     assert_eq!(whole.checkpoints(), [30]);
     // The bits do not depend on when a run is saved, and what is kept in the end does not depend on checkpoints by time.
     let by_time = "--set train.save_minutes=0.0001";
     for (name, saves, kept) in [
-        ("steps", "--set train.save_steps=1 --set train.save_total_limit=2".to_owned(), vec![29, 30]),
+        (
+            "steps",
+            "--set train.save_steps=1 --set train.save_total_limit=2".to_owned(),
+            vec![29, 30],
+        ),
         ("time", by_time.to_owned(), vec![30]),
-        ("both", format!("{by_time} --set train.save_steps=10 --set train.save_total_limit=2"), vec![20, 30]),
+        (
+            "both",
+            format!("{by_time} --set train.save_steps=10 --set train.save_total_limit=2"),
+            vec![20, 30],
+        ),
     ] {
         let killed = folder.run_dir(name);
         // Killed twice, at points that nobody chose.
@@ -59,8 +81,14 @@ fn killed() {
             wait_for(&mut child, &killed, steps);
             kill(child);
             // A rollout takes longer than the interval: no more than one is lost.
-            let (checkpoints, done) = (killed.checkpoints(), killed.text("metrics.jsonl").lines().count() as u64);
-            assert!(checkpoints.last().is_some_and(|newest| newest + 1 >= done), "{checkpoints:?} of {done}");
+            let (checkpoints, done) = (
+                killed.checkpoints(),
+                killed.text("metrics.jsonl").lines().count() as u64,
+            );
+            assert!(
+                checkpoints.last().is_some_and(|newest| newest + 1 >= done),
+                "{checkpoints:?} of {done}"
+            );
             assert!(checkpoints.len() <= kept.len() + 2, "{checkpoints:?}");
         }
         folder.resume(name).assert_same_files(&whole);
@@ -73,17 +101,36 @@ fn interrupted() {
     let folder = Folder::new();
     let whole = folder.train("whole", THIRTY_STEPS);
     let mut command = folder.command(&format!("train --output-dir run {THIRTY_STEPS}"));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let run = folder.run_dir("run");
     wait_for(&mut child, &run, 2);
     terminate(&child);
-    let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
+    let outcome = folder
+        .outcome(child.wait_with_output().unwrap())
+        .succeeded();
     assert_snapshot!(outcome.stderr.trim_end(), @"stopping after this rollout, with a checkpoint (again to stop at once)");
     let steps = run.metrics().len();
     assert!(steps < 30, "interrupted, not finished");
     assert_eq!(run.checkpoints(), [steps as u64]);
-    assert!(outcome.stdout.contains(&format!("stopped after step {steps} of 30")), "{}", outcome.stdout);
-    assert!(outcome.stdout.trim_end().ends_with("host train --resume run"), "{}", outcome.stdout);
+    assert!(
+        outcome
+            .stdout
+            .contains(&format!("stopped after step {steps} of 30")),
+        "{}",
+        outcome.stdout
+    );
+    assert!(
+        outcome
+            .stdout
+            .trim_end()
+            .ends_with("host train --resume run"),
+        "{}",
+        outcome.stdout
+    );
     folder.resume("run").assert_same_files(&whole);
 }
 
@@ -99,10 +146,18 @@ fn warned_by_a_batch_system() {
         wait_for(&mut child, &run, 2);
         // The second changes nothing.
         for _ in 0..2 {
-            let _ = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+            let _ = Command::new("kill")
+                .args([signal, &child.id().to_string()])
+                .status()
+                .unwrap();
         }
-        let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
-        assert_eq!(outcome.stderr.trim_end(), "stopping after this rollout, with a checkpoint");
+        let outcome = folder
+            .outcome(child.wait_with_output().unwrap())
+            .succeeded();
+        assert_eq!(
+            outcome.stderr.trim_end(),
+            "stopping after this rollout, with a checkpoint"
+        );
         assert_eq!(run.checkpoints(), [run.metrics().len() as u64]);
     }
 }
@@ -111,9 +166,11 @@ fn warned_by_a_batch_system() {
 #[test]
 fn what_was_ignored_stays_ignored() {
     let folder = Folder::new();
-    let signals =
-        "trap '' HUP INT; (until [ -s run/metrics.jsonl ]; do sleep 0.02; done; kill -HUP $$; kill -INT $$) &";
-    let outcome = folder.host_after(&format!("{signals} true"), &format!("train --output-dir run {THIRTY_STEPS}"));
+    let signals = "trap '' HUP INT; (until [ -s run/metrics.jsonl ]; do sleep 0.02; done; kill -HUP $$; kill -INT $$) &";
+    let outcome = folder.host_after(
+        &format!("{signals} true"),
+        &format!("train --output-dir run {THIRTY_STEPS}"),
+    );
     assert_eq!(outcome.succeeded().stderr, "");
     assert_eq!(folder.run_dir("run").checkpoints(), [30]);
 }
@@ -121,8 +178,13 @@ fn what_was_ignored_stays_ignored() {
 #[test]
 fn interrupted_twice() {
     let folder = Folder::new();
-    let args = THIRTY_STEPS.replace("max_steps=30", "max_steps=100000").replace("save_steps=0", "save_steps=1");
-    let mut child = start(&folder, &format!("train --output-dir run {args} --set train.save_total_limit=1"));
+    let args = THIRTY_STEPS
+        .replace("max_steps=30", "max_steps=100000")
+        .replace("save_steps=0", "save_steps=1");
+    let mut child = start(
+        &folder,
+        &format!("train --output-dir run {args} --set train.save_total_limit=1"),
+    );
     wait_for(&mut child, &folder.run_dir("run"), 2);
     // Until it has ended: the first may be done with before the second comes.
     while child.try_wait().unwrap().is_none() {
@@ -130,6 +192,9 @@ fn interrupted_twice() {
     }
     let outcome = folder.outcome(child.wait_with_output().unwrap());
     let last = outcome.stderr.lines().last().unwrap();
-    assert!(outcome.code == Some(0) || last.starts_with("the run stopped after step "), "{outcome:#?}");
+    assert!(
+        outcome.code == Some(0) || last.starts_with("the run stopped after step "),
+        "{outcome:#?}"
+    );
     folder.said("train --resume run --stop-after 3");
 }

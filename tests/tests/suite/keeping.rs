@@ -20,7 +20,11 @@ const SHORT: &str = "--set train.per_device_train_batch_size=8 --set rollout.num
 fn best(run: &RunDir) -> u64 {
     let accuracies = run.metric("eval_accuracy");
     let best = accuracies.iter().copied().fold(0.0, f64::max);
-    accuracies.iter().position(|accuracy| *accuracy == best).unwrap() as u64 + 1
+    accuracies
+        .iter()
+        .position(|accuracy| *accuracy == best)
+        .unwrap() as u64
+        + 1
 }
 
 #[test]
@@ -30,15 +34,41 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
     let said = folder.said(&format!("train --output-dir whole {patience}"));
     let whole = folder.run_dir("whole");
     let (best, last) = (best(&whole), whole.metrics().len() as u64);
-    assert_eq!(last, best + 3, "three evaluations without improvement end the run");
+    assert_eq!(
+        last,
+        best + 3,
+        "three evaluations without improvement end the run"
+    );
     assert!(last < 12);
-    assert_eq!(whole.checkpoints(), [best, last], "the best is one of those that the limit allows");
-    let line = said.lines().find(|line| line.starts_with("ended after step")).unwrap();
-    assert!(line.contains("3 evaluations without improvement, the best was "), "{line}");
-    let line = said.lines().find(|line| line.starts_with("best checkpoint")).unwrap();
+    assert_eq!(
+        whole.checkpoints(),
+        [best, last],
+        "the best is one of those that the limit allows"
+    );
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("ended after step"))
+        .unwrap();
+    assert!(
+        line.contains("3 evaluations without improvement, the best was "),
+        "{line}"
+    );
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("best checkpoint"))
+        .unwrap();
     let before = whole.lines()[0]["eval_accuracy"].as_f64().unwrap();
-    assert!(line.ends_with(&format!("; the model before training was better: {before:.4}")), "{line}");
-    assert!(folder.said("train --resume whole").contains("this run has ended: 3 evaluations"));
+    assert!(
+        line.ends_with(&format!(
+            "; the model before training was better: {before:.4}"
+        )),
+        "{line}"
+    );
+    assert!(
+        folder
+            .said("train --resume whole")
+            .contains("this run has ended: 3 evaluations")
+    );
     // A run that was stopped knows what was the best before.
     folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
     let resumed = folder.resume("resumed");
@@ -50,13 +80,26 @@ fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
 fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
     let folder = Folder::new();
     let args = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=8 --set train.max_steps=9 --set train.save_steps=0";
-    let run = folder.train("completions", &format!("{args} --set train.max_completions=40"));
-    assert_eq!(run.metrics().len(), 3, "40 completions are begun by the third rollout of 16");
+    let run = folder.train(
+        "completions",
+        &format!("{args} --set train.max_completions=40"),
+    );
+    assert_eq!(
+        run.metrics().len(),
+        3,
+        "40 completions are begun by the third rollout of 16"
+    );
     assert_eq!(run.checkpoints(), [3]);
     let progress = tests::json(&run.last_checkpoint().join("progress.json"));
     // Checkpoints of older hosts have no such keys, and are read.
-    assert!(progress["progress"].get("best").is_none() && progress.get("data").is_none(), "{progress}");
-    assert!(run.metrics()[2].contains_key("eval_accuracy"), "the last step is measured");
+    assert!(
+        progress["progress"].get("best").is_none() && progress.get("data").is_none(),
+        "{progress}"
+    );
+    assert!(
+        run.metrics()[2].contains_key("eval_accuracy"),
+        "the last step is measured"
+    );
     let said = folder.said("train --resume completions");
     assert_snapshot!(said.lines().last().unwrap(), @"this run has ended: 48 completions are sampled (`train.max_completions` is 40)");
     // No time at all: each process takes one rollout.
@@ -65,7 +108,10 @@ fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
     assert_eq!(pieces.checkpoints(), [2]);
     let whole = folder.train("whole", &format!("{args} {none} --set train.max_time=1e9"));
     let pieces = folder.resume("pieces");
-    assert_eq!((pieces.weights(), pieces.metrics()), (whole.weights(), whole.metrics()));
+    assert_eq!(
+        (pieces.weights(), pieces.metrics()),
+        (whole.weights(), whole.metrics())
+    );
 }
 
 #[test]
@@ -77,7 +123,10 @@ fn a_run_is_exported_with_its_card() {
     let said = folder.said("export --model run --out model");
     assert!(said.contains(&format!("step {best}: ")), "{said}");
     let read = |path: &str| folder.bytes(path);
-    assert!(read("model/model.safetensors") == read(&format!("run/checkpoints/step-{best:06}/model.safetensors")));
+    assert!(
+        read("model/model.safetensors")
+            == read(&format!("run/checkpoints/step-{best:06}/model.safetensors"))
+    );
     for file in ["tokenizer.json", "tokenizer_config.json", "config.json"] {
         assert!(!read(&format!("model/{file}")).is_empty());
     }
@@ -87,12 +136,28 @@ fn a_run_is_exported_with_its_card() {
     let accuracy = &run.metrics()[best as usize - 1]["eval_accuracy"];
     let accuracy = format!("| eval_accuracy | {:.4} |", accuracy.as_f64().unwrap());
     assert!(card.contains(&accuracy), "{card}");
-    let settings = card.split_once("```toml\n").unwrap().1.trim_end().trim_end_matches("```");
-    assert_eq!(settings.trim_end(), String::from_utf8(read("run/config.toml")).unwrap().trim_end());
+    let settings = card
+        .split_once("```toml\n")
+        .unwrap()
+        .1
+        .trim_end()
+        .trim_end_matches("```");
+    assert_eq!(
+        settings.trim_end(),
+        String::from_utf8(read("run/config.toml"))
+            .unwrap()
+            .trim_end()
+    );
     // A run is measured as its best checkpoint is, on what it names itself.
     let eval = |model: &str| folder.said(&format!("eval --model {model} --num-prompts 8"));
-    assert_eq!(eval("run"), eval(&format!("run/checkpoints/step-{best:06}")));
-    assert_eq!(eval("run"), eval("model --set data.dataset_name=embedded:arithmetic"));
+    assert_eq!(
+        eval("run"),
+        eval(&format!("run/checkpoints/step-{best:06}"))
+    );
+    assert_eq!(
+        eval("run"),
+        eval("model --set data.dataset_name=embedded:arithmetic")
+    );
     assert_snapshot!(folder.refused("export --model run --step 99 --out other").split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
     assert_snapshot!(folder.refused("export --model model --step 1 --out other"), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
     // A best checkpoint that somebody deleted is not all that there is.
@@ -100,7 +165,9 @@ fn a_run_is_exported_with_its_card() {
     let outcome = folder.host("export --model run --out newest").succeeded();
     assert_eq!(
         outcome.stderr,
-        format!("warning: the run `run` has no longer its best checkpoint, of step {best}; the newest is taken\n")
+        format!(
+            "warning: the run `run` has no longer its best checkpoint, of step {best}; the newest is taken\n"
+        )
     );
     assert!(outcome.stdout.contains("step 12: "), "{outcome:?}");
 }
@@ -119,21 +186,43 @@ fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollou
     }
     folder.said("train --resume run --allow-changed-config");
     let run = folder.run_dir("run");
-    assert_eq!(run.metric("num_completions"), [8, 8, 16, 16, 24, 32, 40, 40].map(f64::from));
+    assert_eq!(
+        run.metric("num_completions"),
+        [8, 8, 16, 16, 24, 32, 40, 40].map(f64::from)
+    );
     assert_eq!(run.checkpoints(), [2, 4, 5, 6, 8]);
     let steps = |file: &str, name: &str| {
-        let lines = folder.json_lines(file).into_iter().filter(|line| line.get(name).is_some());
-        lines.map(|line| line["step"].as_u64().unwrap()).collect::<BTreeSet<_>>()
+        let lines = folder
+            .json_lines(file)
+            .into_iter()
+            .filter(|line| line.get(name).is_some());
+        lines
+            .map(|line| line["step"].as_u64().unwrap())
+            .collect::<BTreeSet<_>>()
     };
-    assert_eq!(steps("run/metrics.jsonl", "eval_reward"), [0, 2, 4, 5, 6, 8].into());
-    assert_eq!(steps("run/completions.jsonl", "completion"), [1, 3, 5, 7].into());
+    assert_eq!(
+        steps("run/metrics.jsonl", "eval_reward"),
+        [0, 2, 4, 5, 6, 8].into()
+    );
+    assert_eq!(
+        steps("run/completions.jsonl", "completion"),
+        [1, 3, 5, 7].into()
+    );
     for (step, max_steps) in [(2, 5), (5, 5), (8, 8)] {
-        folder.said(&format!("export --model run --step {step} --out model-{step}"));
+        folder.said(&format!(
+            "export --model run --step {step} --out model-{step}"
+        ));
         let card = folder.text(&format!("model-{step}/README.md"));
-        assert!(card.contains(&format!("\nmax_steps = {max_steps}\n")), "{card}");
+        assert!(
+            card.contains(&format!("\nmax_steps = {max_steps}\n")),
+            "{card}"
+        );
     }
     let best = &tests::json(&run.last_checkpoint().join("progress.json"))["progress"]["best"];
-    assert!(best["step"].as_u64() > Some(5) && best["measure"] == json!(["loss", false]), "{best}");
+    assert!(
+        best["step"].as_u64() > Some(5) && best["measure"] == json!(["loss", false]),
+        "{best}"
+    );
 }
 
 #[test]
@@ -145,7 +234,12 @@ fn a_metric_that_no_step_has() {
         let folder = Folder::new();
         folder.write("b.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n");
         folder
-            .attempt("run", &format!("{set} --set train.per_device_train_batch_size=16 --set train.max_steps=2"))
+            .attempt(
+                "run",
+                &format!(
+                    "{set} --set train.per_device_train_batch_size=16 --set train.max_steps=2"
+                ),
+            )
             .failed()
     };
     assert_snapshot!(misspelt("eval_acuracy"), @"the run stopped after step 0 (go on with `host train --resume run`): `train.metric_for_best_model` is `eval_acuracy`, which step 0 does not have (did you mean `eval_accuracy`?)");

@@ -26,26 +26,45 @@ fn a_call_that_does_not_come_back() {
 #[test]
 fn a_creation_that_does_not_come_back() {
     let folder = Folder::new();
-    let outcome = folder.host(&format!("train {} {ONE_SECOND}", settings("hang_on_creation")));
+    let outcome = folder.host(&format!(
+        "train {} {ONE_SECOND}",
+        settings("hang_on_creation")
+    ));
     assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `create` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
-    assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+    assert!(
+        !folder.path().join("runs").exists(),
+        "nothing is written before all is open"
+    );
 }
 
 #[test]
 fn a_limit_on_time_changes_nothing_else() {
     let folder = Folder::new();
-    let off = folder.train("off", &format!("{} --set train.component_timeout=0", settings("none")));
+    let off = folder.train(
+        "off",
+        &format!("{} --set train.component_timeout=0", settings("none")),
+    );
     off.assert_same(clean(Point::Mask));
 }
 
 /// The error output of a run that `sin` ends with this signal. Resumed without the sin, the run must end as one that never had it.
 fn ended_by(sin: &str, signal: i32) -> String {
     let folder = Folder::new();
-    let output = folder.command(&format!("train --output-dir run {}", settings(sin))).output().unwrap();
+    let output = folder
+        .command(&format!("train --output-dir run {}", settings(sin)))
+        .output()
+        .unwrap();
     assert_eq!(output.status.signal(), Some(signal), "{output:?}");
-    assert_eq!(folder.run_dir("run").checkpoints().last(), Some(&2), "{sin}");
+    assert_eq!(
+        folder.run_dir("run").checkpoints().last(),
+        Some(&2),
+        "{sin}"
+    );
     let said = folder.outcome(output).stderr;
-    folder.env("MISBEHAVE_OFF", "1").resume("run").assert_same(clean(Point::Mask));
+    folder
+        .env("MISBEHAVE_OFF", "1")
+        .resume("run")
+        .assert_same(clean(Point::Mask));
     said
 }
 
@@ -55,8 +74,17 @@ fn a_component_that_ends_the_process_leaves_a_run_that_goes_on() {
     assert_snapshot!(ended_by("segfault", 11).trim_end(), @"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV: memory that is not its own, or a stack that is too deep");
     let said = ended_by("overflow", 6);
     assert!(said.starts_with("error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV"), "{said}");
-    assert!(said.contains("has overflowed its stack"), "the standard library has its say, too: {said}");
-    assert_eq!(said.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{said}");
+    assert!(
+        said.contains("has overflowed its stack"),
+        "the standard library has its say, too: {said}"
+    );
+    assert_eq!(
+        said.lines()
+            .filter(|line| line.starts_with("error: "))
+            .count(),
+        1,
+        "{said}"
+    );
     assert_snapshot!(committed(Point::Mask, "exit"), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
 }
 
@@ -72,17 +100,25 @@ fn a_drop_that_ends_the_process_or_does_not_come_back() {
     assert_eq!(aborted.code, None, "{aborted:#?}");
     assert_snapshot!(aborted.stderr.trim_end(), @r#"error: the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
     // Where the run was refused for something else after the component was made.
-    let other =
-        "--set mask=[{use=\"misbehave.mask\",sin=\"exit_in_drop\"},{use=\"misbehave.mask\",sin=\"error_on_creation\"}]";
+    let other = "--set mask=[{use=\"misbehave.mask\",sin=\"exit_in_drop\"},{use=\"misbehave.mask\",sin=\"error_on_creation\"}]";
     assert_snapshot!(Folder::new().host(&format!("train --plugin libmisbehave.so {other} {FOUR_STEPS}")).failed(), @"component `misbehave.mask`: `drop` ended the process with `exit` (return an error in its place)");
 }
 
 #[test]
 fn a_thread_of_a_plugin_that_ends_the_process() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &format!("{} --set train.max_steps=100000", settings("exit_in_thread")));
+    let outcome = folder.attempt(
+        "run",
+        &format!(
+            "{} --set train.max_steps=100000",
+            settings("exit_in_thread")
+        ),
+    );
     let sentence = outcome.failed();
-    assert!(sentence.contains("ended the process with `exit`"), "{sentence}");
+    assert!(
+        sentence.contains("ended the process with `exit`"),
+        "{sentence}"
+    );
 }
 
 #[test]
@@ -100,20 +136,34 @@ fn limits_of_the_system_are_sentences() {
     let folder = Folder::new();
     let sizes = r#""vocab_size": 10000000, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "max_position_embeddings": 64"#;
-    folder.write("large/config.json", format!("{{\"model_type\": \"qwen2\", {sizes}}}"));
+    folder.write(
+        "large/config.json",
+        format!("{{\"model_type\": \"qwen2\", {sizes}}}"),
+    );
     folder.write_tokenizer("large");
     let large = "train --set model.model_name_or_path=large --set model.fresh_weights=true --set eval.num_prompts=0";
     let refused = folder.host_after("ulimit -v 3000000", large).refused();
-    assert!(refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "), "{refused}");
+    assert!(
+        refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "),
+        "{refused}"
+    );
     // Loading takes less than is there, the first step more: of what has no estimate the end is a sentence, too.
     let little = folder.host_after("ulimit -v 1500000", "generate --model large 1+1=");
-    assert!(little.code == Some(2) && little.stderr.starts_with("error: "), "{little:?}");
+    assert!(
+        little.code == Some(2) && little.stderr.starts_with("error: "),
+        "{little:?}"
+    );
     for kibibytes in [150_000, 250_000, 400_000, 800_000] {
-        let outcome = folder.host_after(&format!("ulimit -v {kibibytes}"), &format!("train {ONE_STEP}"));
+        let outcome = folder.host_after(
+            &format!("ulimit -v {kibibytes}"),
+            &format!("train {ONE_STEP}"),
+        );
         let told = outcome.stderr.starts_with("error: ") && !outcome.stderr.contains("panicked");
         assert!(outcome.code == Some(0) || told, "{kibibytes}: {outcome:?}");
     }
-    let _ = folder.host_after("ulimit -s 64", &format!("train {ONE_STEP}")).succeeded();
+    let _ = folder
+        .host_after("ulimit -s 64", &format!("train {ONE_STEP}"))
+        .succeeded();
     let many = folder.env("RAYON_NUM_THREADS", "100000").host("plugins");
     assert_snapshot!(many.refused(), @"`RAYON_NUM_THREADS` is 100000 (it must be at most 4096; more threads than cores are of no use)");
 }
@@ -121,16 +171,26 @@ fn limits_of_the_system_are_sentences() {
 #[test]
 fn a_replay_that_a_component_ends() {
     let folder = Folder::new();
-    folder.train("run", "--plugin libcapo.so --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump");
+    folder.train(
+        "run",
+        "--plugin libcapo.so --set train.max_steps=1 --set eval.num_prompts=0 --dump-batches dump",
+    );
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"exit\"}]";
-    let outcome = folder.host(&format!("replay dump/batch-000000.safetensors {mask} --out replayed"));
+    let outcome = folder.host(&format!(
+        "replay dump/batch-000000.safetensors {mask} --out replayed"
+    ));
     assert_snapshot!(outcome.failed(), @"component `misbehave.mask`: `mask` ended the process with `exit` (return an error in its place)");
 }
 
 #[test]
 fn a_state_that_grows_without_bound() {
     let folder = Folder::new();
-    let args = |point| format!("{} --set train.component_state_limit=2", misbehaviour::settings(point, "growing"));
+    let args = |point| {
+        format!(
+            "{} --set train.component_state_limit=2",
+            misbehaviour::settings(point, "growing")
+        )
+    };
     let reward = folder.attempt("reward", &args(Point::Reward));
     assert_snapshot!(reward.failed(), @"the run stopped after step 3 (`host train --resume reward` goes on from the checkpoint of step 2): component `misbehave.reward`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("reward").checkpoints(), [1, 2]);
@@ -146,7 +206,11 @@ fn a_state_that_grows_without_bound() {
     error: the run stopped after step 4 (`host train --resume by_time` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 4 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)
     ");
     // Meant to be so large after all.
-    folder.replace("run/config.toml", "component_state_limit = 2", "component_state_limit = 0");
+    folder.replace(
+        "run/config.toml",
+        "component_state_limit = 2",
+        "component_state_limit = 0",
+    );
     folder.said("train --resume run --allow-changed-config");
     assert_eq!(folder.run_dir("run").metrics().len(), 4);
 }
@@ -161,7 +225,9 @@ fn huge_numbers_are_kept() {
 #[test]
 fn warnings_without_end() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &settings("many_warnings")).succeeded();
+    let outcome = folder
+        .attempt("run", &settings("many_warnings"))
+        .succeeded();
     assert_eq!(outcome.stderr.lines().count(), 101);
     assert_snapshot!(outcome.stderr.lines().last().unwrap(), @"warning: these were 100 different warnings of components; no more are shown");
 }
@@ -169,7 +235,9 @@ fn warnings_without_end() {
 #[test]
 fn a_warning_is_one_line_and_is_shown_once() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &settings("warns_in_lines")).succeeded();
+    let outcome = folder
+        .attempt("run", &settings("warns_in_lines"))
+        .succeeded();
     assert_snapshot!(outcome.stderr.trim_end(), @"warning: component `misbehave.mask`: one line and [31manother");
 }
 

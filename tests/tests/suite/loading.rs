@@ -33,7 +33,10 @@ fn a_missing_plugin_lists_the_places_tried() {
 /// Asserts that a folder's `host` takes the plugin of ReinCAPO at `at` for `name`.
 pub fn finds(folder: &Folder, name: &str, at: &str) {
     let listed = folder.said(&format!("plugins --plugin {name}"));
-    assert!(listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")), "{listed}");
+    assert!(
+        listed.contains(&format!("from reincapo 0.1.0, `FOLDER/{at}`")),
+        "{listed}"
+    );
 }
 
 #[test]
@@ -48,15 +51,35 @@ fn a_plugin_is_found_wherever_the_help_says() {
         std::fs::copy(artifacts::file("host"), &program).unwrap();
         folder.program(program)
     };
-    finds(&with("sub/libreincapo.so"), "sub/libreincapo.so", "sub/libreincapo.so");
-    finds(&with("libreincapo.so"), "./libreincapo.so", "libreincapo.so");
+    finds(
+        &with("sub/libreincapo.so"),
+        "sub/libreincapo.so",
+        "sub/libreincapo.so",
+    );
+    finds(
+        &with("libreincapo.so"),
+        "./libreincapo.so",
+        "libreincapo.so",
+    );
     finds(&with("libreincapo.so"), "libreincapo.so", "libreincapo.so");
-    finds(&with("bin/libreincapo.so"), "libreincapo.so", "bin/libreincapo.so");
+    finds(
+        &with("bin/libreincapo.so"),
+        "libreincapo.so",
+        "bin/libreincapo.so",
+    );
     let listed = with("two/libreincapo.so");
     let path = format!("{0}/one:{0}/two", listed.path().display());
-    finds(&listed.env("CAPO_PLUGIN_PATH", path), "libreincapo.so", "two/libreincapo.so");
+    finds(
+        &listed.env("CAPO_PLUGIN_PATH", path),
+        "libreincapo.so",
+        "two/libreincapo.so",
+    );
     let absolute = with("sub/libreincapo.so");
-    let name = absolute.path().join("sub/libreincapo.so").display().to_string();
+    let name = absolute
+        .path()
+        .join("sub/libreincapo.so")
+        .display()
+        .to_string();
     finds(&absolute, &name, "sub/libreincapo.so");
 }
 
@@ -88,7 +111,10 @@ fn files_that_are_something_else() {
     // The kind of CPU: RISC-V.
     other[18..20].copy_from_slice(&243_u16.to_le_bytes());
     let sentence = about_file("libother.so", &other);
-    assert!(sentence.starts_with("`FOLDER/libother.so` was built for RISC-V, this host runs on "), "{sentence}");
+    assert!(
+        sentence.starts_with("`FOLDER/libother.so` was built for RISC-V, this host runs on "),
+        "{sentence}"
+    );
     // The header of a 32-bit library, and nothing behind it.
     let mut header = [0_u8; 52];
     header[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");
@@ -110,7 +136,10 @@ fn a_plugin_of_which_nothing_is_used() {
     let folder = Folder::new();
     let header = |args: &str| {
         let said = folder.said(&format!("train {args} {ONE_STEP}"));
-        said.lines().filter(|line| line.starts_with("plugin ")).collect::<Vec<_>>().join("\n")
+        said.lines()
+            .filter(|line| line.starts_with("plugin "))
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     assert_snapshot!(header("--plugin libmisbehave.so"), @r#"plugin     libmisbehave.so: loaded, none of its components is used (add [[step_control]] use = "misbehave.control")"#);
     assert_snapshot!(header("--plugin librewarding.so"), @r#"plugin     librewarding.so: loaded, none of its components is used (add [[reward]] use = "rewarding.parity")"#);
@@ -130,11 +159,24 @@ fn a_library_cut_short_anywhere() {
     let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
     let folder = Folder::new();
     // Debug information, which is never mapped, makes up the end of the file.
-    for bytes in [64, 500, 1000, whole.len() / 1000, whole.len() / 100, whole.len() / 30, whole.len() / 10] {
+    for bytes in [
+        64,
+        500,
+        1000,
+        whole.len() / 1000,
+        whole.len() / 100,
+        whole.len() / 30,
+        whole.len() / 10,
+    ] {
         folder.write("libtorn.so", &whole[..bytes]);
         let sentence = folder.refused("plugins --plugin ./libtorn.so");
         let known = ["cannot be opened as a shared library: ", "is cut short: "];
-        assert!(known.iter().any(|words| sentence.starts_with(&format!("`FOLDER/libtorn.so` {words}"))), "{sentence}");
+        assert!(
+            known
+                .iter()
+                .any(|words| sentence.starts_with(&format!("`FOLDER/libtorn.so` {words}"))),
+            "{sentence}"
+        );
     }
 }
 
@@ -150,27 +192,50 @@ fn patched(library: &str, from: &str, to: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(artifacts::file(library)).unwrap();
     let is_there = |at: &usize| bytes[*at..].starts_with(from.as_bytes());
     let places: Vec<usize> = (0..bytes.len() - from.len()).filter(is_there).collect();
-    assert!(!places.is_empty() && from.len() == to.len(), "`{from}` is in the library");
-    places.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+    assert!(
+        !places.is_empty() && from.len() == to.len(),
+        "`{from}` is in the library"
+    );
+    places
+        .into_iter()
+        .for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
     bytes
 }
 
 #[test]
 fn another_abi_stable() {
-    let bytes = patched("libcapo.so", "abi stable library for Rust", "Abi stable library for Rust");
+    let bytes = patched(
+        "libcapo.so",
+        "abi stable library for Rust",
+        "Abi stable library for Rust",
+    );
     assert_snapshot!(about_file("libother.so", &bytes), @"`FOLDER/libother.so` was built with an incompatible abi_stable (rebuild it against `capo-plugin` 1.x; `--verbose` shows the differences)");
 }
 
 #[test]
 fn the_same_plugin_twice() {
     let folder = Folder::new();
-    std::os::unix::fs::symlink(artifacts::file("libcapo.so"), folder.path().join("libother.so")).unwrap();
+    std::os::unix::fs::symlink(
+        artifacts::file("libcapo.so"),
+        folder.path().join("libother.so"),
+    )
+    .unwrap();
     let once = folder.said("plugins --plugin libcapo.so");
-    for again in ["--plugin libcapo.so --plugin libcapo.so", "--plugin capo --plugin libother.so"] {
-        assert_eq!(folder.said(&format!("plugins {again}")), once, "one file is loaded once, by whatever name");
+    for again in [
+        "--plugin libcapo.so --plugin libcapo.so",
+        "--plugin capo --plugin libother.so",
+    ] {
+        assert_eq!(
+            folder.said(&format!("plugins {again}")),
+            once,
+            "one file is loaded once, by whatever name"
+        );
     }
     // A copy is another image, with the same ids.
-    folder.write("libcopy.so", std::fs::read(artifacts::file("libcapo.so")).unwrap());
+    folder.write(
+        "libcopy.so",
+        std::fs::read(artifacts::file("libcapo.so")).unwrap(),
+    );
     assert_snapshot!(folder.refused("plugins --plugin libcapo.so --plugin libcopy.so"), @"component `capo.advantage` is offered twice: `BUILD/libcapo.so` and `FOLDER/libcopy.so` (load only one of them)");
 }
 
@@ -180,7 +245,10 @@ fn several_plugins_together() {
     let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     let plugins = run.text("provenance.json");
-    assert!(plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"), "{plugins}");
+    assert!(
+        plugins.contains("libcapo.so") && plugins.contains("libmisbehave.so"),
+        "{plugins}"
+    );
 }
 
 /// `libbefore.so`: what `libmisbehave.so` has, and a constructor in C that runs while it is opened.
@@ -190,9 +258,23 @@ fn with_constructor(folder: &Folder, body: &str) {
     );
     folder.write("before.c", source);
     let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o", "libbefore.so", "before.c", "-Wl,--no-as-needed"]);
-    let built = compiler.arg(artifacts::file("libmisbehave.so")).arg("-lm").current_dir(folder.path()).status();
-    assert!(built.unwrap().success(), "the C compiler that links Rust builds it");
+    compiler.args([
+        "-shared",
+        "-fPIC",
+        "-o",
+        "libbefore.so",
+        "before.c",
+        "-Wl,--no-as-needed",
+    ]);
+    let built = compiler
+        .arg(artifacts::file("libmisbehave.so"))
+        .arg("-lm")
+        .current_dir(folder.path())
+        .status();
+    assert!(
+        built.unwrap().success(),
+        "the C compiler that links Rust builds it"
+    );
 }
 
 #[test]
@@ -200,20 +282,35 @@ fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
     let opened = |body: &str| {
         let folder = Folder::new();
         with_constructor(&folder, body);
-        let train = folder.host(&format!("train --plugin ./libbefore.so --set train.component_timeout=1 {ONE_STEP}"));
-        assert!(!folder.path().join("runs").exists(), "nothing is written before all is open");
+        let train = folder.host(&format!(
+            "train --plugin ./libbefore.so --set train.component_timeout=1 {ONE_STEP}"
+        ));
+        assert!(
+            !folder.path().join("runs").exists(),
+            "nothing is written before all is open"
+        );
         train
     };
     assert_snapshot!(opened("exit(0);").failed(), @"plugin `FOLDER/libbefore.so`: `open` ended the process with `exit` (return an error in its place)");
     assert_snapshot!(opened("for (;;) {}").failed(), @"plugin `FOLDER/libbefore.so`: `open` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
-    for (body, words) in [("abort();", "SIGABRT"), ("*(volatile int *)8 = 1;", "SIGSEGV")] {
+    for (body, words) in [
+        ("abort();", "SIGABRT"),
+        ("*(volatile int *)8 = 1;", "SIGSEGV"),
+    ] {
         let outcome = opened(body);
-        let expected =
-            format!("error: plugin `FOLDER/libbefore.so`: `open` was running when the process was ended by {words}");
-        assert!(outcome.code.is_none() && outcome.stderr.starts_with(&expected), "{outcome:#?}");
+        let expected = format!(
+            "error: plugin `FOLDER/libbefore.so`: `open` was running when the process was ended by {words}"
+        );
+        assert!(
+            outcome.code.is_none() && outcome.stderr.starts_with(&expected),
+            "{outcome:#?}"
+        );
     }
     // While it says what it has.
-    let listed = Folder::new().env("MISBEHAVE_LISTED", "abort").host("plugins --plugin libmisbehave.so").stderr;
+    let listed = Folder::new()
+        .env("MISBEHAVE_LISTED", "abort")
+        .host("plugins --plugin libmisbehave.so")
+        .stderr;
     assert_snapshot!(listed.lines().last().unwrap(), @r#"error: plugin `BUILD/libmisbehave.so`: `open` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
 }
 
@@ -221,9 +318,15 @@ fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
 fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
     let folder = Folder::new();
     // A library built with `-ffast-math` does this to arithmetic, and worse.
-    with_constructor(&folder, "fesetround(FE_UPWARD); _mm_setcsr(_mm_getcsr() | 0x8040);");
+    with_constructor(
+        &folder,
+        "fesetround(FE_UPWARD); _mm_setcsr(_mm_getcsr() | 0x8040);",
+    );
     let plain = folder.train("plain", &format!("--set recipe=grpo {ONE_STEP}"));
-    let before = folder.train("before", &format!("--set recipe=grpo --plugin ./libbefore.so {ONE_STEP}"));
+    let before = folder.train(
+        "before",
+        &format!("--set recipe=grpo --plugin ./libbefore.so {ONE_STEP}"),
+    );
     assert_eq!(before.weights(), plain.weights());
     assert_eq!(before.metric("loss"), plain.metric("loss"));
 }
@@ -237,8 +340,16 @@ fn names_and_descriptions_forge_no_line() {
     };
     assert_snapshot!(listed("libtwice.so", "twice.mask", "twice\nmask").refused(), @r#"`FOLDER/libpatched.so` offers "twice\nmask" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
     assert_snapshot!(listed("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
-    let outcome =
-        listed("libmisbehave.so", "keeps all, and commits a sin", "keeps\n  capo.mask  and a sin").succeeded();
-    let line = outcome.stdout.lines().find(|line| line.contains("misbehave.mask")).unwrap();
+    let outcome = listed(
+        "libmisbehave.so",
+        "keeps all, and commits a sin",
+        "keeps\n  capo.mask  and a sin",
+    )
+    .succeeded();
+    let line = outcome
+        .stdout
+        .lines()
+        .find(|line| line.contains("misbehave.mask"))
+        .unwrap();
     assert_snapshot!(line, @"  misbehave.mask           keeps capo.mask and a sin");
 }

@@ -14,11 +14,18 @@ const LORA: &str = "--set model.use_peft=true";
 const CAPO: &str = "--plugin libcapo.so";
 
 fn adapter(run: &RunDir) -> Vec<f32> {
-    run.tensors("adapter_model.safetensors").into_values().flatten().collect()
+    run.tensors("adapter_model.safetensors")
+        .into_values()
+        .flatten()
+        .collect()
 }
 
 fn apart(a: &RunDir, b: &RunDir) -> f32 {
-    adapter(a).iter().zip(adapter(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    adapter(a)
+        .iter()
+        .zip(adapter(b))
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
 }
 
 #[test]
@@ -26,16 +33,28 @@ fn a_short_run_learns_and_says_what_it_trains() {
     let folder = Folder::new();
     let args = "--set train.max_steps=30 --set train.learning_rate=3e-4 --set eval.num_prompts=128";
     let out = folder.said(&format!("train {CAPO} {LORA} {args} --output-dir run"));
-    let line = |start: &str| out.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+    let line = |start: &str| {
+        out.lines()
+            .find(|line| line.starts_with(start))
+            .unwrap_or_default()
+            .to_owned()
+    };
     assert_snapshot!(line("model "), @"model      embedded:tiny-arithmetic (125,376 parameters)");
     assert_snapshot!(line("lora "), @"lora       rank 16, alpha 32, dropout 0.05, of q_proj, v_proj; trainable 7,168 of 132,544");
     assert_snapshot!(line("head "), @"head       frozen; capo.curvature predicts the step that it would take if it were trained");
     let run = folder.run_dir("run");
     let accuracy = run.metric("eval_accuracy");
     assert!(accuracy[0] > 0.75, "from 0.51 to {accuracy:?}");
-    let strict = format!("{CAPO} {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set mask.0.fisher_threshold=1e-9");
-    let rejected = folder.train("strict", &strict).metric("mask/rejection_rate");
-    assert!(rejected.iter().all(|&rate| rate > 0.0 && rate < 1.0), "the mask has its say: {rejected:?}");
+    let strict = format!(
+        "{CAPO} {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set mask.0.fisher_threshold=1e-9"
+    );
+    let rejected = folder
+        .train("strict", &strict)
+        .metric("mask/rejection_rate");
+    assert!(
+        rejected.iter().all(|&rate| rate > 0.0 && rate < 1.0),
+        "the mask has its say: {rejected:?}"
+    );
     let no_mask = folder.said(&format!("train {LORA} {ONE_STEP} --output-dir plain"));
     assert!(!no_mask.contains("\nhead "), "nobody looks at the head");
 }
@@ -43,34 +62,82 @@ fn a_short_run_learns_and_says_what_it_trains() {
 #[test]
 fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{LORA} --set model.lora_target_modules=all-linear {FOUR_STEPS}"));
+    let run = folder.train(
+        "run",
+        &format!("{LORA} --set model.lora_target_modules=all-linear {FOUR_STEPS}"),
+    );
     let checkpoint = run.last_checkpoint();
-    let expected =
-        ["adapter_config.json", "adapter_model.safetensors", "base.json", "optimizer.safetensors", "tokenizer.json"];
+    let expected = [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "base.json",
+        "optimizer.safetensors",
+        "tokenizer.json",
+    ];
     let files = names(&checkpoint);
-    assert!(expected.iter().all(|name| files.contains(*name)), "{files:?}");
-    assert!(!files.contains("model.safetensors") && !files.contains("config.json"), "the base is not copied");
-    let (trained, moments) =
-        (run.tensors("adapter_model.safetensors"), fs::read(checkpoint.join("optimizer.safetensors")).unwrap());
-    assert!(trained.keys().all(|name| name.starts_with("base_model.model.model.layers.") && name.contains(".lora_")));
+    assert!(
+        expected.iter().all(|name| files.contains(*name)),
+        "{files:?}"
+    );
+    assert!(
+        !files.contains("model.safetensors") && !files.contains("config.json"),
+        "the base is not copied"
+    );
+    let (trained, moments) = (
+        run.tensors("adapter_model.safetensors"),
+        fs::read(checkpoint.join("optimizer.safetensors")).unwrap(),
+    );
+    assert!(
+        trained
+            .keys()
+            .all(|name| name.starts_with("base_model.model.model.layers.")
+                && name.contains(".lora_"))
+    );
     let numbers: usize = trained.values().map(Vec::len).sum();
-    assert!(moments.len() < 9 * numbers, "two moments of what is trained, and of nothing else");
+    assert!(
+        moments.len() < 9 * numbers,
+        "two moments of what is trained, and of nothing else"
+    );
 
     let model = checkpoint.display();
     let merged = format!("export --model {model} --out merged");
     let said = folder.said(&merged);
     assert_eq!(said, "125,376 parameters, the adapter merged: `merged`\n");
-    assert_eq!(folder.refused(&merged), "`merged` exists already (choose another `--out`)");
+    assert_eq!(
+        folder.refused(&merged),
+        "`merged` exists already (choose another `--out`)"
+    );
     assert!(names(&folder.path().join("merged")).contains("config.json"));
-    folder.write("rows.jsonl", "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n");
+    folder.write(
+        "rows.jsonl",
+        "{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n",
+    );
     let scores = |model: &str| -> Vec<f64> {
         let out = folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
         let line: Value = serde_json::from_str(out.trim()).unwrap();
-        line["logps"].as_array().unwrap().iter().map(|logp| logp.as_f64().unwrap()).collect()
+        line["logps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|logp| logp.as_f64().unwrap())
+            .collect()
     };
-    let (adapter, merged, base) = (scores(&model.to_string()), scores("merged"), scores("embedded:tiny-arithmetic"));
-    assert!(adapter.iter().zip(&merged).all(|(a, b)| (a - b).abs() < 1e-5), "{adapter:?} {merged:?}");
-    assert!(adapter.iter().zip(&base).any(|(a, b)| (a - b).abs() > 1e-4), "{adapter:?} {base:?}");
+    let (adapter, merged, base) = (
+        scores(&model.to_string()),
+        scores("merged"),
+        scores("embedded:tiny-arithmetic"),
+    );
+    assert!(
+        adapter
+            .iter()
+            .zip(&merged)
+            .all(|(a, b)| (a - b).abs() < 1e-5),
+        "{adapter:?} {merged:?}"
+    );
+    assert!(
+        adapter.iter().zip(&base).any(|(a, b)| (a - b).abs() > 1e-4),
+        "{adapter:?} {base:?}"
+    );
     let eval = |model: &str| {
         let data = "--set data.dataset_name=embedded:arithmetic";
         folder.said(&format!("eval --model {model} --num-prompts 32 {data}"))
@@ -81,11 +148,15 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     assert_eq!(generate(&model.to_string()), generate("merged"));
 
     // And as the start of another run, which goes on with it.
-    let more =
-        folder.train("more", &format!("--set model.model_name_or_path={model} {FROM_THE_FIRST_STEP} {ONE_STEP}"));
+    let more = folder.train(
+        "more",
+        &format!("--set model.model_name_or_path={model} {FROM_THE_FIRST_STEP} {ONE_STEP}"),
+    );
     assert!(names(&more.last_checkpoint()).contains("adapter_model.safetensors"));
-    let still = folder
-        .train("still", &format!("--set model.model_name_or_path={model} --set train.learning_rate=0 {ONE_STEP}"));
+    let still = folder.train(
+        "still",
+        &format!("--set model.model_name_or_path={model} --set train.learning_rate=0 {ONE_STEP}"),
+    );
     assert_eq!(apart(&run, &still), 0.0);
     assert!(apart(&run, &more) > 0.0);
 }
@@ -103,7 +174,11 @@ fn a_resumed_run_is_the_uninterrupted_one() {
     for args in ALL {
         let args = format!("{LORA} {args} {FOUR_STEPS} --set model.lora_dropout=0.2");
         let folder = Folder::new();
-        assert!(adapter(&folder.assert_resumes(&args, [2])).iter().all(|value| value.is_finite()));
+        assert!(
+            adapter(&folder.assert_resumes(&args, [2]))
+                .iter()
+                .all(|value| value.is_finite())
+        );
     }
 }
 
@@ -124,12 +199,16 @@ fn a_run_goes_on_from_an_older_checkpoint() {
 fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
     // Sampling and training differ by dropout alone.
-    let args = format!("{CAPO} {LORA} {FOUR_STEPS} --set rollout.temperature=1 --set model.lora_dropout");
+    let args =
+        format!("{CAPO} {LORA} {FOUR_STEPS} --set rollout.temperature=1 --set model.lora_dropout");
     let (without, args) = (format!("{args}=0.0"), format!("{args}=0.3"));
     let whole = folder.train("whole", &args);
     for size in [16, 8] {
         let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
-        assert_eq!(whole.metric("mask/rejection_rate"), split.metric("mask/rejection_rate"));
+        assert_eq!(
+            whole.metric("mask/rejection_rate"),
+            split.metric("mask/rejection_rate")
+        );
         assert!(apart(&whole, &split) < 1e-5, "{:e}", apart(&whole, &split));
     }
     let other = folder.train("other", &without);
@@ -142,22 +221,40 @@ fn a_split_batch_is_the_whole_batch() {
 #[test]
 fn a_step_is_measured_without_a_head() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set train.measure_step=1"));
-    assert!(run.metric("step/kl").iter().chain(&run.metric("step/update_norm")).all(|&value| value > 0.0));
+    let run = folder.train(
+        "run",
+        &format!("{LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set train.measure_step=1"),
+    );
+    assert!(
+        run.metric("step/kl")
+            .iter()
+            .chain(&run.metric("step/update_norm"))
+            .all(|&value| value > 0.0)
+    );
     for name in ["step/last_layer_kl", "step/unused_head_update"] {
         assert!(run.metric(name).is_empty(), "{name} is not a zero");
     }
-    let governor =
-        format!("--plugin libgovernor.so {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set step_control.0.target=1e-9");
+    let governor = format!(
+        "--plugin libgovernor.so {LORA} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --set step_control.0.target=1e-9"
+    );
     let governed = folder.train("governed", &governor);
-    assert!(governed.metric("step_control/applied").iter().any(|&scale| scale < 1.0));
+    assert!(
+        governed
+            .metric("step_control/applied")
+            .iter()
+            .any(|&scale| scale < 1.0)
+    );
 }
 
 #[test]
 fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
     let folder = Folder::new();
     let control = "--plugin libmisbehave.so --set step_control=[{use=\"misbehave.control\",sin=\"measures\"}]";
-    let sentence = folder.host(&format!("train {control} {LORA} {FROM_THE_FIRST_STEP} {ONE_STEP}")).failed();
+    let sentence = folder
+        .host(&format!(
+            "train {control} {LORA} {FROM_THE_FIRST_STEP} {ONE_STEP}"
+        ))
+        .failed();
     assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume runs/grpo-seed42`): component `misbehave.control`: the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)");
 }
 
@@ -174,7 +271,10 @@ fn settings_that_cannot_be() {
 fn a_base_that_has_changed_is_refused() {
     let folder = Folder::new();
     folder.said("export --model embedded:tiny-arithmetic --out base");
-    let run = folder.train("run", &format!("{LORA} --set model.model_name_or_path=base {FOUR_STEPS} --stop-after 2"));
+    let run = folder.train(
+        "run",
+        &format!("{LORA} --set model.model_name_or_path=base {FOUR_STEPS} --stop-after 2"),
+    );
     let weights = folder.path().join("base/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -184,12 +284,16 @@ fn a_base_that_has_changed_is_refused() {
     let evaluated = folder.refused(&eval);
     assert_snapshot!(evaluated, @"the adapter was trained over another `model.safetensors` than `FOLDER/base` has now: SHA-256 HASH expected HASH (put the base model back, or start a run over the new one)");
     assert!(
-        resumed.contains("checkpoints/step-000002` cannot be used: ") && resumed.ends_with(&evaluated),
+        resumed.contains("checkpoints/step-000002` cannot be used: ")
+            && resumed.ends_with(&evaluated),
         "{resumed}"
     );
     fs::remove_dir_all(folder.path().join("base")).unwrap();
     let gone = folder.refused(&eval);
-    assert!(gone.starts_with("cannot use the base model of `") && gone.contains(": no model `"), "{gone}");
+    assert!(
+        gone.starts_with("cannot use the base model of `") && gone.contains(": no model `"),
+        "{gone}"
+    );
 }
 
 /// Training continues an adapter that PEFT made.
@@ -199,12 +303,19 @@ fn an_adapter_of_pefts_is_a_model() {
     let data = workspace().join("host/model/tests/data");
     let config = fs::read_to_string(data.join("lora-golden/llama3/adapter_config.json")).unwrap();
     let base = data.join("families-golden/llama3");
-    let config = config.replace("tests/data/families-golden/llama3", &base.display().to_string());
+    let config = config.replace(
+        "tests/data/families-golden/llama3",
+        &base.display().to_string(),
+    );
     folder.write("adapter/adapter_config.json", config);
     let weights = fs::read(data.join("lora-golden/llama3/adapter_model.safetensors")).unwrap();
     folder.write("adapter/adapter_model.safetensors", weights);
-    folder.write("rows.jsonl", "{\"prompt_ids\": [3, 4], \"completion_ids\": [5, 6]}\n");
-    let scores = |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
+    folder.write(
+        "rows.jsonl",
+        "{\"prompt_ids\": [3, 4], \"completion_ids\": [5, 6]}\n",
+    );
+    let scores =
+        |model: &str| folder.said(&format!("score --model {model} --input rows.jsonl --out -"));
     assert_ne!(scores("adapter"), scores(&base.display().to_string()));
     folder.said("export --model adapter --out merged");
 }

@@ -75,14 +75,17 @@ const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=16";
 
 /// The rate is whole from the first step on, which moves nothing in a warm-up.
-const FROM_THE_FIRST_STEP: &str = "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
+const FROM_THE_FIRST_STEP: &str =
+    "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
 /// Completions are drawn from the policy as it is.
 const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
 
 /// The 48 completions of a step in micro-batches of so many.
 fn split(size: usize) -> String {
     let steps = 48 / size;
-    format!("--set train.per_device_train_batch_size={size} --set train.gradient_accumulation_steps={steps}")
+    format!(
+        "--set train.per_device_train_batch_size={size} --set train.gradient_accumulation_steps={steps}"
+    )
 }
 
 /// The error message of `host train ARGS`, which leaves nothing behind.

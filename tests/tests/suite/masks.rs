@@ -68,25 +68,43 @@ impl Arrays {
             numbers: Sequences::numbered(rows),
         };
         // One of the length of the batch was cut off.
-        let truncated = self.lengths.iter().map(|&length| u8::from(length == tokens)).collect();
-        let mut batch = SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], group_size, 0);
+        let truncated = self
+            .lengths
+            .iter()
+            .map(|&length| u8::from(length == tokens))
+            .collect();
+        let mut batch =
+            SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], group_size, 0);
         batch.old_logps = Some(self.old_logps.clone());
         batch.context = Some(self.context([group_size, tokens]));
         if let Some(mask) = &self.mask {
             batch.completion_mask.clone_from(mask);
         }
         let (logps, entropy) = (self.logps.clone(), Some(self.entropy.clone()));
-        let outputs = TokenOutputs { logps, entropy, hidden: None, last_layer: None };
+        let outputs = TokenOutputs {
+            logps,
+            entropy,
+            hidden: None,
+            last_layer: None,
+        };
         let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
         batch.ref_logps.clone_from(&self.ref_logps);
         batch
     }
 
     fn context(&self, [group_size, tokens]: [usize; 2]) -> ContextData {
-        let prompts = (0..self.lengths.len() / group_size).map(|_| PromptContext { ids: &[1], number: 0, line: None });
+        let prompts = (0..self.lengths.len() / group_size).map(|_| PromptContext {
+            ids: &[1],
+            number: 0,
+            line: None,
+        });
         let completions = self.lengths.iter().enumerate().map(|(b, &length)| {
             let sampler_logps = &self.sampler_logps[b * tokens..][..length];
-            CompletionContext { text: "", spans: &[], sampler_logps }
+            CompletionContext {
+                text: "",
+                spans: &[],
+                sampler_logps,
+            }
         });
         ContextData::new(tokens, prompts, completions)
     }
@@ -102,12 +120,27 @@ fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arr
     let info = step_info(&config, 0, 0, components.objective.reduction(), optimizer);
     let mut sink = Records::default();
     let (batch, advantages) = (arrays.batch(shape), arrays.advantages.clone());
-    let batch = objective::evaluate(&mut components.objective, &mut sink, batch, advantages, &info).unwrap();
+    let batch = objective::evaluate(
+        &mut components.objective,
+        &mut sink,
+        batch,
+        advantages,
+        &info,
+    )
+    .unwrap();
     let view = batch.view(&info);
     let mut decision = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
     weight::apply(&mut components.weights, &mut sink, &view, &mut decision).unwrap();
     let factors = &config.train.loss_factors;
-    let factored = objective::factor(&mut components.objective, &mut sink, &batch, &info, factors, &decision).unwrap();
+    let factored = objective::factor(
+        &mut components.objective,
+        &mut sink,
+        &batch,
+        &info,
+        factors,
+        &decision,
+    )
+    .unwrap();
     backward::reduce(&batch, &info, &decision, factored.as_ref()).unwrap()
 }
 
@@ -152,28 +185,55 @@ impl Corrected {
         }
         // VESPO has no level.
         if self.loss_type != "vespo" {
-            sets.push(format!("objective.importance_sampling_level={}", self.importance_sampling_level));
+            sets.push(format!(
+                "objective.importance_sampling_level={}",
+                self.importance_sampling_level
+            ));
         }
-        let section = |key: &str| if ["beta", "use_bias_correction_kl"].contains(&key) { "objective" } else { "train" };
-        sets.extend(self.more.iter().map(|(key, value)| format!("{}.{key}={value}", section(key))));
+        let section = |key: &str| {
+            if ["beta", "use_bias_correction_kl"].contains(&key) {
+                "objective"
+            } else {
+                "train"
+            }
+        };
+        sets.extend(
+            self.more
+                .iter()
+                .map(|(key, value)| format!("{}.{key}={value}", section(key))),
+        );
         sets
     }
 }
 
 #[test]
 fn every_loss_with_every_correction_at_both_levels_is_trls() {
-    let file = artifacts::workspace().join("host/trainer/tests/data/objectives-golden/corrections.json");
+    let file =
+        artifacts::workspace().join("host/trainer/tests/data/objectives-golden/corrections.json");
     let mut golden: Corrections = serde_json::from_value(tests::json(&file)).unwrap();
-    for Holed { shape: [rows, tokens], arrays, .. } in &mut golden.batches {
+    for Holed {
+        shape: [rows, tokens],
+        arrays,
+        ..
+    } in &mut golden.batches
+    {
         arrays.lengths = vec![*tokens; *rows];
-        arrays.advantages = arrays.advantages.iter().flat_map(|&advantage| vec![advantage; *tokens]).collect();
+        arrays.advantages = arrays
+            .advantages
+            .iter()
+            .flat_map(|&advantage| vec![advantage; *tokens])
+            .collect();
     }
     let registry = Registry::open(&[artifacts::file("libmasks.so")]).unwrap();
     // Differences below 1e-8, such as TRL's values of e^-40, do not count.
     let agree = |own: f64, theirs: f64| (own - theirs).abs() <= 2e-5 * theirs.abs() + 1e-8;
     let mut wrong = Vec::new();
     for case in &golden.cases {
-        for (batch, (loss, gradient)) in golden.batches.iter().zip(case.losses.iter().zip(&case.gradients)) {
+        for (batch, (loss, gradient)) in golden
+            .batches
+            .iter()
+            .zip(case.losses.iter().zip(&case.gradients))
+        {
             let sets = case.sets(golden.limit);
             let reduced = reduced(&registry, &sets, batch.shape, &batch.arrays);
             let at = format!("{} of {sets:?}", batch.name);
@@ -187,18 +247,31 @@ fn every_loss_with_every_correction_at_both_levels_is_trls() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{} numbers are others:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} numbers are others:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// Each batch's derivatives under the settings `sets` are `slopes`.
 fn assert_slopes(registry: &Registry, golden: &Golden, sets: &[String], slopes: &[Vec<f32>]) {
     for (number, (arrays, slopes)) in golden.batches.iter().zip(slopes).enumerate() {
-        let largest = slopes.iter().fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
-        for (i, (own, slope)) in
-            reduced(registry, sets, [golden.group_size, golden.tokens], arrays).d_logps.iter().zip(slopes).enumerate()
+        let largest = slopes
+            .iter()
+            .fold(0.0_f32, |largest, slope| largest.max(slope.abs()));
+        for (i, (own, slope)) in reduced(registry, sets, [golden.group_size, golden.tokens], arrays)
+            .d_logps
+            .iter()
+            .zip(slopes)
+            .enumerate()
         {
             let name = format!("{sets:?}, batch {number}, token {i}");
-            assert!((own - slope).abs() <= 1e-6 * largest, "{name}: {own}, expected {slope}");
+            assert!(
+                (own - slope).abs() <= 1e-6 * largest,
+                "{name}: {own}, expected {slope}"
+            );
         }
     }
 }
@@ -210,20 +283,37 @@ fn golden() -> Golden {
 
 #[test]
 fn recipes_have_the_gradients_of_their_sources() {
-    let (registry, golden) = (Registry::open(&[artifacts::file("libmasks.so")]).unwrap(), golden());
+    let (registry, golden) = (
+        Registry::open(&[artifacts::file("libmasks.so")]).unwrap(),
+        golden(),
+    );
     for case in &golden.recipes {
         println!("{} against {}", case.recipe, case.source);
-        assert_slopes(&registry, &golden, &[format!("recipe={}", case.recipe)], &case.slopes);
+        assert_slopes(
+            &registry,
+            &golden,
+            &[format!("recipe={}", case.recipe)],
+            &case.slopes,
+        );
     }
 }
 
 #[test]
 fn trls_settings_have_the_gradients_of_trls_loss() {
-    let (registry, golden) = (Registry::open(&[artifacts::file("libmasks.so")]).unwrap(), golden());
+    let (registry, golden) = (
+        Registry::open(&[artifacts::file("libmasks.so")]).unwrap(),
+        golden(),
+    );
     assert_eq!(golden.settings.len(), 9);
     for case in &golden.settings {
-        let train = case.train.iter().map(|(key, value)| format!("train.{key}={value}"));
-        let sets: Vec<String> = ["recipe=grpo".to_owned()].into_iter().chain(train).collect();
+        let train = case
+            .train
+            .iter()
+            .map(|(key, value)| format!("train.{key}={value}"));
+        let sets: Vec<String> = ["recipe=grpo".to_owned()]
+            .into_iter()
+            .chain(train)
+            .collect();
         assert_slopes(&registry, &golden, &sets, &case.slopes);
     }
 }
@@ -232,9 +322,11 @@ fn trls_settings_have_the_gradients_of_trls_loss() {
 fn every_recipe_trains_and_resumes_to_the_same_bits() {
     let masked = "--set train.top_entropy_quantile=0.5 --set train.vllm_importance_sampling_mode=token_truncate";
     let recipes = ["dppo", "dppo-kl", "ipo", "icepop", "deepseek-v3.2"].map(|recipe| (recipe, ""));
-    for (recipe, more) in recipes.into_iter().chain([("gspo", masked), ("vespo", masked)]) {
-        let off_policy =
-            "--set train.steps_per_generation=2 --set rollout.top_p=0.9 --set train.per_device_train_batch_size=8";
+    for (recipe, more) in recipes
+        .into_iter()
+        .chain([("gspo", masked), ("vespo", masked)])
+    {
+        let off_policy = "--set train.steps_per_generation=2 --set rollout.top_p=0.9 --set train.per_device_train_batch_size=8";
         let args = format!(
             "--plugin libmasks.so --set recipe={recipe} {more} {off_policy} --set train.save_steps=2 {}",
             crate::FOUR_STEPS
@@ -253,10 +345,20 @@ fn thresholds_that_follow_a_run_do_so_in_a_resumed_one() {
         crate::FOUR_STEPS
     );
     let whole = folder.assert_resumes(&args, [2]);
-    for (name, steps) in [("capo.curvature", 3), ("masks.probability-floor", 3), ("capo.curvature-weight", 4)] {
+    for (name, steps) in [
+        ("capo.curvature", 3),
+        ("masks.probability-floor", 3),
+        ("capo.curvature-weight", 4),
+    ] {
         let found = whole.metric(&format!("{name}/threshold"));
-        assert!(found.len() == steps && found.iter().all(|found| *found > 0.0), "{name}: {found:?}");
+        assert!(
+            found.len() == steps && found.iter().all(|found| *found > 0.0),
+            "{name}: {found:?}"
+        );
     }
     let rates = whole.metric("capo.curvature/rejection_rate");
-    assert!(rates[0] == 0.0 && rates[1..].iter().all(|rate| (0.02..0.6).contains(rate)), "{rates:?}");
+    assert!(
+        rates[0] == 0.0 && rates[1..].iter().all(|rate| (0.02..0.6).contains(rate)),
+        "{rates:?}"
+    );
 }

@@ -95,13 +95,15 @@ fn advantages() {
 
 #[test]
 fn objectives() {
-    let sins = "panic error nan_loss nan_derivative infinite_derivative padding_loss padding_derivative";
+    let sins =
+        "panic error nan_loss nan_derivative infinite_derivative padding_loss padding_derivative";
     assert_snapshot!(all_committed(Point::Objective, sins));
 }
 
 #[test]
 fn masks_that_panic() {
-    let sins = "panic panic_without_words panic_in_step_end panic_in_save panic_with_bomb poisoned_lock";
+    let sins =
+        "panic panic_without_words panic_in_step_end panic_in_save panic_with_bomb poisoned_lock";
     assert_snapshot!(all_committed(Point::Mask, sins));
 }
 
@@ -116,7 +118,10 @@ fn masks_whose_creation_panics() {
     let told = ["panic_on_creation", "panic_in_inputs", "panic_twice"].map(|sin| {
         let folder = Folder::new();
         let outcome = folder.attempt("run", &settings(Point::Mask, sin));
-        assert!(!folder.path().join("run").exists(), "a refused run leaves nothing behind");
+        assert!(
+            !folder.path().join("run").exists(),
+            "a refused run leaves nothing behind"
+        );
         outcome.sentence(2)
     });
     assert_snapshot!(told.join("\n"), @r#"
@@ -133,15 +138,19 @@ fn weights() {
     assert_snapshot!(all_committed(Point::Weight, sins));
     // Where several multiply to more than a number can be, the sentence is the host's.
     let huge = "{use=\"misbehave.weight\",sin=\"huge\"}";
-    let outcome =
-        Folder::new().attempt("run", &format!("--plugin libmisbehave.so --set weight=[{huge},{huge}] {FOUR_STEPS}"));
+    let outcome = Folder::new().attempt(
+        "run",
+        &format!("--plugin libmisbehave.so --set weight=[{huge},{huge}] {FOUR_STEPS}"),
+    );
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"the weights of completion 0, token 0 multiply to more than 3.4028235e38 (lower one of them)");
 }
 
 #[test]
 fn a_panic_in_drop_ends_nothing() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &settings(Point::Mask, "panic_in_drop")).succeeded();
+    let outcome = folder
+        .attempt("run", &settings(Point::Mask, "panic_in_drop"))
+        .succeeded();
     assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
     folder.run_dir("run").assert_same(clean(Point::Mask));
     // Also where the run fails for another reason.
@@ -151,13 +160,21 @@ fn a_panic_in_drop_ends_nothing() {
     );
     let outcome = folder.attempt("broken", &broken);
     assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
-    assert!(outcome.failed().contains("`misbehave.advantage`: estimate gives up"), "{outcome:#?}");
+    assert!(
+        outcome
+            .failed()
+            .contains("`misbehave.advantage`: estimate gives up"),
+        "{outcome:#?}"
+    );
 }
 
 #[test]
 fn a_panic_in_load_refuses_the_resume() {
     let folder = Folder::new();
-    folder.train("run", &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")));
+    folder.train(
+        "run",
+        &format!("--stop-after 2 {}", settings(Point::Mask, "panic_in_load")),
+    );
     assert_snapshot!(folder.host("train --resume run").sentence(2), @"checkpoint `run/checkpoints/step-000002` cannot be used: component `misbehave.mask`: panicked in `load`: load panics");
     let folder = folder.env("MISBEHAVE_OFF", "1");
     folder.resume("run").assert_same(clean(Point::Mask));
@@ -166,54 +183,97 @@ fn a_panic_in_load_refuses_the_resume() {
 #[test]
 fn numbers_that_are_not_finite_become_null() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &settings(Point::Mask, "nan_records")).succeeded();
+    let outcome = folder
+        .attempt("run", &settings(Point::Mask, "nan_records"))
+        .succeeded();
     assert_snapshot!(outcome.stderr.trim_end());
     let run = folder.run_dir("run");
-    assert_eq!(run.metrics()[2]["misbehave.mask/nan"], serde_json::Value::Null);
+    assert_eq!(
+        run.metrics()[2]["misbehave.mask/nan"],
+        serde_json::Value::Null
+    );
     assert_eq!(run.weights(), clean(Point::Mask).weights());
 }
 
 #[test]
 fn the_optimizers_moments_are_those_of_the_last_layer() {
     let folder = Folder::new();
-    folder.train("run", &settings(Point::Mask, "optimizer_state")).assert_same(clean(Point::Mask));
+    folder
+        .train("run", &settings(Point::Mask, "optimizer_state"))
+        .assert_same(clean(Point::Mask));
     // A tied model has no moments of the last layer alone.
     let config = folder.text("run/checkpoints/step-000004/config.json");
-    let config = config.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    let config = config.replace(
+        "\"tie_word_embeddings\": false",
+        "\"tie_word_embeddings\": true",
+    );
     folder.write_tokenizer("tied");
     folder.write("tied/config.json", config);
     let sft = "sft --output-dir tied-model --set train.max_steps=1 --set eval.num_prompts=0 --set train.per_device_train_batch_size=2 \
         --set model.config_name_or_path=tied";
     folder.said(sft);
-    let tied = format!("--set model.model_name_or_path=tied-model {}", settings(Point::Mask, "optimizer_state"));
+    let tied = format!(
+        "--set model.model_name_or_path=tied-model {}",
+        settings(Point::Mask, "optimizer_state")
+    );
     assert_snapshot!(folder.refused(&format!("train {tied}")), @"component `misbehave.mask` asks for the optimizer's state of the last layer, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)");
 }
 
 #[test]
 fn a_batch_rejected_whole_is_a_step_skipped() {
     let folder = Folder::new();
-    let run = folder.train("step", &format!("{} --set train.save_total_limit=0", settings(Point::Mask, "reject_step")));
+    let run = folder.train(
+        "step",
+        &format!(
+            "{} --set train.save_total_limit=0",
+            settings(Point::Mask, "reject_step")
+        ),
+    );
     assert_eq!(run.metric("step_skipped"), [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(run.metric("mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
-    assert_eq!(run.metric("misbehave.mask/rejection_rate"), [0.0, 0.0, 1.0, 0.0]);
-    assert_eq!(run.metric("misbehave.mask/rejected_gradient_share"), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(
+        run.metric("misbehave.mask/rejection_rate"),
+        [0.0, 0.0, 1.0, 0.0]
+    );
+    assert_eq!(
+        run.metric("misbehave.mask/rejected_gradient_share"),
+        [0.0, 0.0, 1.0, 0.0]
+    );
     assert_eq!(run.metric("loss")[2], 0.0);
-    let nulls = run.metrics().iter().flat_map(|line| line.values()).filter(|value| value.is_null()).count();
+    let nulls = run
+        .metrics()
+        .iter()
+        .flat_map(|line| line.values())
+        .filter(|value| value.is_null())
+        .count();
     assert_eq!(nulls, 0, "a skipped step has no NaN");
     assert_ne!(run.weights(), clean(Point::Mask).weights());
     for file in ["model.safetensors", "optimizer.safetensors"] {
         let after = |step: u64| folder.bytes(&format!("step/checkpoints/step-00000{step}/{file}"));
-        assert!(after(2) == after(3) && after(3) != after(4), "{file}: a skipped step changes nothing");
+        assert!(
+            after(2) == after(3) && after(3) != after(4),
+            "{file}: a skipped step changes nothing"
+        );
     }
 }
 
 #[test]
 fn a_run_of_skipped_steps_alone_succeeds() {
     let folder = Folder::new();
-    let outcome = folder.attempt("run", &settings(Point::Mask, "reject_all")).succeeded();
-    assert!(outcome.stdout.contains("steps skipped 4"), "{}", outcome.stdout);
+    let outcome = folder
+        .attempt("run", &settings(Point::Mask, "reject_all"))
+        .succeeded();
+    assert!(
+        outcome.stdout.contains("steps skipped 4"),
+        "{}",
+        outcome.stdout
+    );
     assert_snapshot!(outcome.stderr.trim_end(), @"warning: step 3: every token was rejected in the last 3 steps, most by `misbehave.mask`, so that nothing is learned (loosen `misbehave.mask`, whose keys `host plugins --verbose --plugin libmisbehave.so` lists; docs/masks.md)");
-    assert!(!outcome.stdout.contains("never rejected"), "{}", outcome.stdout);
+    assert!(
+        !outcome.stdout.contains("never rejected"),
+        "{}",
+        outcome.stdout
+    );
     let run = folder.run_dir("run");
     assert_eq!(run.metric("step_skipped"), [1.0; 4]);
     assert_eq!(run.tensors("model.safetensors"), fresh());
@@ -221,16 +281,27 @@ fn a_run_of_skipped_steps_alone_succeeds() {
 
 #[test]
 fn a_mask_that_never_rejects_is_named_at_the_end() {
-    let outcome = Folder::new().host(&format!("train {}", settings(Point::Mask, "none"))).succeeded();
-    let line = outcome.stdout.lines().find(|line| line.starts_with("never rejected")).unwrap();
+    let outcome = Folder::new()
+        .host(&format!("train {}", settings(Point::Mask, "none")))
+        .succeeded();
+    let line = outcome
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("never rejected"))
+        .unwrap();
     assert_snapshot!(line, @"never rejected     misbehave.mask: no token in 4 steps (tighten `misbehave.mask`, whose keys `host plugins --verbose --plugin libmisbehave.so` lists)");
     assert_eq!(outcome.stderr, "");
 }
 
 #[test]
 fn a_name_belongs_to_one_component() {
-    let table = |point: &str| format!("--set {point}={{use=\"misbehave.{point}\",sin=\"shared_name\"}}");
-    let both = format!("--plugin libmisbehave.so {} {}", table("advantage"), table("objective"));
+    let table =
+        |point: &str| format!("--set {point}={{use=\"misbehave.{point}\",sin=\"shared_name\"}}");
+    let both = format!(
+        "--plugin libmisbehave.so {} {}",
+        table("advantage"),
+        table("objective")
+    );
     let outcome = Folder::new().attempt("run", &format!("{both} {FOUR_STEPS}"));
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.objective`: recorded `spread`, as component `misbehave.advantage` does (rename one of them)");
 }
@@ -240,11 +311,20 @@ fn all_that_the_host_records_is_documented() {
     let text = [Point::Mask, Point::Weight]
         .map(|point| std::fs::read_to_string(clean(point).path().join("metrics.jsonl")).unwrap())
         .concat();
-    let lines = text.lines().map(|line| serde_json::from_str::<tests::run_dir::Line>(line).unwrap());
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<tests::run_dir::Line>(line).unwrap());
     // Names that an objective records are not the host's.
-    let own = lines.flat_map(|line| line.into_keys()).filter(|name| !name.starts_with("clip_ratio/") && name != "kl");
-    let unknown: Vec<String> = own.filter(|name| *name != "step" && !host_metrics::has(At::Advantage, name)).collect();
-    assert!(unknown.is_empty(), "to be listed in configs/README.md: {unknown:?}");
+    let own = lines
+        .flat_map(|line| line.into_keys())
+        .filter(|name| !name.starts_with("clip_ratio/") && name != "kl");
+    let unknown: Vec<String> = own
+        .filter(|name| *name != "step" && !host_metrics::has(At::Advantage, name))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "to be listed in configs/README.md: {unknown:?}"
+    );
 }
 
 #[test]
@@ -257,9 +337,13 @@ fn what_was_not_asked_for_is_withheld() {
          --set advantage={{use=\"misbehave.advantage\",sin=\"peek\"}} --set train.num_iterations=2"
     );
     let grpo = "--set objective={use=\"grpo.objective\",beta=0.1}";
-    folder.said(&format!("train --output-dir masks {components} {grpo} {FOUR_STEPS}"));
+    folder.said(&format!(
+        "train --output-dir masks {components} {grpo} {FOUR_STEPS}"
+    ));
     let own = "--set objective={use=\"misbehave.objective\",sin=\"peek\"}";
-    folder.said(&format!("train --output-dir objective {components} {own} {FOUR_STEPS}"));
+    folder.said(&format!(
+        "train --output-dir objective {components} {own} {FOUR_STEPS}"
+    ));
 }
 
 #[test]
@@ -267,9 +351,16 @@ fn half_a_batch_rejected() {
     let run = Folder::new();
     let run = run.train("run", &settings(Point::Mask, "reject_half"));
     let shares = run.metric("misbehave.mask/rejected_gradient_share");
-    assert!(shares.iter().all(|share| (0.1..0.9).contains(share)), "{shares:?}");
+    assert!(
+        shares.iter().all(|share| (0.1..0.9).contains(share)),
+        "{shares:?}"
+    );
     assert_eq!(shares, run.metric("mask/rejected_gradient_share"));
-    assert!(run.metric("mask/rejection_rate").iter().all(|rate| (0.3..0.7).contains(rate)));
+    assert!(
+        run.metric("mask/rejection_rate")
+            .iter()
+            .all(|rate| (0.3..0.7).contains(rate))
+    );
     assert_eq!(run.metric("step_skipped"), [0.0; 4]);
     assert_ne!(run.weights(), clean(Point::Mask).weights());
 }

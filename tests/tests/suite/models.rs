@@ -28,12 +28,23 @@ fn a_checkpoint_is_a_model() {
     let folder = Folder::new();
     let run = folder.train("run", ONE_STEP);
     std::fs::rename(run.last_checkpoint(), folder.path().join("model")).unwrap();
-    let run = folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
+    let run = folder.train(
+        "next",
+        &format!("--set model.model_name_or_path=model {ONE_STEP}"),
+    );
     assert_eq!(run.metrics().len(), 1);
     let eval = "eval --model model --num-prompts 16";
     assert_snapshot!(folder.refused(eval), @"nothing says what `model` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)");
-    let outcome = folder.host(&format!("{eval} --set data.dataset_name=embedded:arithmetic")).succeeded();
-    assert!(outcome.stdout.contains("\nheld-out accuracy "), "{}", outcome.stdout);
+    let outcome = folder
+        .host(&format!(
+            "{eval} --set data.dataset_name=embedded:arithmetic"
+        ))
+        .succeeded();
+    assert!(
+        outcome.stdout.contains("\nheld-out accuracy "),
+        "{}",
+        outcome.stdout
+    );
 }
 
 /// An error about a missing file names the files that the folder has in its place, and the way out.
@@ -41,10 +52,20 @@ fn a_checkpoint_is_a_model() {
 fn models_that_are_elsewhere_or_not_whole() {
     let folder = with_model();
     folder.train("run", ONE_STEP);
-    let (cache, index) = ("hub/models--org--name/snapshots/abc", "model.safetensors.index.json");
+    let (cache, index) = (
+        "hub/models--org--name/snapshots/abc",
+        "model.safetensors.index.json",
+    );
     let cases: [(&str, &[&str], &[&str]); 9] = [
         ("bin", &["pytorch_model.bin"], &["model.safetensors"]),
-        ("shards", &["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], &["model.safetensors"]),
+        (
+            "shards",
+            &[
+                "pytorch_model-00001-of-00002.bin",
+                "pytorch_model.bin.index.json",
+            ],
+            &["model.safetensors"],
+        ),
         ("sentencepiece", &["tokenizer.model"], &["tokenizer.json"]),
         ("words", &["vocab.json", "merges.txt"], &["tokenizer.json"]),
         ("half", &[index], &["model.safetensors"]),
@@ -53,21 +74,43 @@ fn models_that_are_elsewhere_or_not_whole() {
         (
             "other",
             &["params.json", "consolidated.00.pth"],
-            &["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"],
+            &[
+                "config.json",
+                "model.safetensors",
+                "tokenizer.json",
+                "tokenizer_config.json",
+            ],
         ),
-        ("empty", &[], &["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]),
+        (
+            "empty",
+            &[],
+            &[
+                "config.json",
+                "model.safetensors",
+                "tokenizer.json",
+                "tokenizer_config.json",
+            ],
+        ),
     ];
     let mut sentences = Vec::new();
     for (name, more, less) in cases {
-        for file in tests::names(&folder.path().join("model")).iter().filter(|file| !less.contains(&file.as_str())) {
-            folder.write(&format!("{name}/{file}"), folder.bytes(&format!("model/{file}")));
+        for file in tests::names(&folder.path().join("model"))
+            .iter()
+            .filter(|file| !less.contains(&file.as_str()))
+        {
+            folder.write(
+                &format!("{name}/{file}"),
+                folder.bytes(&format!("model/{file}")),
+            );
         }
         std::fs::create_dir_all(folder.path().join(name)).unwrap();
         let shard = "{\"weight_map\": {\"lm_head.weight\": \"model-00002-of-00002.safetensors\"}}";
-        more.iter().for_each(|file| drop(folder.write(&format!("{name}/{file}"), shard)));
+        more.iter()
+            .for_each(|file| drop(folder.write(&format!("{name}/{file}"), shard)));
         sentences.push(folder.refused(&format!("generate --model {name} 1+1=")));
     }
-    let train = |model: &str| folder.refused(&format!("train --set model.model_name_or_path={model}"));
+    let train =
+        |model: &str| folder.refused(&format!("train --set model.model_name_or_path={model}"));
     sentences.extend(["model/model.safetensors", "run"].map(train));
     assert_snapshot!("models", sentences.join("\n"));
 }
@@ -82,7 +125,10 @@ fn oversized(key: &str, value: u64) -> String {
     let train = "train --set model.model_name_or_path=model";
     let fresh = folder.refused(&format!("{train} --set model.fresh_weights=true"));
     // How much is free is the machine's own.
-    let mut sentences = vec![folder.refused(train), fresh.split(", and ").next().unwrap().to_owned()];
+    let mut sentences = vec![
+        folder.refused(train),
+        fresh.split(", and ").next().unwrap().to_owned(),
+    ];
     sentences.dedup();
     sentences.join("\n")
 }
@@ -111,8 +157,12 @@ fn tokenizers_that_are_damaged() {
     let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
     // The tokenizers crate panics over a merge that is shorter than the prefix which it should begin with.
     let bpe = r#"{"type": "BPE", "continuing_subword_prefix": "longer than that", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}"#;
-    let panicked =
-        changed("tokenizer.json", |text| format!("{}\"model\": {bpe}}}", text.split("\"model\"").next().unwrap()));
+    let panicked = changed("tokenizer.json", |text| {
+        format!(
+            "{}\"model\": {bpe}}}",
+            text.split("\"model\"").next().unwrap()
+        )
+    });
     let expected = "cannot use `FOLDER/model/tokenizer.json`: it is damaged, or of a kind that is not supported (";
     assert!(panicked.starts_with(expected), "{panicked}");
     assert_snapshot!(said(r"[\\s\\S]", r"(\\w{1000}){1000}"), @"cannot use `FOLDER/model/tokenizer.json`: `tokenizer.json` cannot be read: its regular expressions have 2002000 characters, repetitions written out (at most 4096)");
@@ -131,10 +181,19 @@ fn configurations_that_are_wrong() {
 #[test]
 fn settings_of_an_author_are_passed_over() {
     let folder = with_model();
-    let more =
-        r#""_model_name_or_path": "org/model", "auto_map": {"AutoConfig": "a.B"}, "author": "somebody", "_rate": 3,"#;
-    folder.replace("model/config.json", "\"model_type\"", &format!("{more} \"model_type\""));
-    let warned = folder.host("generate --model model --max-completion-length 1 1+1=").succeeded().stderr;
+    let more = r#""_model_name_or_path": "org/model", "auto_map": {"AutoConfig": "a.B"}, "author": "somebody", "_rate": 3,"#;
+    folder.replace(
+        "model/config.json",
+        "\"model_type\"",
+        &format!("{more} \"model_type\""),
+    );
+    let warned = folder
+        .host("generate --model model --max-completion-length 1 1+1=")
+        .succeeded()
+        .stderr;
     assert_snapshot!(warned.trim_end(), @"warning: `config.json` of a `qwen2` model has unknown keys, which are ignored: `_model_name_or_path`, `_rate`, `author`, `auto_map` (docs/models.md#what-is-refused)");
-    folder.train("next", &format!("--set model.model_name_or_path=model {ONE_STEP}"));
+    folder.train(
+        "next",
+        &format!("--set model.model_name_or_path=model {ONE_STEP}"),
+    );
 }

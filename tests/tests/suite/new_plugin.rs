@@ -20,9 +20,16 @@ fn made(point: &str) -> Folder {
     if crate_folder.exists() {
         std::fs::remove_dir_all(&crate_folder).unwrap();
     }
-    let said = folder.said(&format!("new-plugin {name} --point {point} --dir {}", dir.display()));
+    let said = folder.said(&format!(
+        "new-plugin {name} --point {point} --dir {}",
+        dir.display()
+    ));
     // The versions that this repository is tested with, so that nothing is fetched.
-    std::fs::copy(artifacts::workspace().join("Cargo.lock"), crate_folder.join("Cargo.lock")).unwrap();
+    std::fs::copy(
+        artifacts::workspace().join("Cargo.lock"),
+        crate_folder.join("Cargo.lock"),
+    )
+    .unwrap();
     let target = artifacts::target().join("examples");
     let run = |words: &[&str]| artifacts::cargo_in(&crate_folder, &target, words);
     // A toolchain may come without rustfmt; where this one's settings lie above the folder, they are not the plugin's.
@@ -36,15 +43,33 @@ fn made(point: &str) -> Folder {
     let file = format!("libmy_{}.so", point.replace('-', "_"));
     let library = target.join("debug").join(&file);
     let checked = folder.said(&format!("check {}", library.display()));
-    assert!(checked.trim_end().ends_with("0 skipped, 0 warning, 0 failed, 0 crashed"), "{checked}");
-    let (_, setting) = said.trim_end().split_once(&format!("{file} ")).expect("it says how to use it");
+    assert!(
+        checked
+            .trim_end()
+            .ends_with("0 skipped, 0 warning, 0 failed, 0 crashed"),
+        "{checked}"
+    );
+    let (_, setting) = said
+        .trim_end()
+        .split_once(&format!("{file} "))
+        .expect("it says how to use it");
     let readme = std::fs::read_to_string(crate_folder.join("README.md")).unwrap();
     assert!(readme.contains(setting), "{readme}");
-    assert!(!readme.contains("plugin-") && !readme.contains("plugin_name"), "{readme}");
-    let args = format!("--plugin {} {} {ONE_STEP}", library.display(), setting.replace('\'', ""));
+    assert!(
+        !readme.contains("plugin-") && !readme.contains("plugin_name"),
+        "{readme}"
+    );
+    let args = format!(
+        "--plugin {} {} {ONE_STEP}",
+        library.display(),
+        setting.replace('\'', "")
+    );
     let run = folder.train("run", &args);
     let config = run.text("config.toml");
-    assert!(config.contains(&format!("use = \"my-{point}.{point}\"")), "{config}");
+    assert!(
+        config.contains(&format!("use = \"my-{point}.{point}\"")),
+        "{config}"
+    );
     folder
 }
 
@@ -53,7 +78,11 @@ fn assert_no_checkout(folder: &Path) {
     let checkout = artifacts::workspace().display().to_string();
     for file in artifacts::files(folder) {
         let text = tests::text(&file);
-        assert!(!text.contains(&checkout) && !text.contains("workspace = true"), "{}", file.display());
+        assert!(
+            !text.contains(&checkout) && !text.contains("workspace = true"),
+            "{}",
+            file.display()
+        );
     }
 }
 
@@ -61,8 +90,16 @@ fn assert_no_checkout(folder: &Path) {
 fn cargo_says(args: &[&str]) -> String {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     artifacts::clean(&mut command, &artifacts::target().join("package"));
-    let output = command.args(args).current_dir(artifacts::workspace()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(args)
+        .current_dir(artifacts::workspace())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -77,17 +114,31 @@ fn carried() -> (Folder, PathBuf) {
 #[test]
 fn it_carries_what_cargo_packs() {
     let (_folder, vendored) = carried();
-    let packed = cargo_says(&["package", "--list", "--allow-dirty", "--offline", "-p", "capo-plugin"]);
+    let packed = cargo_says(&[
+        "package",
+        "--list",
+        "--allow-dirty",
+        "--offline",
+        "-p",
+        "capo-plugin",
+    ]);
     // Made by cargo, or for what nobody builds who depends on it.
     let left_out = |name: &&str| {
         let made = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"].contains(name);
-        made || ["tests/", "benches/", "examples/"].iter().any(|folder| name.starts_with(folder))
+        made || ["tests/", "benches/", "examples/"]
+            .iter()
+            .any(|folder| name.starts_with(folder))
     };
     let expected: Vec<&str> = packed.lines().filter(|name| !left_out(name)).collect();
     for name in &expected {
-        let text = std::fs::read(vendored.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let text =
+            std::fs::read(vendored.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         if *name != "Cargo.toml" {
-            assert!(text == std::fs::read(artifacts::workspace().join("capo-plugin").join(name)).unwrap(), "{name}");
+            assert!(
+                text == std::fs::read(artifacts::workspace().join("capo-plugin").join(name))
+                    .unwrap(),
+                "{name}"
+            );
         }
     }
     assert_eq!(artifacts::files(&vendored).len(), expected.len());
@@ -96,24 +147,58 @@ fn it_carries_what_cargo_packs() {
 #[test]
 fn its_manifest_says_what_that_of_the_package_says() {
     let (_folder, vendored) = carried();
-    let flags = ["--no-verify", "--allow-dirty", "--offline", "--quiet", "-p", "capo-plugin"];
+    let flags = [
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+        "--quiet",
+        "-p",
+        "capo-plugin",
+    ];
     let _ = cargo_says(&[&["package"][..], &flags].concat());
-    let ours: toml::Table = std::fs::read_to_string(vendored.join("Cargo.toml")).unwrap().parse().unwrap();
-    let name = format!("capo-plugin-{}", ours["package"]["version"].as_str().unwrap());
+    let ours: toml::Table = std::fs::read_to_string(vendored.join("Cargo.toml"))
+        .unwrap()
+        .parse()
+        .unwrap();
+    let name = format!(
+        "capo-plugin-{}",
+        ours["package"]["version"].as_str().unwrap()
+    );
     let archive = artifacts::target().join(format!("package/package/{name}.crate"));
-    let unpack = Command::new("tar").arg("-xOzf").arg(archive).arg(format!("{name}/Cargo.toml")).output().unwrap();
+    let unpack = Command::new("tar")
+        .arg("-xOzf")
+        .arg(archive)
+        .arg(format!("{name}/Cargo.toml"))
+        .output()
+        .unwrap();
     let packed: toml::Table = String::from_utf8(unpack.stdout).unwrap().parse().unwrap();
     let plain = |value: &toml::Value| match value {
-        toml::Value::String(version) => toml::Table::from_iter([("version".into(), version.clone().into())]).into(),
+        toml::Value::String(version) => {
+            toml::Table::from_iter([("version".into(), version.clone().into())]).into()
+        }
         other => other.clone(),
     };
     let dependencies = |table: &toml::Table| -> BTreeMap<String, toml::Value> {
         let listed = table["dependencies"].as_table().unwrap();
-        listed.iter().map(|(name, value)| (name.clone(), plain(value))).collect()
+        listed
+            .iter()
+            .map(|(name, value)| (name.clone(), plain(value)))
+            .collect()
     };
     assert_eq!(dependencies(&ours), dependencies(&packed));
-    for key in ["name", "version", "edition", "rust-version", "license", "description"] {
-        assert_eq!(ours["package"].get(key), packed["package"].get(key), "{key}");
+    for key in [
+        "name",
+        "version",
+        "edition",
+        "rust-version",
+        "license",
+        "description",
+    ] {
+        assert_eq!(
+            ours["package"].get(key),
+            packed["package"].get(key),
+            "{key}"
+        );
     }
     assert_eq!(ours["lints"], packed["lints"]);
 }
@@ -131,14 +216,23 @@ fn a_mask() {
 fn every_other_point() {
     let metric = |point: &str, name: &str| made(point).run_dir("run").metric(name);
     let means = metric("weight", "my-weight.weight/mean");
-    assert!(means.iter().all(|mean| (0.5..1.0).contains(mean)), "{means:?}");
+    assert!(
+        means.iter().all(|mean| (0.5..1.0).contains(mean)),
+        "{means:?}"
+    );
     assert_eq!(metric("advantage", "advantage_limited"), [0.0]);
     assert_eq!(metric("objective", "ratio_limited"), [0.0]);
     assert!((1.0..=8.0).contains(&metric("environment", "environment/turns")[0]));
     let folder = made("reward");
-    let [right, mean] =
-        ["right", "mean"].map(|name| folder.run_dir("run").metric(&format!("rewards/my-reward.reward/{name}"))[0]);
-    assert!(0.5 < right && mean < right && right - mean < 0.2, "{right} {mean}");
+    let [right, mean] = ["right", "mean"].map(|name| {
+        folder
+            .run_dir("run")
+            .metric(&format!("rewards/my-reward.reward/{name}"))[0]
+    });
+    assert!(
+        0.5 < right && mean < right && right - mean < 0.2,
+        "{right} {mean}"
+    );
     let folder = made("step-control");
     let run = folder.run_dir("run");
     // The first step of a warm-up moves nothing.
@@ -159,19 +253,44 @@ fn what_it_says() {
     "#);
     let made = folder.path().join("plugins/calm");
     let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
-    assert!(manifest.contains("capo-plugin = { version = \"1.0\" }"), "{manifest}");
-    assert!(names(&made).into_iter().eq([".gitignore", "Cargo.toml", "README.md", "src"]));
-    assert!(names(&made.join("src")).into_iter().eq(["lib.rs", "snapshots", "tests.rs"]));
-    assert_eq!(names(&folder.path().join("plugins")).len(), 1, "nothing else is left there");
+    assert!(
+        manifest.contains("capo-plugin = { version = \"1.0\" }"),
+        "{manifest}"
+    );
+    assert!(
+        names(&made)
+            .into_iter()
+            .eq([".gitignore", "Cargo.toml", "README.md", "src"])
+    );
+    assert!(
+        names(&made.join("src"))
+            .into_iter()
+            .eq(["lib.rs", "snapshots", "tests.rs"])
+    );
+    assert_eq!(
+        names(&folder.path().join("plugins")).len(),
+        1,
+        "nothing else is left there"
+    );
     let source = |name: &str, args: &str| {
         folder.said(&format!("new-plugin {name} {args}"));
         let made = folder.path().join(name);
         let manifest = std::fs::read_to_string(made.join("Cargo.toml")).unwrap();
         assert_eq!(made.join("vendor").exists(), args.is_empty(), "{args}");
-        manifest.lines().find(|line| line.starts_with("capo-plugin = ")).unwrap().to_owned()
+        manifest
+            .lines()
+            .find(|line| line.starts_with("capo-plugin = "))
+            .unwrap()
+            .to_owned()
     };
-    let own = artifacts::workspace().join("capo-plugin").display().to_string();
-    assert_eq!(source("given", &format!("--capo-plugin {own}")), format!("capo-plugin = {{ path = \"{own}\" }}"));
+    let own = artifacts::workspace()
+        .join("capo-plugin")
+        .display()
+        .to_string();
+    assert_eq!(
+        source("given", &format!("--capo-plugin {own}")),
+        format!("capo-plugin = {{ path = \"{own}\" }}")
+    );
     assert_snapshot!(source("own", ""), @r#"capo-plugin = { path = "vendor/capo-plugin" }"#);
     assert_snapshot!(source("exact", "--capo-plugin =1.0.0"), @r#"capo-plugin = { version = "=1.0.0" }"#);
     assert_snapshot!(source("hub", "--capo-plugin https://example.org/capo.git"), @r#"capo-plugin = { git = "https://example.org/capo.git" }"#);

@@ -10,23 +10,33 @@ const CAPO: &str = "--plugin libcapo.so";
 const STRICT: &str = "--set mask.0.fisher_threshold=1e-6";
 const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessian_threshold=false";
 const BOTH: &str = "--set train.second_moment=kept_and_rejected";
-const SGD: &str = "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set train.learning_rate=0.05";
+const SGD: &str =
+    "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set train.learning_rate=0.05";
 
 /// The metrics that come with the second moment of both.
-const ADDED: [&str; 3] = ["rejected_grad_norm", "grad_norm_unmasked", "second_pass_completions"];
+const ADDED: [&str; 3] = [
+    "rejected_grad_norm",
+    "grad_norm_unmasked",
+    "second_pass_completions",
+];
 
 #[test]
 fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
     let folder = Folder::new();
     let args = format!("{CAPO} {NO_LIMITS} {FOUR_STEPS}");
-    let (plain, both) = (folder.train("plain", &args), folder.train("both", &format!("{args} {BOTH}")));
+    let (plain, both) = (
+        folder.train("plain", &args),
+        folder.train("both", &format!("{args} {BOTH}")),
+    );
     // Model, optimizer, and the mask's own moments.
     assert_eq!(plain.files(), both.files());
     assert_eq!(both.metric("rejected_grad_norm"), [0.0; 4]);
     assert_eq!(both.metric("second_pass_completions"), [0.0; 4]);
     assert_eq!(both.metric("grad_norm_unmasked"), plain.metric("grad_norm"));
     let mut metrics = both.metrics();
-    metrics.iter_mut().for_each(|line| line.retain(|name, _| !ADDED.contains(&name.as_str())));
+    metrics
+        .iter_mut()
+        .for_each(|line| line.retain(|name, _| !ADDED.contains(&name.as_str())));
     assert_eq!(metrics, plain.metrics());
 }
 
@@ -35,32 +45,64 @@ fn what_is_rejected_is_remembered_and_shortens_the_step() {
     let folder = Folder::new();
     // One step on the same batch, at a rate above 0: at 0 no token moves anything.
     let args = format!("{CAPO} {STRICT} {FROM_THE_FIRST_STEP} {ONE_STEP}");
-    let (plain, both) = (folder.train("plain", &args), folder.train("both", &format!("{args} {BOTH}")));
+    let (plain, both) = (
+        folder.train("plain", &args),
+        folder.train("both", &format!("{args} {BOTH}")),
+    );
     for name in ["loss", "grad_norm", "mask/rejection_rate"] {
         assert_eq!(plain.metric(name), both.metric(name), "{name}");
     }
-    assert!(both.metric("rejected_grad_norm")[0] > 0.0 && both.metric("grad_norm_unmasked")[0] > 0.0);
-    assert!(both.metric("second_pass_completions").iter().all(|&count| count > 0.0 && count <= 48.0));
+    assert!(
+        both.metric("rejected_grad_norm")[0] > 0.0 && both.metric("grad_norm_unmasked")[0] > 0.0
+    );
+    assert!(
+        both.metric("second_pass_completions")
+            .iter()
+            .all(|&count| count > 0.0 && count <= 48.0)
+    );
     let start = folder.train("start", &format!("{ONE_STEP} --set train.learning_rate=0"));
     let moved = |run: &RunDir| -> f64 {
-        let (from, to) = (start.tensors("model.safetensors"), run.tensors("model.safetensors"));
-        let squares = from.values().flatten().zip(to.values().flatten()).map(|(a, b)| f64::from(a - b).powi(2));
+        let (from, to) = (
+            start.tensors("model.safetensors"),
+            run.tensors("model.safetensors"),
+        );
+        let squares = from
+            .values()
+            .flatten()
+            .zip(to.values().flatten())
+            .map(|(a, b)| f64::from(a - b).powi(2));
         squares.sum::<f64>().sqrt()
     };
     let (plain, both) = (moved(&plain), moved(&both));
-    assert!(both > 0.0 && both < 0.9 * plain, "a step of {both:e} against {plain:e}");
+    assert!(
+        both > 0.0 && both < 0.9 * plain,
+        "a step of {both:e} against {plain:e}"
+    );
 }
 
 #[test]
 fn the_norm_of_both_is_that_of_a_step_without_a_mask() {
     let folder = Folder::new();
     for coefficient in [0, 1] {
-        let args = format!("{CAPO} {BOTH} {FROM_THE_FIRST_STEP} {ONE_STEP} --set train.entropy_coef={coefficient}");
-        let run = |name: &str, limit: &str| folder.train(&format!("{name}{coefficient}"), &format!("{args} {limit}"));
+        let args = format!(
+            "{CAPO} {BOTH} {FROM_THE_FIRST_STEP} {ONE_STEP} --set train.entropy_coef={coefficient}"
+        );
+        let run = |name: &str, limit: &str| {
+            folder.train(&format!("{name}{coefficient}"), &format!("{args} {limit}"))
+        };
         let (some, all) = (run("some", STRICT), run("all", NO_LIMITS));
-        let (sum, expected) = (some.metric("grad_norm_unmasked")[0], all.metric("grad_norm")[0]);
-        assert!((sum - expected).abs() < 1e-4 * expected, "{coefficient}: {sum} {expected}");
-        assert!((some.metric("grad_norm")[0] - expected).abs() > 1e-2 * expected, "{coefficient}: nothing is rejected");
+        let (sum, expected) = (
+            some.metric("grad_norm_unmasked")[0],
+            all.metric("grad_norm")[0],
+        );
+        assert!(
+            (sum - expected).abs() < 1e-4 * expected,
+            "{coefficient}: {sum} {expected}"
+        );
+        assert!(
+            (some.metric("grad_norm")[0] - expected).abs() > 1e-2 * expected,
+            "{coefficient}: nothing is rejected"
+        );
     }
 }
 
@@ -74,7 +116,11 @@ fn a_split_batch_is_the_whole_batch() {
         for name in ["second_pass_completions", "mask/rejection_rate"] {
             assert_eq!(whole.metric(name), split.metric(name), "{name}");
         }
-        for (a, b) in whole.metric("rejected_grad_norm").iter().zip(split.metric("rejected_grad_norm")) {
+        for (a, b) in whole
+            .metric("rejected_grad_norm")
+            .iter()
+            .zip(split.metric("rejected_grad_norm"))
+        {
             assert!((a - b).abs() <= 1e-3 * b, "{a} {b}");
         }
         let difference = whole.largest_difference(&split);
@@ -94,9 +140,17 @@ fn resumed_runs_are_the_uninterrupted_ones() {
 fn in_bf16() {
     for optimizer in [BOTH, SGD] {
         let run = Folder::new();
-        let run = run.train("run", &format!("{CAPO} {STRICT} {optimizer} {FOUR_STEPS} --set train.dtype=bf16"));
+        let run = run.train(
+            "run",
+            &format!("{CAPO} {STRICT} {optimizer} {FOUR_STEPS} --set train.dtype=bf16"),
+        );
         assert_eq!(run.metric("step_skipped"), [0.0; 4]);
-        assert!(run.metrics().iter().flat_map(|line| line.values()).all(|value| !value.is_null()));
+        assert!(
+            run.metrics()
+                .iter()
+                .flat_map(|line| line.values())
+                .all(|value| !value.is_null())
+        );
     }
 }
 
@@ -104,9 +158,16 @@ fn in_bf16() {
 fn the_header_names_the_optimizer() {
     let folder = Folder::new();
     let header = |args: &str, name: &str| {
-        let args = format!("train --set train.max_steps=1 --set eval.num_prompts=0 --output-dir {name} {args}");
+        let args = format!(
+            "train --set train.max_steps=1 --set eval.num_prompts=0 --output-dir {name} {args}"
+        );
         let outcome = folder.host(&args).succeeded();
-        outcome.stdout.lines().find(|line| line.starts_with("optimizer")).unwrap_or("none").to_owned()
+        outcome
+            .stdout
+            .lines()
+            .find(|line| line.starts_with("optimizer"))
+            .unwrap_or("none")
+            .to_owned()
     };
     assert_snapshot!(header("", "plain"), @"none");
     assert_snapshot!(header(&format!("{CAPO} {BOTH}"), "both"), @"optimizer  adamw, its second moment of kept and rejected gradients");
@@ -117,7 +178,14 @@ fn the_header_names_the_optimizer() {
 fn a_checkpoint_of_another_optimizer_is_refused() {
     let folder = Folder::new();
     folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
-    folder.replace("run/config.toml", "optimizer = \"adamw\"", "optimizer = \"sgd\"");
+    folder.replace(
+        "run/config.toml",
+        "optimizer = \"adamw\"",
+        "optimizer = \"sgd\"",
+    );
     let sentence = folder.refused("train --resume run --allow-changed-config");
-    assert!(sentence.ends_with("(use a checkpoint of this model and this optimizer)"), "{sentence}");
+    assert!(
+        sentence.ends_with("(use a checkpoint of this model and this optimizer)"),
+        "{sentence}"
+    );
 }

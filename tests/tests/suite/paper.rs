@@ -23,20 +23,46 @@ fn every_run_opens_without_the_weights() {
     let folder = Folder::new();
     let golden = workspace().join("host/data/tests/data/chat-golden");
     folder.write("model/config.json", SIZES);
-    folder.write("model/tokenizer.json", std::fs::read(golden.join("tokenizer.json")).unwrap());
-    folder.write("model/tokenizer_config.json", std::fs::read(golden.join("chatml/tokenizer_config.json")).unwrap());
-    folder.write("math.jsonl", r#"{"problem": "What is $1+1$?", "solution": "It is \\boxed{2}.", "level": "Level 1"}"#);
-    let files = names(&workspace().join("configs/paper")).into_iter().filter(|name| name.ends_with(".toml")).count();
+    folder.write(
+        "model/tokenizer.json",
+        std::fs::read(golden.join("tokenizer.json")).unwrap(),
+    );
+    folder.write(
+        "model/tokenizer_config.json",
+        std::fs::read(golden.join("chatml/tokenizer_config.json")).unwrap(),
+    );
+    folder.write(
+        "math.jsonl",
+        r#"{"problem": "What is $1+1$?", "solution": "It is \\boxed{2}.", "level": "Level 1"}"#,
+    );
+    let files = names(&workspace().join("configs/paper"))
+        .into_iter()
+        .filter(|name| name.ends_with(".toml"))
+        .count();
     assert_eq!(files, RUNS.len());
     for (name, plugin) in RUNS {
         let config = workspace().join(format!("configs/paper/{name}.toml"));
         let overrides = "--set model.model_name_or_path=model --set data.dataset_name=math.jsonl";
-        let outcome =
-            folder.host(&format!("train --config {} {plugin} {overrides} --dry-run", config.display())).succeeded();
-        let says = |what: &str| assert!(outcome.stdout.contains(what), "{name}: no `{what}` in\n{}", outcome.stdout);
+        let outcome = folder
+            .host(&format!(
+                "train --config {} {plugin} {overrides} --dry-run",
+                config.display()
+            ))
+            .succeeded();
+        let says = |what: &str| {
+            assert!(
+                outcome.stdout.contains(what),
+                "{name}: no `{what}` in\n{}",
+                outcome.stdout
+            )
+        };
         says("model (7,615,616,512 parameters, counted: it has no weights)");
         says("memory     about ");
-        says(if name == "grpo-standard" { "100 steps of 1152 completions" } else { "100 steps of 96 completions" });
+        says(if name == "grpo-standard" {
+            "100 steps of 1152 completions"
+        } else {
+            "100 steps of 96 completions"
+        });
         if !plugin.is_empty() {
             says(&format!("masks      {name}.curvature"));
         }
@@ -52,7 +78,9 @@ fn runs_differ_in_their_method_alone() {
     };
     let shared = |name: &str| {
         let mut table = read(name);
-        ["advantage", "objective", "mask"].iter().for_each(|key| drop(table.remove(*key)));
+        ["advantage", "objective", "mask"]
+            .iter()
+            .for_each(|key| drop(table.remove(*key)));
         table
     };
     for (name, _) in &RUNS[2..] {
@@ -60,8 +88,20 @@ fn runs_differ_in_their_method_alone() {
     }
     let mut standard = shared("grpo-standard");
     let train = standard["train"].as_table_mut().unwrap();
-    assert_eq!(train.insert("learning_rate".into(), 1.5e-5.into()), Some(3e-6.into()));
-    assert_eq!(train.insert("gradient_accumulation_steps".into(), 4.into()), Some(48.into()));
-    assert!(standard["rollout"].as_table_mut().unwrap().remove("max_num_seqs").is_some());
+    assert_eq!(
+        train.insert("learning_rate".into(), 1.5e-5.into()),
+        Some(3e-6.into())
+    );
+    assert_eq!(
+        train.insert("gradient_accumulation_steps".into(), 4.into()),
+        Some(48.into())
+    );
+    assert!(
+        standard["rollout"]
+            .as_table_mut()
+            .unwrap()
+            .remove("max_num_seqs")
+            .is_some()
+    );
     assert_eq!(standard, shared("grpo"));
 }

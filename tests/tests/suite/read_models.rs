@@ -23,7 +23,11 @@ fn folder(models: &[&str]) -> Folder {
 pub fn write_models(folder: &Folder, models: &[&str]) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/model/tests/data");
     for model in models {
-        let golden = if model.ends_with("-score") { "frozen-golden" } else { "families-golden" };
+        let golden = if model.ends_with("-score") {
+            "frozen-golden"
+        } else {
+            "families-golden"
+        };
         for file in ["config.json", "model.safetensors"] {
             let bytes = fs::read(data.join(golden).join(model).join(file)).unwrap();
             folder.write(&format!("{model}/{file}"), bytes);
@@ -35,21 +39,40 @@ pub fn write_models(folder: &Folder, models: &[&str]) {
 #[test]
 fn a_run_with_both_goes_on_bit_for_bit() {
     let folder = folder(&["llama-score", "llama2", "mistral"]);
-    let args = format!("{SCORED} {COMPARED} --set train.max_steps=4 --set eval.num_prompts=8 --set train.save_steps=2");
+    let args = format!(
+        "{SCORED} {COMPARED} --set train.max_steps=4 --set eval.num_prompts=8 --set train.save_steps=2"
+    );
     let whole = folder.assert_resumes(&args, [2]);
-    assert!(!folder.bytes("stopped-2/checkpoints/step-000002/reward-0.bin").is_empty(), "the scores so far are kept");
-    assert_eq!(whole.metric("rewards/reward_model/mean"), whole.metric("reward"));
+    assert!(
+        !folder
+            .bytes("stopped-2/checkpoints/step-000002/reward-0.bin")
+            .is_empty(),
+        "the scores so far are kept"
+    );
+    assert_eq!(
+        whole.metric("rewards/reward_model/mean"),
+        whole.metric("reward")
+    );
     let new = whole.metric("rewards/reward_model/new_texts");
-    assert!(new.iter().all(|share| *share > 0.0 && *share < 1.0), "a text is scored once: {new:?}");
+    assert!(
+        new.iter().all(|share| *share > 0.0 && *share < 1.0),
+        "a text is scored once: {new:?}"
+    );
     assert_eq!(whole.metric("rewards/reward_model/cut_texts"), [0.0; 4]);
     // The policy is far from a reference of random weights, and not from itself.
-    let own = folder.train("own", &args.replace("--set model.ref_model_name_or_path=llama2 ", ""));
+    let own = folder.train(
+        "own",
+        &args.replace("--set model.ref_model_name_or_path=llama2 ", ""),
+    );
     assert!(whole.metric("kl")[0] > 0.1, "{:?}", whole.metric("kl"));
     assert!(own.metric("kl")[0].abs() < 1e-4, "{:?}", own.metric("kl"));
     // Another reference is another run.
     folder.replace("stopped-2/config.toml", "/llama2\"", "/mistral\"");
     let refused = folder.refused("train --resume stopped-2");
-    assert!(refused.contains("`model.ref_model_name_or_path`: "), "{refused}");
+    assert!(
+        refused.contains("`model.ref_model_name_or_path`: "),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -57,7 +80,9 @@ fn a_batch_of_one_text_scores_the_same() {
     let folder = folder(&["llama-score"]);
     let mean = |run: &str, more: &str| {
         let table = SCORED.replace("\"}", &format!("\"{more}}}"));
-        folder.train(run, &format!("{table} {ONE_STEP}")).metric("reward")[0]
+        folder
+            .train(run, &format!("{table} {ONE_STEP}"))
+            .metric("reward")[0]
     };
     let together = mean("together", "");
     assert!((together - mean("alone", ",batch_size=1")).abs() < 1e-5);
@@ -69,19 +94,33 @@ fn a_model_scores_all_of_an_episode() {
     let folder = folder(&["llama-score"]);
     folder.write("game", include_str!("../../data/environments/game.sh"));
     let graded = |prompt: &str, longest: usize, more: &str| {
-        folder.write("rows.jsonl", to_json_lines([json!({"prompt": prompt, "answer": "1"})]));
+        folder.write(
+            "rows.jsonl",
+            to_json_lines([json!({"prompt": prompt, "answer": "1"})]),
+        );
         let data = format!(
             "--set data={{dataset_name=\"rows.jsonl\",eval_dataset_name=\"rows.jsonl\",max_prompt_length={longest}}} --set eval.num_prompts=1"
         );
-        folder.said(&format!("eval {SCORED} {data} {more} --output graded.jsonl"));
+        folder.said(&format!(
+            "eval {SCORED} {data} {more} --output graded.jsonl"
+        ));
         folder.json_lines("graded.jsonl").remove(0)
     };
-    let game = "--set environment={use=\"command\",command=[\"sh\",\"game\",\"0\"],max_turn_length=2}";
-    let episode = graded("12+", 20, &format!("{game} --set rollout.max_completion_length=44"));
+    let game =
+        "--set environment={use=\"command\",command=[\"sh\",\"game\",\"0\"],max_turn_length=2}";
+    let episode = graded(
+        "12+",
+        20,
+        &format!("{game} --set rollout.max_completion_length=44"),
+    );
     // The same text, of which all but the last turn is the prompt. Turns are too short for an end token.
     let said = episode["completion"].as_str().unwrap();
     let last = said.rfind("+1 2=").unwrap() + "+1 2=".len();
-    let whole = graded(&format!("12+1={}", &said[..last]), 50, "--set rollout.max_completion_length=2");
+    let whole = graded(
+        &format!("12+1={}", &said[..last]),
+        50,
+        "--set rollout.max_completion_length=2",
+    );
     assert_eq!(whole["completion"], said[last..]);
     assert!(
         (whole["reward"].as_f64().unwrap() - episode["reward"].as_f64().unwrap()).abs() < 1e-5,
@@ -109,11 +148,22 @@ fn references_that_are_named() {
         let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";
         folder.train(name, &format!("{two} {reference}"))
     };
-    let itself = run("itself", "--set model.ref_model_name_or_path=embedded:tiny-arithmetic");
-    assert_eq!(itself.weights(), run("unnamed", "").weights(), "named or not, it is the same reference");
+    let itself = run(
+        "itself",
+        "--set model.ref_model_name_or_path=embedded:tiny-arithmetic",
+    );
+    assert_eq!(
+        itself.weights(),
+        run("unnamed", "").weights(),
+        "named or not, it is the same reference"
+    );
     // Its vocabulary is padded to 24.
     let other = run("other", "--set model.ref_model_name_or_path=llama2");
-    assert!(other.metric("kl")[0] > 0.1 && other.weights() != itself.weights(), "{:?}", other.metric("kl"));
+    assert!(
+        other.metric("kl")[0] > 0.1 && other.weights() != itself.weights(),
+        "{:?}",
+        other.metric("kl")
+    );
 }
 
 #[test]

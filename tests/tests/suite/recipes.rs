@@ -27,7 +27,10 @@ fn two_recipes_need_a_choice() {
     assert_snapshot!(chosen("--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo"), @r#""capo", "capo.advantage""#);
     let components = "--set advantage.use=drcapo.advantage --set objective.use=capo.objective";
     let folder = Folder::new();
-    let config = folder.write("both.toml", config_with("drcapo.advantage", "capo.objective"));
+    let config = folder.write(
+        "both.toml",
+        config_with("drcapo.advantage", "capo.objective"),
+    );
     let both = "--plugin libcapo.so --plugin libdrcapo.so";
     let run = folder.train("run", &format!("{both} --config {config} {ONE_STEP}"));
     assert_eq!(run.metric("reward").len(), 1);
@@ -48,8 +51,14 @@ fn recipes_of_the_plugins_that_come_with_host() {
     for (library, recipes) in host::algorithms::OF_PLUGINS {
         let listed = Folder::new().said(&format!("plugins --plugin {library} --json"));
         let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
-        let offered = listed["recipes"].as_array().unwrap().iter().filter(|recipe| !recipe["origin"].is_null());
-        let names: BTreeSet<&str> = offered.map(|recipe| recipe["name"].as_str().unwrap()).collect();
+        let offered = listed["recipes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|recipe| !recipe["origin"].is_null());
+        let names: BTreeSet<&str> = offered
+            .map(|recipe| recipe["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, recipes.iter().copied().collect(), "{library}");
     }
 }
@@ -61,10 +70,16 @@ fn sources(args: &str) -> (String, toml::Table) {
 
 fn sources_in(folder: &Folder, args: &str) -> (String, toml::Table) {
     let said = folder.said(&format!("train --output-dir run {args} {ONE_STEP}"));
-    let lines =
-        said.lines().filter(|line| ["config ", "recipe ", "         "].iter().any(|start| line.starts_with(start)));
+    let lines = said.lines().filter(|line| {
+        ["config ", "recipe ", "         "]
+            .iter()
+            .any(|start| line.starts_with(start))
+    });
     let config = folder.text("run/config.toml");
-    (lines.collect::<Vec<_>>().join("\n"), config.parse().unwrap())
+    (
+        lines.collect::<Vec<_>>().join("\n"),
+        config.parse().unwrap(),
+    )
 }
 
 #[test]
@@ -79,16 +94,19 @@ fn a_recipe_sets_what_the_user_did_not() {
     assert_eq!(config["rollout"]["temperature"].as_float(), Some(0.8));
     assert_eq!(config["reward"][0]["weight"].as_float(), Some(2.0));
     // A value that the default config sets and the recipe does not stays.
-    assert_eq!(config["train"]["per_device_train_batch_size"].as_integer(), Some(48));
+    assert_eq!(
+        config["train"]["per_device_train_batch_size"].as_integer(),
+        Some(48)
+    );
 }
 
 #[test]
 fn a_user_wins_over_a_recipe() {
-    let sets =
-        "--set train.learning_rate=1e-5 --set rollout.temperature=1.0 --set reward=[{use=\"exact_match\",weight=3.0}]";
+    let sets = "--set train.learning_rate=1e-5 --set rollout.temperature=1.0 --set reward=[{use=\"exact_match\",weight=3.0}]";
     // A section at once is its keys; others of it are still the recipe's.
-    let (lines, _) =
-        sources("--plugin libtuned.so --set recipe=tuned --set rollout={temperature=1.0,max_completion_length=24}");
+    let (lines, _) = sources(
+        "--plugin libtuned.so --set recipe=tuned --set rollout={temperature=1.0,max_completion_length=24}",
+    );
     assert!(!lines.contains("rollout.temperature = "), "{lines}");
     let (lines, config) = sources(&format!("--plugin libtuned.so --set recipe=tuned {sets}"));
     assert_snapshot!(lines, @r#"
@@ -98,7 +116,13 @@ fn a_user_wins_over_a_recipe() {
     "#);
     assert_eq!(config["train"]["learning_rate"].as_float(), Some(1e-5));
     let reward = config["reward"][0].as_table().unwrap();
-    assert_eq!((reward["weight"].as_float(), reward["answer_separator"].as_str()), (Some(3.0), Some("=")));
+    assert_eq!(
+        (
+            reward["weight"].as_float(),
+            reward["answer_separator"].as_str()
+        ),
+        (Some(3.0), Some("="))
+    );
 }
 
 #[test]
@@ -106,9 +130,15 @@ fn a_resume_goes_on_with_what_a_recipe_set() {
     let folder = Folder::new();
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1 --set recipe=tuned";
     let whole = folder.train("whole", &format!("--plugin libtuned.so {two}"));
-    folder.train("halved", &format!("--plugin libtuned.so {two} --stop-after 1"));
+    folder.train(
+        "halved",
+        &format!("--plugin libtuned.so {two} --stop-after 1"),
+    );
     let said = folder.said("train --resume halved");
-    assert!(said.contains("\nconfig     halved/config.toml\n") && !said.contains("\nrecipe "), "{said}");
+    assert!(
+        said.contains("\nconfig     halved/config.toml\n") && !said.contains("\nrecipe "),
+        "{said}"
+    );
     folder.run_dir("halved").assert_same_files(&whole);
 }
 
@@ -123,9 +153,11 @@ fn a_recipe_of_components_alone_sets_nothing_else() {
 
 #[test]
 fn masks_beside_those_of_a_recipe() {
-    let both = "--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo --mask drcapo.curvature";
-    let (lines, config) =
-        sources(&format!("{both} --set mask.drcapo.fisher_threshold=0.5 --set mask.capo.curvature.threads=1"));
+    let both =
+        "--plugin libcapo.so --plugin libdrcapo.so --set recipe=capo --mask drcapo.curvature";
+    let (lines, config) = sources(&format!(
+        "{both} --set mask.drcapo.fisher_threshold=0.5 --set mask.capo.curvature.threads=1"
+    ));
     assert_snapshot!(lines, @"
     config     the default config; --set recipe, mask.drcapo.fisher_threshold, mask.capo.curvature.threads, train.max_steps, eval.num_prompts; --mask drcapo.curvature
     recipe     capo (libcapo.so): advantage, objective, mask
@@ -133,14 +165,20 @@ fn masks_beside_those_of_a_recipe() {
     ");
     let masks = config["mask"].as_array().unwrap();
     assert_eq!(masks.len(), 2);
-    assert_eq!((masks[0]["use"].as_str(), masks[0]["threads"].as_integer()), (Some("capo.curvature"), Some(1)));
+    assert_eq!(
+        (masks[0]["use"].as_str(), masks[0]["threads"].as_integer()),
+        (Some("capo.curvature"), Some(1))
+    );
     assert_eq!(masks[1]["use"].as_str(), Some("drcapo.curvature"));
     assert_eq!(masks[1]["fisher_threshold"].as_float(), Some(0.5));
     // The recipe's mask named once more is another instance.
     let twice = "--plugin libcapo.so --mask capo.curvature --set mask.capo.curvature#2.fisher_threshold=0.25";
     let (_, config) = sources(twice);
     for (args, sentence) in [
-        (twice, "the mask `capo.curvature` is named more than once: a token counts only where each of them keeps it"),
+        (
+            twice,
+            "the mask `capo.curvature` is named more than once: a token counts only where each of them keeps it",
+        ),
         (
             "--plugin libgovernor.so --step-control governor.kl",
             "the step control `governor.kl` is named more than once: each shortens what",
@@ -150,8 +188,15 @@ fn masks_beside_those_of_a_recipe() {
             "the weight `masks.tis` is named more than once: a token counts by the product",
         ),
     ] {
-        let warned = Folder::new().host(&format!("train {args} --dry-run")).succeeded().stderr;
-        assert!(warned.starts_with(&format!("warning: {sentence}")) && warned.contains("; the recipe `"), "{warned}");
+        let warned = Folder::new()
+            .host(&format!("train {args} --dry-run"))
+            .succeeded()
+            .stderr;
+        assert!(
+            warned.starts_with(&format!("warning: {sentence}"))
+                && warned.contains("; the recipe `"),
+            "{warned}"
+        );
     }
     assert_eq!(config["mask"][1]["fisher_threshold"].as_float(), Some(0.25));
     assert!(config["mask"][0].get("fisher_threshold").is_none());
@@ -162,20 +207,32 @@ fn masks_beside_those_of_a_recipe() {
 #[test]
 fn a_config_of_components_alone_lies_over_the_default() {
     let folder = Folder::new();
-    folder.write("mask.toml", "[[mask]]\nuse = \"capo.curvature\"\nfisher_threshold = 0.5\n");
+    folder.write(
+        "mask.toml",
+        "[[mask]]\nuse = \"capo.curvature\"\nfisher_threshold = 0.5\n",
+    );
     let (lines, config) = sources_in(&folder, "--plugin libcapo.so --config mask.toml");
     assert_snapshot!(lines, @"
     config     mask.toml over the default config; --set train.max_steps, eval.num_prompts
     recipe     capo (libcapo.so): advantage, objective
                GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses
     ");
-    assert_eq!(config["model"]["model_name_or_path"].as_str(), Some("embedded:tiny-arithmetic"));
+    assert_eq!(
+        config["model"]["model_name_or_path"].as_str(),
+        Some("embedded:tiny-arithmetic")
+    );
     assert_eq!(config["mask"][0]["fisher_threshold"].as_float(), Some(0.5));
     assert_eq!(config["reward"][0]["use"].as_str(), Some("exact_match"));
     // A file that says more says all, and an empty one says nothing.
-    for text in ["[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n", ""] {
+    for text in [
+        "[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n",
+        "",
+    ] {
         folder.write("more.toml", text);
         let sentence = folder.refused("train --plugin libcapo.so --config more.toml");
-        assert!(sentence.starts_with("`[model]` of `more.toml`: key `model_name_or_path` is missing"), "{sentence}");
+        assert!(
+            sentence.starts_with("`[model]` of `more.toml`: key `model_name_or_path` is missing"),
+            "{sentence}"
+        );
     }
 }

@@ -16,9 +16,16 @@ pub fn assert_refused(topic: &str, folder: &Folder) {
         // A failed test shows the input that was not refused last.
         println!("{line}");
         let is_text = line.is_empty() || line.starts_with('#');
-        if is_text { format!("{line}\n") } else { format!("{line}\n    {}\n", folder.refused(line)) }
+        if is_text {
+            format!("{line}\n")
+        } else {
+            format!("{line}\n    {}\n", folder.refused(line))
+        }
     };
-    assert_snapshot!(topic, tests::text(&file).lines().map(answer).collect::<String>());
+    assert_snapshot!(
+        topic,
+        tests::text(&file).lines().map(answer).collect::<String>()
+    );
 }
 
 /// A test of each topic of a fresh folder.
@@ -30,4 +37,13 @@ macro_rules! topics {
         })*
     };
 }
-topics!(check, config, device, misbehaviour, models, plugins, recipes, rewards);
+topics!(
+    check,
+    config,
+    device,
+    misbehaviour,
+    models,
+    plugins,
+    recipes,
+    rewards
+);

@@ -16,16 +16,31 @@ const END: &str = "\n<!-- end of the table -->";
 /// The table with this name in a page, which names a kind and perhaps sections.
 fn table(name: &str) -> String {
     let (kind, sections) = name.split_once(' ').unwrap_or((name, ""));
-    let of_sections = || config::settings().filter(|(section, _)| sections.split(' ').any(|one| one == *section));
+    let of_sections =
+        || config::settings().filter(|(section, _)| sections.split(' ').any(|one| one == *section));
     let (head, rows): (_, Vec<String>) = match kind {
-        "settings" => (SETTINGS, of_sections().map(|(_, one)| row(one.name, one)).collect()),
-        "benchmark" => (SETTINGS, BenchmarkConfig::SETTINGS.iter().map(|one| row(one.name, one)).collect()),
+        "settings" => (
+            SETTINGS,
+            of_sections().map(|(_, one)| row(one.name, one)).collect(),
+        ),
+        "benchmark" => (
+            SETTINGS,
+            BenchmarkConfig::SETTINGS
+                .iter()
+                .map(|one| row(one.name, one))
+                .collect(),
+        ),
         "sft" => {
             let of = |(section, settings): (&str, &'static [Setting])| {
-                let rows = settings.iter().map(|one| row(&format!("{section}.{}", one.name), one));
+                let rows = settings
+                    .iter()
+                    .map(|one| row(&format!("{section}.{}", one.name), one));
                 rows.collect::<Vec<_>>()
             };
-            (SETTINGS, host::sft::sections().into_iter().flat_map(of).collect())
+            (
+                SETTINGS,
+                host::sft::sections().into_iter().flat_map(of).collect(),
+            )
         }
         "trl" => (TRL, trl(&of_sections().collect::<Vec<_>>())),
         "verl" => (VERL, config::settings().filter_map(verl).collect()),
@@ -37,7 +52,12 @@ fn table(name: &str) -> String {
 const SETTINGS: &str = "| key | default | values | meaning |\n|---|---|---|---|";
 
 fn row(name: &str, setting: &Setting) -> String {
-    format!("| `{name}` | {} | {} | {} |", default(setting), values(setting), setting.about)
+    format!(
+        "| `{name}` | {} | {} | {} |",
+        default(setting),
+        values(setting),
+        setting.about
+    )
 }
 
 fn default(setting: &Setting) -> String {
@@ -63,7 +83,9 @@ fn values(setting: &Setting) -> String {
         names => (false, names),
     };
     let limits = setting.limits(is_whole, None);
-    limits.map_or(words.to_owned(), |limits| limits.replace("finite, ", "").replace("finite and ", ""))
+    limits.map_or(words.to_owned(), |limits| {
+        limits.replace("finite, ", "").replace("finite and ", "")
+    })
 }
 
 const TRL: &str = "| TRL | here | what differs |\n|---|---|---|";
@@ -75,16 +97,29 @@ fn trl(settings: &[(&str, &Setting)]) -> Vec<String> {
     let mut sections: Vec<&str> = settings.iter().map(|(section, _)| *section).collect();
     sections.dedup();
     let same = |section: &&str| {
-        let of = settings.iter().filter(|(of, setting)| of == section && is_same(setting));
+        let of = settings
+            .iter()
+            .filter(|(of, setting)| of == section && is_same(setting));
         let names: Vec<&str> = of.map(|(_, setting)| setting.name).collect();
         (!names.is_empty()).then(|| format!("| {} | the same in `[{section}]` | |", quoted(&names)))
     };
-    let others = settings.iter().filter(|(_, setting)| !setting.trl.is_empty() && !is_same(setting));
+    let others = settings
+        .iter()
+        .filter(|(_, setting)| !setting.trl.is_empty() && !is_same(setting));
     let other = |(section, setting): &(&str, &Setting)| {
-        format!("| {} | `{section}.{}` | {} |", quoted(setting.trl), setting.name, setting.differs)
-            .replace("|  |", "| |")
+        format!(
+            "| {} | `{section}.{}` | {} |",
+            quoted(setting.trl),
+            setting.name,
+            setting.differs
+        )
+        .replace("|  |", "| |")
     };
-    sections.iter().filter_map(same).chain(others.map(other)).collect()
+    sections
+        .iter()
+        .filter_map(same)
+        .chain(others.map(other))
+        .collect()
 }
 
 const VERL: &str = "| verl | here |\n|---|---|";
@@ -117,7 +152,10 @@ fn the_tables_of_settings_are_those_of_their_fields() {
             fs::write(&path, written).unwrap();
         } else {
             let stale = written.lines().find(|line| !page.contains(line));
-            assert!(page == written, "{name} is older than the settings (CAPO_WRITE_TABLES=1 writes it): {stale:?}");
+            assert!(
+                page == written,
+                "{name} is older than the settings (CAPO_WRITE_TABLES=1 writes it): {stale:?}"
+            );
         }
     }
 }
@@ -127,10 +165,21 @@ fn every_setting_of_a_run_is_described() {
     let sections = config::sections().map(|(section, _)| section);
     let page = tests::text(&workspace().join("configs/README.md"));
     for (section, setting) in config::settings() {
-        assert!(setting.about.ends_with('.'), "`{section}.{}` has no sentence", setting.name);
-        assert!(!setting.about.contains('|') && !setting.differs.contains('|'), "`{}` ends its cell", setting.name);
+        assert!(
+            setting.about.ends_with('.'),
+            "`{section}.{}` has no sentence",
+            setting.name
+        );
+        assert!(
+            !setting.about.contains('|') && !setting.differs.contains('|'),
+            "`{}` ends its cell",
+            setting.name
+        );
     }
     for section in sections {
-        assert!(page.contains(&format!("{BEGIN}settings {section} -->")), "no table of `[{section}]`");
+        assert!(
+            page.contains(&format!("{BEGIN}settings {section} -->")),
+            "no table of `[{section}]`"
+        );
     }
 }

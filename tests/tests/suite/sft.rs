@@ -14,13 +14,26 @@ const EACH_STEP: &str = "--set train.max_steps=30 --set train.per_device_train_b
     --set train.save_minutes=1e-6";
 
 fn start(folder: &Folder, args: &str) -> Child {
-    folder.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    folder
+        .command(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Waits until a checkpoint of `step` or later is there.
 fn wait_for(child: &mut Child, checkpoints: &RunDir, step: u64) {
-    while checkpoints.checkpoints().last().is_none_or(|newest| *newest < step) {
-        assert_eq!(child.try_wait().unwrap(), None, "the training ended too early");
+    while checkpoints
+        .checkpoints()
+        .last()
+        .is_none_or(|newest| *newest < step)
+    {
+        assert_eq!(
+            child.try_wait().unwrap(),
+            None,
+            "the training ended too early"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -43,23 +56,46 @@ fn killed_and_stopped_it_ends_with_the_bits_of_an_undisturbed_one() {
     let begun = checkpoints.checkpoints().pop().unwrap();
     let mut child = start(&folder, &command);
     wait_for(&mut child, &checkpoints, begun + 2);
-    assert!(folder.refused(&command).contains(&format!("in use by process {} on ", child.id())));
+    assert!(
+        folder
+            .refused(&command)
+            .contains(&format!("in use by process {} on ", child.id()))
+    );
     terminate(&child);
-    let outcome = folder.outcome(child.wait_with_output().unwrap()).succeeded();
+    let outcome = folder
+        .outcome(child.wait_with_output().unwrap())
+        .succeeded();
     assert_snapshot!(outcome.stderr.trim_end(), @"stopping after this step, with a checkpoint (again to stop at once)");
     let stopped = checkpoints.checkpoints().pop().unwrap();
-    assert!(outcome.stdout.contains(&format!("resumed    after step {begun} of 30\n")), "{outcome:?}");
+    assert!(
+        outcome
+            .stdout
+            .contains(&format!("resumed    after step {begun} of 30\n")),
+        "{outcome:?}"
+    );
     let last = format!("stopped after step {stopped} of 30; the same command goes on from there");
     assert_eq!(outcome.stdout.lines().last().unwrap(), last);
     assert!(!folder.path().join("base").exists());
     let resumed = folder.said(&command);
     let whole = folder.said(&format!("sft --output-dir whole {EACH_STEP}").replace("1e-6", "0"));
     for file in names(&folder.path().join("whole")) {
-        assert!(folder.bytes(&format!("base/{file}")) == folder.bytes(&format!("whole/{file}")), "{file}");
+        assert!(
+            folder.bytes(&format!("base/{file}")) == folder.bytes(&format!("whole/{file}")),
+            "{file}"
+        );
     }
-    let loss = |said: &str| said.lines().find(|line| line.starts_with("step ")).unwrap().to_owned();
+    let loss = |said: &str| {
+        said.lines()
+            .find(|line| line.starts_with("step "))
+            .unwrap()
+            .to_owned()
+    };
     assert_eq!(loss(&resumed), loss(&whole), "the mean is of all steps");
-    assert_eq!(names(folder.path()), ["base", "whole"].map(str::to_owned).into(), "nothing is left");
+    assert_eq!(
+        names(folder.path()),
+        ["base", "whole"].map(str::to_owned).into(),
+        "nothing is left"
+    );
 }
 
 #[test]
@@ -67,9 +103,16 @@ fn it_goes_on_with_the_same_settings_and_whole_files_alone() {
     let (folder, checkpoints) = killed();
     let command = format!("sft --output-dir base {EACH_STEP}");
     let newest = checkpoints.checkpoints().pop().unwrap();
-    let sentence = folder.refused(&format!("{command} --set train.seed=1")).replace(&format!("{newest:06}"), "STEP");
+    let sentence = folder
+        .refused(&format!("{command} --set train.seed=1"))
+        .replace(&format!("{newest:06}"), "STEP");
     assert_snapshot!(sentence, @"cannot go on from `./base.partial/checkpoints/step-STEP` (remove `./base.partial` to begin anew): it was made with other settings: `train.seed`: 42 -> 1 (put them back)");
-    for file in ["model.safetensors", "optimizer.safetensors", "progress.json", "tokenizer.json"] {
+    for file in [
+        "model.safetensors",
+        "optimizer.safetensors",
+        "progress.json",
+        "tokenizer.json",
+    ] {
         let path = checkpoints.last_checkpoint().join(file);
         let whole = fs::read(&path).unwrap();
         let mut bytes = whole.clone();
@@ -77,7 +120,10 @@ fn it_goes_on_with_the_same_settings_and_whole_files_alone() {
         bytes[middle] ^= 1;
         fs::write(&path, bytes).unwrap();
         let sentence = folder.refused(&command);
-        assert!(sentence.contains(&format!("{file}` is damaged")), "{sentence}");
+        assert!(
+            sentence.contains(&format!("{file}` is damaged")),
+            "{sentence}"
+        );
         fs::write(&path, whole).unwrap();
     }
     // A folder of somebody else stays.
@@ -87,5 +133,7 @@ fn it_goes_on_with_the_same_settings_and_whole_files_alone() {
     folder.train("run", crate::ONE_STEP);
     assert!(!folder.said("runs run base.partial").contains("base"));
     let model = format!("base.partial/checkpoints/step-{newest:06}");
-    folder.said(&format!("eval --model {model} --num-prompts 1 --set data.dataset_name=embedded:arithmetic"));
+    folder.said(&format!(
+        "eval --model {model} --num-prompts 1 --set data.dataset_name=embedded:arithmetic"
+    ));
 }

@@ -22,7 +22,12 @@ use tests::artifacts;
 /// Text that `render` makes of the library at `path`, which must be the text that it makes of this executable.
 fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
     let loaded = render(&capo_loader::open::load(path).unwrap());
-    assert_eq!(loaded, render(&Image::own()), "`{}` is not what is linked in here", path.display());
+    assert_eq!(
+        loaded,
+        render(&Image::own()),
+        "`{}` is not what is linked in here",
+        path.display()
+    );
     loaded
 }
 
@@ -31,7 +36,9 @@ fn shipped(name: &str) -> String {
     loaded_and_linked(&artifacts::file(&format!("lib{name}.so")), |image| {
         let advantage = snapshot(&mut image.advantage(&format!("{name}.advantage"), "{}").unwrap());
         let objective = snapshot(&mut image.objective(&format!("{name}.objective"), "{}").unwrap());
-        let curvature = Snapshot::default().digits(3).only(&["token_mask", "m_f", "m_h"]);
+        let curvature = Snapshot::default()
+            .digits(3)
+            .only(&["token_mask", "m_f", "m_h"]);
         let mask = curvature.of(&mut image.mask(&format!("{name}.curvature"), "{}").unwrap());
         format!("# advantage\n{advantage}\n# objective\n{objective}\n# mask\n{mask}")
     })
@@ -49,8 +56,17 @@ shipped!(capo, drcapo, reincapo);
 
 #[test]
 fn example() {
-    let render = |image: &Image| snapshot(&mut image.mask("example.surprise-cap", "{\"max_nats\": 1.5}").unwrap());
-    assert_snapshot!(loaded_and_linked(&artifacts::example("surprise-cap", "dev"), render));
+    let render = |image: &Image| {
+        snapshot(
+            &mut image
+                .mask("example.surprise-cap", "{\"max_nats\": 1.5}")
+                .unwrap(),
+        )
+    };
+    assert_snapshot!(loaded_and_linked(
+        &artifacts::example("surprise-cap", "dev"),
+        render
+    ));
 }
 
 #[test]

@@ -16,8 +16,14 @@ const FIRST_STEP: &str = "--stop-after 1";
 
 /// The arguments of a run with these step controls of the plugin that does what it is told.
 fn told(controls: &[&str], extra: &str) -> String {
-    let tables: Vec<String> = controls.iter().map(|keys| format!("{{use=\"misbehave.control\",{keys}}}")).collect();
-    format!("--plugin libmisbehave.so --set step_control=[{}] {FOUR_STEPS} {extra}", tables.join(","))
+    let tables: Vec<String> = controls
+        .iter()
+        .map(|keys| format!("{{use=\"misbehave.control\",{keys}}}"))
+        .collect();
+    format!(
+        "--plugin libmisbehave.so --set step_control=[{}] {FOUR_STEPS} {extra}",
+        tables.join(",")
+    )
 }
 
 fn weights(run: &RunDir) -> BTreeMap<String, Vec<f32>> {
@@ -26,16 +32,24 @@ fn weights(run: &RunDir) -> BTreeMap<String, Vec<f32>> {
 
 /// The weights that the embedded model starts from.
 pub(crate) fn fresh() -> BTreeMap<String, Vec<f32>> {
-    tests::run_dir::tensors(&artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors"))
+    tests::run_dir::tensors(
+        &artifacts::workspace().join("host/assets/tiny-arithmetic/model.safetensors"),
+    )
 }
 
 /// The names of the tensors that differ by a bit.
 fn moved<'a>(a: &'a BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f32>>) -> Vec<&'a str> {
-    a.iter().filter(|(name, values)| b[*name] != **values).map(|(name, _)| name.as_str()).collect()
+    a.iter()
+        .filter(|(name, values)| b[*name] != **values)
+        .map(|(name, _)| name.as_str())
+        .collect()
 }
 
 fn assert_near(found: f64, expected: f64, tolerance: f64) {
-    assert!((found - expected).abs() <= tolerance * expected.abs(), "{found}, expected {expected}");
+    assert!(
+        (found - expected).abs() <= tolerance * expected.abs(),
+        "{found}, expected {expected}"
+    );
 }
 
 #[test]
@@ -47,7 +61,11 @@ fn scale_one_is_no_control() {
     for name in ["loss", "reward", "entropy", "grad_norm"] {
         assert_eq!(plain.metric(name), ones.metric(name), "{name}");
     }
-    for name in ["misbehave.control/applied", "misbehave.control#2/applied", "step_control/applied"] {
+    for name in [
+        "misbehave.control/applied",
+        "misbehave.control#2/applied",
+        "step_control/applied",
+    ] {
         assert_eq!(ones.metric(name), [1.0; 4], "{name}");
     }
 }
@@ -60,21 +78,38 @@ fn scale_zero_leaves_every_weight() {
     assert_eq!(still.metric("step_control/applied"), [0.0; 4]);
     assert_eq!(still.metric("step_skipped"), [0.0; 4]);
     let moments = still.tensors("optimizer.safetensors");
-    assert_eq!(moments["steps_taken"], [4.0], "the moments stay as the steps made them");
-    assert!(moments["exp_avg/lm_head.weight"].iter().any(|moment| *moment != 0.0));
+    assert_eq!(
+        moments["steps_taken"],
+        [4.0],
+        "the moments stay as the steps made them"
+    );
+    assert!(
+        moments["exp_avg/lm_head.weight"]
+            .iter()
+            .any(|moment| *moment != 0.0)
+    );
 }
 
 #[test]
 fn moments_go_back_where_a_control_says_so() {
     let folder = Folder::new();
     let none = "sin=\"none\",scale=0.0";
-    let back = folder.train("back", &told(&["sin=\"none\",restores_moments=true", none], ""));
+    let back = folder.train(
+        "back",
+        &told(&["sin=\"none\",restores_moments=true", none], ""),
+    );
     assert_eq!(moved(&weights(&back), &fresh()), [""; 0]);
     let moments = back.tensors("optimizer.safetensors");
-    assert!(moments.values().flatten().all(|moment| *moment == 0.0), "steps taken included");
+    assert!(
+        moments.values().flatten().all(|moment| *moment == 0.0),
+        "steps taken included"
+    );
     assert_eq!(back.metric("step_skipped"), [1.0; 4]);
     // A step of which something is left is a step.
-    let half = folder.train("half", &told(&["sin=\"none\",restores_moments=true,scale=0.5"], ""));
+    let half = folder.train(
+        "half",
+        &told(&["sin=\"none\",restores_moments=true,scale=0.5"], ""),
+    );
     let other = folder.train("other", &told(&["sin=\"none\",scale=0.5"], ""));
     assert_eq!(half.weights(), other.weights());
 }
@@ -82,45 +117,87 @@ fn moments_go_back_where_a_control_says_so() {
 #[test]
 fn a_group_is_scaled_alone() {
     let folder = Folder::new();
-    let (before, plain) = (fresh(), weights(&folder.train("plain", &told(&[], FIRST_STEP))));
+    let (before, plain) = (
+        fresh(),
+        weights(&folder.train("plain", &told(&[], FIRST_STEP))),
+    );
     let of_group = |group: &str, tensor: &str| match group.strip_prefix("block.") {
         Some(block) => tensor.starts_with(&format!("model.layers.{block}.")),
         None if group == "embedding" => tensor == "model.embed_tokens.weight",
         None => ["lm_head.weight", "model.norm.weight"].contains(&tensor),
     };
     for group in ["embedding", "block.0", "block.1", "last_layer"] {
-        let run = folder.train(group, &told(&[&format!("sin=\"none\",scale=0.25,group=\"{group}\"")], FIRST_STEP));
+        let run = folder.train(
+            group,
+            &told(
+                &[&format!("sin=\"none\",scale=0.25,group=\"{group}\"")],
+                FIRST_STEP,
+            ),
+        );
         let scaled = weights(&run);
         for (tensor, values) in &scaled {
             for ((w, w0), w1) in values.iter().zip(&before[tensor]).zip(&plain[tensor]) {
-                let expected = if of_group(group, tensor) { w0 + 0.25 * (w1 - w0) } else { *w1 };
+                let expected = if of_group(group, tensor) {
+                    w0 + 0.25 * (w1 - w0)
+                } else {
+                    *w1
+                };
                 assert_eq!(*w, expected, "{group}: {tensor}");
             }
         }
         let applied = run.metric("step_control/applied")[0];
         assert!(0.3 < applied && applied < 1.0, "{group}: {applied}");
     }
-    let sentence = folder.host(&format!("train {}", told(&["sin=\"none\",group=\"head\""], ""))).failed();
-    assert!(sentence.ends_with("component `misbehave.control`: there is no group `head`"), "{sentence}");
+    let sentence = folder
+        .host(&format!(
+            "train {}",
+            told(&["sin=\"none\",group=\"head\""], "")
+        ))
+        .failed();
+    assert!(
+        sentence.ends_with("component `misbehave.control`: there is no group `head`"),
+        "{sentence}"
+    );
 }
 
 #[test]
 fn several_multiply_and_see_what_those_before_left() {
     let folder = Folder::new();
     let plain = folder.train("plain", &told(&["sin=\"measures\""], FIRST_STEP));
-    let both = folder.train("both", &told(&["sin=\"none\",scale=0.5", "sin=\"measures\",scale=0.5"], FIRST_STEP));
+    let both = folder.train(
+        "both",
+        &told(
+            &["sin=\"none\",scale=0.5", "sin=\"measures\",scale=0.5"],
+            FIRST_STEP,
+        ),
+    );
     assert_eq!(both.metric("misbehave.control/applied"), [0.5]);
     assert_eq!(both.metric("misbehave.control#2/applied"), [0.5]);
     assert_eq!(both.metric("step_control/applied"), [0.25]);
     let number = |run: &RunDir, name: &str| run.metric(name)[0];
-    for (name, power) in [("norm", 1), ("learning_rate", 1), ("fisher", 2), ("norm/block.1", 1)] {
-        let (whole, half) = (format!("misbehave.control/{name}"), format!("misbehave.control#2/{name}"));
-        assert_near(number(&both, &half), 0.5_f64.powi(power) * number(&plain, &whole), 1e-4);
+    for (name, power) in [
+        ("norm", 1),
+        ("learning_rate", 1),
+        ("fisher", 2),
+        ("norm/block.1", 1),
+    ] {
+        let (whole, half) = (
+            format!("misbehave.control/{name}"),
+            format!("misbehave.control#2/{name}"),
+        );
+        assert_near(
+            number(&both, &half),
+            0.5_f64.powi(power) * number(&plain, &whole),
+            1e-4,
+        );
     }
     let (before, whole, quarter) = (fresh(), weights(&plain), weights(&both));
     for (tensor, values) in &quarter {
         for ((w, w0), w1) in values.iter().zip(&before[tensor]).zip(&whole[tensor]) {
-            assert!((w - (w0 + 0.25 * (w1 - w0))).abs() <= 3e-7 * w0.abs().max(1e-3), "{tensor}");
+            assert!(
+                (w - (w0 + 0.25 * (w1 - w0))).abs() <= 3e-7 * w0.abs().max(1e-3),
+                "{tensor}"
+            );
         }
     }
 }
@@ -130,7 +207,10 @@ fn a_control_that_asks_again_sees_what_it_left() {
     let folder = Folder::new();
     let half = "sin=\"measures\",scale=0.5";
     let once = folder.train("once", &told(&[half], FIRST_STEP));
-    let again = folder.train("again", &told(&[&format!("{half},asks_again=true")], FIRST_STEP));
+    let again = folder.train(
+        "again",
+        &told(&[&format!("{half},asks_again=true")], FIRST_STEP),
+    );
     let both = folder.train("both", &told(&["sin=\"none\",scale=0.5", half], FIRST_STEP));
     assert_eq!(again.weights(), both.weights());
     assert_eq!(again.metric("misbehave.control/applied"), [0.25]);
@@ -148,12 +228,22 @@ fn what_is_measured_fits_together() {
     let whole = folder.train("whole", &told(&["sin=\"measures\""], FIRST_STEP));
     let number = |run: &RunDir, name: &str| run.metric(&format!("misbehave.control/{name}"))[0];
     let groups = ["embedding", "block.0", "block.1", "last_layer"];
-    let norm = groups.map(|group| number(&whole, &format!("norm/{group}")).powi(2)).iter().sum::<f64>().sqrt();
+    let norm = groups
+        .map(|group| number(&whole, &format!("norm/{group}")).powi(2))
+        .iter()
+        .sum::<f64>()
+        .sqrt();
     assert_near(number(&whole, "norm"), norm, 1e-12);
-    let count: f64 = groups.map(|group| number(&whole, &format!("parameters/{group}"))).iter().sum();
+    let count: f64 = groups
+        .map(|group| number(&whole, &format!("parameters/{group}")))
+        .iter()
+        .sum();
     assert_eq!(count, fresh().values().map(Vec::len).sum::<usize>() as f64);
     // Adam's first step is as long in every weight whose gradient is not tiny.
-    assert!(norm < 1e-3 * count.sqrt() && norm > 0.5e-3 * count.sqrt(), "{norm}");
+    assert!(
+        norm < 1e-3 * count.sqrt() && norm > 0.5e-3 * count.sqrt(),
+        "{norm}"
+    );
     let (kl, head) = (number(&whole, "kl"), number(&whole, "last_layer_kl"));
     assert!(kl > 1e-3 && head > 0.0 && head < 0.1 * kl, "{kl} {head}");
     assert_ne!(number(&whole, "kl_of_one"), number(&whole, "kl_of_quarter"));
@@ -161,7 +251,14 @@ fn what_is_measured_fits_together() {
     for size in [24, 16, 6] {
         let extra = format!("{} {FIRST_STEP}", split(size));
         let parts = folder.train(&size.to_string(), &told(&["sin=\"measures\""], &extra));
-        for name in ["norm", "fisher", "last_layer_kl", "kl_of_one", "kl_of_quarter", "kl"] {
+        for name in [
+            "norm",
+            "fisher",
+            "last_layer_kl",
+            "kl_of_one",
+            "kl_of_quarter",
+            "kl",
+        ] {
             assert_near(number(&parts, name), number(&whole, name), 1e-3);
         }
     }
@@ -169,11 +266,17 @@ fn what_is_measured_fits_together() {
 
 #[test]
 fn threads_change_no_bit() {
-    let governed =
-        format!("--plugin libgovernor.so --set step_control.0.every=2 {FOUR_STEPS} --set train.measure_step=1");
-    let one = Folder::new().env("RAYON_NUM_THREADS", "1").env("CANDLE_NUM_THREADS", "1");
-    let many = Folder::new().env("RAYON_NUM_THREADS", "3").env("CANDLE_NUM_THREADS", "3");
-    one.train("run", &governed).assert_same_files(&many.train("run", &governed));
+    let governed = format!(
+        "--plugin libgovernor.so --set step_control.0.every=2 {FOUR_STEPS} --set train.measure_step=1"
+    );
+    let one = Folder::new()
+        .env("RAYON_NUM_THREADS", "1")
+        .env("CANDLE_NUM_THREADS", "1");
+    let many = Folder::new()
+        .env("RAYON_NUM_THREADS", "3")
+        .env("CANDLE_NUM_THREADS", "3");
+    one.train("run", &governed)
+        .assert_same_files(&many.train("run", &governed));
 }
 
 #[test]
@@ -181,9 +284,15 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     let governor = "--plugin libgovernor.so --set step_control.0.target=3e-5 --set step_control.0.every=3 --step-control governor.last-layer";
     let stateful = told(&["sin=\"stateful\""], "");
     for (args, steps) in [
-        (format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"), 7),
+        (
+            format!("{governor} {FOUR_STEPS} --set train.max_steps=7 --set train.measure_step=2"),
+            7,
+        ),
         // The share of the steps moves from the seventh one on.
-        (format!("--plugin libgovernor.so {FOUR_STEPS} --set train.max_steps=8"), 8),
+        (
+            format!("--plugin libgovernor.so {FOUR_STEPS} --set train.max_steps=8"),
+            8,
+        ),
         // Masks judge steps of the length that was left of the last one.
         (
             format!(
@@ -201,13 +310,25 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 #[test]
 fn a_mask_judges_the_step_that_is_taken() {
     let folder = Folder::new();
-    let mask =
-        "--plugin libcapo.so --set mask=[{use=\"capo.curvature\",fisher_threshold=false,hessian_threshold=false}]";
+    let mask = "--plugin libcapo.so --set mask=[{use=\"capo.curvature\",fisher_threshold=false,hessian_threshold=false}]";
     let halved = folder.train("halved", &told(&["sin=\"none\",scale=0.5"], mask));
-    let slow = folder.train("slow", &told(&[], &format!("{mask} --set train.learning_rate=5e-4")));
-    let ratios = halved.metric("capo.curvature/m_f_batch").into_iter().zip(slow.metric("capo.curvature/m_f_batch"));
-    for ((ratio, expected), step) in ratios.map(|(halved, slow)| halved / slow).zip([4.0, 1.0, 1.0, 1.0]).zip(1..) {
-        assert!((ratio / expected - 1.0).abs() < 0.05, "step {step}: {ratio}");
+    let slow = folder.train(
+        "slow",
+        &told(&[], &format!("{mask} --set train.learning_rate=5e-4")),
+    );
+    let ratios = halved
+        .metric("capo.curvature/m_f_batch")
+        .into_iter()
+        .zip(slow.metric("capo.curvature/m_f_batch"));
+    for ((ratio, expected), step) in ratios
+        .map(|(halved, slow)| halved / slow)
+        .zip([4.0, 1.0, 1.0, 1.0])
+        .zip(1..)
+    {
+        assert!(
+            (ratio / expected - 1.0).abs() < 0.05,
+            "step {step}: {ratio}"
+        );
     }
 }
 
@@ -216,7 +337,10 @@ fn what_breaks_a_rule_is_told() {
     let sins = "panic panic_in_save error longer negative nan reserved_name asks_too_much";
     assert_snapshot!(all_committed(Point::Control, sins));
     // Measuring computes the last layer's data; a control that did not ask does not see it.
-    let _ = Folder::new().train("peek", &told(&["sin=\"peek\""], "--set train.measure_step=1"));
+    let _ = Folder::new().train(
+        "peek",
+        &told(&["sin=\"peek\""], "--set train.measure_step=1"),
+    );
 }
 
 /// The search of `governor.kl` ends with step 6.
@@ -226,17 +350,31 @@ fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
     let args = "--plugin libgovernor.so --set train.max_steps=7 --set train.learning_rate=1e-3 --set eval.num_prompts=0 \
         --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
     let said = folder.attempt("run", args).succeeded().stdout;
-    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("learning rate found: ")).collect();
+    let told: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("learning rate found: "))
+        .collect();
     let run = folder.run_dir("run");
-    let (rates, shares) = (run.metric("governor.kl/found_rate"), run.metric("governor.kl/share"));
+    let (rates, shares) = (
+        run.metric("governor.kl/found_rate"),
+        run.metric("governor.kl/share"),
+    );
     assert_eq!((rates.len(), rates[0]), (2, rates[1]));
     assert_eq!(rates[0], 1e-3 * shares[6]);
-    let line = format!("learning rate found: {:.1e} (share {:.2} of 1.0e-3)", rates[0], shares[6]);
+    let line = format!(
+        "learning rate found: {:.1e} (share {:.2} of 1.0e-3)",
+        rates[0], shares[6]
+    );
     assert_eq!(told, [line.as_str()]);
     assert!(folder.said("diagnose run").contains(&line));
-    assert!(folder.said("runs run").contains(&format!("1e-3 -> {:.1e}", rates[0])));
+    assert!(
+        folder
+            .said("runs run")
+            .contains(&format!("1e-3 -> {:.1e}", rates[0]))
+    );
     folder.said("report run --out report.html");
-    let found = format!("<dd>{:.1e} found <small>of 1e-3 set</small></dd>", rates[0]).replace(".0e", "e");
+    let found =
+        format!("<dd>{:.1e} found <small>of 1e-3 set</small></dd>", rates[0]).replace(".0e", "e");
     assert!(folder.text("report.html").contains(&found), "no {found}");
 }
 
@@ -252,22 +390,47 @@ fn find_rate_is_the_search_alone() {
     let trained = folder.train("run", &training);
     let ends = "--set train.max_completions=24 --set train.max_time=1e-9 --set train.metric_for_best_model=eval_reward \
         --set eval.eval_steps=2 --set train.greater_is_better=true --set train.early_stopping_threshold=0.1";
-    let said = folder.said(&format!("find-rate {batch} {rate} {ends} --set train.output_dir=run"));
+    let said = folder.said(&format!(
+        "find-rate {batch} {rate} {ends} --set train.output_dir=run"
+    ));
     let found = format!("{:.1e}", trained.metric("governor.kl/found_rate")[0]);
-    assert!(said.contains(&format!("learning rate found: {found} (share ")), "{said}");
-    assert!(said.ends_with(&format!("\nlearning_rate = {found}    # under [train]\n")), "{said}");
+    assert!(
+        said.contains(&format!("learning rate found: {found} (share ")),
+        "{said}"
+    );
+    assert!(
+        said.ends_with(&format!("\nlearning_rate = {found}    # under [train]\n")),
+        "{said}"
+    );
     let searched = folder.run_dir("runs/find-rate-seed42");
     assert_eq!(searched.metric("reward"), trained.metric("reward"));
     assert!(!searched.path().join("checkpoints").exists());
-    folder.said("train --config runs/find-rate-seed42/config.toml --dry-run --plugin libgovernor.so");
+    folder
+        .said("train --config runs/find-rate-seed42/config.toml --dry-run --plugin libgovernor.so");
     assert_snapshot!(folder.refused("train --resume runs/find-rate-seed42"), @"`runs/find-rate-seed42` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)");
-    folder.said(&format!("train --output-dir plain --set train.max_steps=1 --set train.learning_rate={found}"));
+    folder.said(&format!(
+        "train --output-dir plain --set train.max_steps=1 --set train.learning_rate={found}"
+    ));
 
-    let low = folder.said(&format!("find-rate {batch} --set train.learning_rate=1e-6 --plugin libcapo.so"));
-    assert!(low.contains("learning_rate = 1.0e-6") && low.contains("try `--set train.learning_rate=1.0e-5`"), "{low}");
-    let still = folder.host(&format!("find-rate {batch} --set train.learning_rate=0 --set train.max_steps=1")).failed();
-    assert!(still.starts_with("no learning rate was found in 6 steps: the search needs 6 that move"), "{still}");
-    let fixed = folder.refused("find-rate --plugin libgovernor.so --set step_control.0.target=1e-4");
+    let low = folder.said(&format!(
+        "find-rate {batch} --set train.learning_rate=1e-6 --plugin libcapo.so"
+    ));
+    assert!(
+        low.contains("learning_rate = 1.0e-6")
+            && low.contains("try `--set train.learning_rate=1.0e-5`"),
+        "{low}"
+    );
+    let still = folder
+        .host(&format!(
+            "find-rate {batch} --set train.learning_rate=0 --set train.max_steps=1"
+        ))
+        .failed();
+    assert!(
+        still.starts_with("no learning rate was found in 6 steps: the search needs 6 that move"),
+        "{still}"
+    );
+    let fixed =
+        folder.refused("find-rate --plugin libgovernor.so --set step_control.0.target=1e-4");
     assert_snapshot!(fixed, @"`target` of `governor.kl` is 0.0001, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")");
     let alone = Folder::new();
     std::fs::copy(artifacts::file("host"), alone.path().join("host")).unwrap();
@@ -279,15 +442,30 @@ fn find_rate_is_the_search_alone() {
 fn governed_steps_keep_to_their_target() {
     let folder = Folder::new();
     let governor = "--plugin libgovernor.so --set step_control.0.target=3e-5";
-    let run = folder.train("run", &format!("{governor} {FOUR_STEPS} --set train.measure_step=1"));
+    let run = folder.train(
+        "run",
+        &format!("{governor} {FOUR_STEPS} --set train.measure_step=1"),
+    );
     let config = run.text("config.toml");
-    assert!(config.contains("recipe = \"governed-grpo\"") && config.contains("use = \"governor.kl\""), "{config}");
-    assert!(run.metric("governor.kl/kl").iter().all(|&kl| kl > 1e-4), "ungoverned steps are too long");
+    assert!(
+        config.contains("recipe = \"governed-grpo\"") && config.contains("use = \"governor.kl\""),
+        "{config}"
+    );
+    assert!(
+        run.metric("governor.kl/kl").iter().all(|&kl| kl > 1e-4),
+        "ungoverned steps are too long"
+    );
     for kl in run.metric("step/kl") {
-        assert!(3e-6 < kl && kl < 3e-4, "{kl}: measured on other completions, it is near 3e-5");
+        assert!(
+            3e-6 < kl && kl < 3e-4,
+            "{kl}: measured on other completions, it is near 3e-5"
+        );
     }
     let forward_free = "--set step_control.0.every=10 --set step_control.0.target=1e-4";
-    let run = folder.train("free", &format!("--plugin libgovernor.so {FOUR_STEPS} {forward_free}"));
+    let run = folder.train(
+        "free",
+        &format!("--plugin libgovernor.so {FOUR_STEPS} {forward_free}"),
+    );
     assert_eq!(run.metric("governor.kl/kl").len(), 1, "measured once");
     assert_eq!(run.metric("governor.kl/predicted_kl").len(), 3);
 }
@@ -298,19 +476,37 @@ fn a_step_can_be_measured_without_changing_it() {
     let plain = folder.train("plain", &told(&[], ""));
     let measured = folder.train("measured", &told(&[], "--set train.measure_step=2"));
     assert_eq!(plain.weights(), measured.weights());
-    let names = ["kl", "last_layer_kl", "update_norm", "unused_head_update", "tail_mass", "kept_advantage"];
+    let names = [
+        "kl",
+        "last_layer_kl",
+        "update_norm",
+        "unused_head_update",
+        "tail_mass",
+        "kept_advantage",
+    ];
     let lines = measured.metrics();
     for name in names.map(|name| format!("step/{name}")) {
         let there: Vec<bool> = lines.iter().map(|line| line.contains_key(&name)).collect();
         assert_eq!(there, [false, true, false, true], "{name}");
-        assert!(measured.metric(&name).iter().all(|value| value.is_finite()), "{name}");
+        assert!(
+            measured.metric(&name).iter().all(|value| value.is_finite()),
+            "{name}"
+        );
     }
     let number = |name: &str| measured.metric(&format!("step/{name}"))[0];
     assert!(number("last_layer_kl") < number("kl"));
-    assert!(number("unused_head_update") > 0.0 && number("unused_head_update") < number("update_norm"));
+    assert!(
+        number("unused_head_update") > 0.0 && number("unused_head_update") < number("update_norm")
+    );
     // The whole vocabulary is in the top.
     assert!(number("tail_mass") < 1e-5);
-    let narrow = folder.train("narrow", &told(&[], "--set train.measure_step=2 --set train.last_layer_top_k=1"));
+    let narrow = folder.train(
+        "narrow",
+        &told(
+            &[],
+            "--set train.measure_step=2 --set train.last_layer_top_k=1",
+        ),
+    );
     let tail = narrow.metric("step/tail_mass")[0];
     assert!(0.001 < tail && tail < 0.5, "{tail}");
 }

@@ -25,7 +25,10 @@ fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at(12);
         let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
-        assert_eq!(checksum(&head[..8]), u32::from_le_bytes(head[8..].try_into().unwrap()));
+        assert_eq!(
+            checksum(&head[..8]),
+            u32::from_le_bytes(head[8..].try_into().unwrap())
+        );
         let (data, rest) = rest.split_at(length);
         let (sum, rest) = rest.split_at(4);
         assert_eq!(checksum(data), u32::from_le_bytes(sum.try_into().unwrap()));
@@ -41,7 +44,10 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
         let (number, rest) = bytes.split_at(length);
         *bytes = rest;
-        number.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+        number
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
     }
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -64,7 +70,10 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn bytes(fields: &[(u64, Vec<u8>)], number: u64) -> Option<&[u8]> {
-    fields.iter().find(|(found, _)| *found == number).map(|(_, bytes)| &bytes[..])
+    fields
+        .iter()
+        .find(|(found, _)| *found == number)
+        .map(|(_, bytes)| &bytes[..])
 }
 
 fn number(fields: &[(u64, Vec<u8>)], number: u64) -> u64 {
@@ -72,7 +81,11 @@ fn number(fields: &[(u64, Vec<u8>)], number: u64) -> u64 {
 }
 
 fn event_files(run: &Path) -> Vec<PathBuf> {
-    names(run).iter().filter(|name| name.contains("tfevents")).map(|name| run.join(name)).collect()
+    names(run)
+        .iter()
+        .filter(|name| name.contains("tfevents"))
+        .map(|name| run.join(name))
+        .collect()
 }
 
 /// Values by step and name, as TensorBoard understands the files: where a session starts, later steps of earlier ones are gone.
@@ -107,7 +120,9 @@ fn metrics(run: &RunDir) -> BTreeMap<(u64, String), f32> {
         let values: BTreeMap<String, Value> = serde_json::from_str(line).unwrap();
         let step = values["step"].as_u64().unwrap();
         let numbers = values.into_iter().filter(|(name, _)| name != "step");
-        numbers.filter_map(|(name, value)| Some(((step, name), value.as_f64()? as f32))).collect::<Vec<_>>()
+        numbers
+            .filter_map(|(name, value)| Some(((step, name), value.as_f64()? as f32)))
+            .collect::<Vec<_>>()
     };
     text.lines().flat_map(line).collect()
 }
@@ -121,8 +136,14 @@ fn event_files_have_what_metrics_have() {
     assert_eq!(event_files(run.path()).len(), 1);
     let told = |run: &RunDir| {
         let main = ["rejection_rate", "m_f/mean", "kl/mean"];
-        let is_told = |name: &str| name.strip_prefix("capo.curvature/").is_none_or(|name| main.contains(&name));
-        metrics(run).into_iter().filter(|((_, name), _)| is_told(name)).collect::<BTreeMap<_, _>>()
+        let is_told = |name: &str| {
+            name.strip_prefix("capo.curvature/")
+                .is_none_or(|name| main.contains(&name))
+        };
+        metrics(run)
+            .into_iter()
+            .filter(|((_, name), _)| is_told(name))
+            .collect::<BTreeMap<_, _>>()
     };
     assert_eq!(scalars(&run), told(&run));
     // As if it had been killed after its checkpoint of step 4, once while it wrote.
@@ -130,19 +151,28 @@ fn event_files_have_what_metrics_have() {
     let run = folder.resume("run");
     assert_eq!(event_files(run.path()).len(), 2);
     assert_eq!(scalars(&run), told(&run));
-    assert!(metrics(&run).len() > told(&run).len() + 6 * 20, "a mask records much");
+    assert!(
+        metrics(&run).len() > told(&run).len() + 6 * 20,
+        "a mask records much"
+    );
 }
 
 #[test]
 fn who_else_is_told_is_a_setting() {
     let folder = Folder::new();
     for none in ["\"none\"", "[]"] {
-        let run = folder.train(&format!("run{}", none.len()), &format!("{ONE_STEP} --set logging.report_to={none}"));
+        let run = folder.train(
+            &format!("run{}", none.len()),
+            &format!("{ONE_STEP} --set logging.report_to={none}"),
+        );
         assert!(event_files(run.path()).is_empty());
         assert!(run.text("config.toml").contains("report_to = []"));
     }
     let all = "--plugin libcapo.so --set logging.component_metrics=all";
-    let run = folder.train("told", &format!("{ONE_STEP} --set logging.report_to=tensorboard {all}"));
+    let run = folder.train(
+        "told",
+        &format!("{ONE_STEP} --set logging.report_to=tensorboard {all}"),
+    );
     assert_eq!(event_files(run.path()).len(), 1);
     assert_eq!(scalars(&run), metrics(&run));
 }

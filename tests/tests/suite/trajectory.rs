@@ -14,7 +14,11 @@ fn trajectory(run: &RunDir, names: &[&str]) -> String {
         write!(text, "{}", line["step"]).unwrap();
         for name in names {
             let value = line[*name].as_f64().unwrap();
-            let value = if *name == "loss" && value.abs() < 1e-7 { 0.0 } else { value };
+            let value = if *name == "loss" && value.abs() < 1e-7 {
+                0.0
+            } else {
+                value
+            };
             write!(text, "  {name} {value:.3e}").unwrap();
         }
         text.push('\n');
@@ -38,7 +42,13 @@ fn grpo() {
 fn capo() {
     let folder = Folder::new();
     let run = folder.train("run", "--plugin libcapo.so --set train.max_steps=4");
-    let names = ["loss", "reward", "grad_norm", "mask/rejection_rate", "capo.curvature/m_f_batch"];
+    let names = [
+        "loss",
+        "reward",
+        "grad_norm",
+        "mask/rejection_rate",
+        "capo.curvature/m_f_batch",
+    ];
     assert_snapshot!(trajectory(&run, &names), @"
     1  loss 0.000e0  reward 6.042e-1  grad_norm 9.137e-1  mask/rejection_rate 1.087e-2  capo.curvature/m_f_batch 4.328e-7
     2  loss 0.000e0  reward 6.042e-1  grad_norm 1.872e0  mask/rejection_rate 4.870e-3  capo.curvature/m_f_batch 7.050e-7

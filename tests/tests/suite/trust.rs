@@ -34,7 +34,11 @@ fn provenance(run: &Path) -> String {
     for period in value.as_array_mut().unwrap() {
         assert!(period.as_object_mut().unwrap().remove("settings").is_some());
     }
-    for plugin in value.as_array_mut().unwrap().iter_mut().flat_map(|period| period["plugins"].as_array_mut().unwrap())
+    for plugin in value
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .flat_map(|period| period["plugins"].as_array_mut().unwrap())
     {
         let path = Path::new(plugin["path"].as_str().unwrap());
         assert!(path.is_absolute(), "{plugin}");
@@ -55,7 +59,10 @@ fn a_pin_accepts_its_file_and_no_other() {
     let other = replace(&folder);
     let mut command = folder.command(&format!("plugins --plugin libmine.so@sha256:{hash}"));
     let raw = String::from_utf8(command.output().unwrap().stderr).unwrap();
-    assert!(raw.contains(&format!("has SHA-256 {other} but is pinned to {hash} (")), "{raw}");
+    assert!(
+        raw.contains(&format!("has SHA-256 {other} but is pinned to {hash} (")),
+        "{raw}"
+    );
     assert_snapshot!(folder.refused(&format!("train --plugin libmine.so@sha256:{hash}")), @"plugin `FOLDER/libmine.so` has SHA-256 HASH but is pinned to HASH (get the file that was pinned, or pin this one if you trust it)");
 }
 
@@ -80,11 +87,20 @@ fn the_printed_pin_is_one_that_plugin_takes() {
     BUILD/libmisbehave.so@sha256:HASH  misbehave 0.1.0
     ");
     let raw = String::from_utf8(folder.command(args).output().unwrap().stdout).unwrap();
-    let pins: Vec<&str> = raw.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    assert!(pins[0].ends_with(&format!("libmine.so@sha256:{hash}")), "{raw}");
+    let pins: Vec<&str> = raw
+        .lines()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
+    assert!(
+        pins[0].ends_with(&format!("libmine.so@sha256:{hash}")),
+        "{raw}"
+    );
     let pinned = format!("plugins --plugin {} --plugin {}", pins[0], pins[1]);
     let listed = folder.said(&pinned);
-    assert!(listed.contains("misbehave.mask") && listed.contains("capo.curvature"), "{listed}");
+    assert!(
+        listed.contains("misbehave.mask") && listed.contains("capo.curvature"),
+        "{listed}"
+    );
     let none = folder.refused("plugins --hash");
     assert!(none.contains("--plugin <LIB>"), "{none}");
 }
@@ -96,7 +112,10 @@ fn a_run_records_what_made_it() {
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"},{"components":["misbehave.environment","misbehave.reward","misbehave.advantage","misbehave.objective","misbehave.mask","misbehave.weight","misbehave.control"],"packages":["misbehave 0.1.0"],"path":"libmisbehave.so","sha256":"HASH"}]}]"#);
     assert!(run.text("provenance.json").contains(&hash));
-    assert_eq!(provenance(folder.train("bare", ONE_STEP).path()), r#"[{"from_step":0,"plugins":[]}]"#);
+    assert_eq!(
+        provenance(folder.train("bare", ONE_STEP).path()),
+        r#"[{"from_step":0,"plugins":[]}]"#
+    );
 }
 
 #[test]
@@ -108,11 +127,19 @@ fn a_resume_takes_the_same_file_alone() {
     folder.said("train --resume run --stop-after 2");
     assert_eq!(provenance(run.path()), before);
     // It may move; from then on it is looked for at its new place.
-    fs::rename(folder.path().join("libmine.so"), folder.path().join("libmoved.so")).unwrap();
+    fs::rename(
+        folder.path().join("libmine.so"),
+        folder.path().join("libmoved.so"),
+    )
+    .unwrap();
     assert_snapshot!(folder.refused("train --resume run"), @"plugin `FOLDER/libmine.so` was not found; tried `FOLDER/libmine.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
     folder.said("train --resume run --plugin libmoved.so --stop-after 3");
     folder.said("train --resume run --stop-after 4");
-    fs::rename(folder.path().join("libmoved.so"), folder.path().join("libmine.so")).unwrap();
+    fs::rename(
+        folder.path().join("libmoved.so"),
+        folder.path().join("libmine.so"),
+    )
+    .unwrap();
     folder.said("train --resume run --plugin libmine.so --stop-after 5");
     let before = provenance(run.path());
     assert_snapshot!(before, @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":2,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmoved.so","sha256":"HASH"}]},{"from_step":4,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
@@ -132,7 +159,11 @@ fn a_changed_plugin_that_is_meant() {
     let mut bytes = fs::read(artifacts::file("libcapo.so")).unwrap();
     bytes.extend(b"built again");
     folder.write("libmine.so", &bytes);
-    assert!(folder.refused("train --resume run").contains("has changed since the run used it"));
+    assert!(
+        folder
+            .refused("train --resume run")
+            .contains("has changed since the run used it")
+    );
     folder.said("train --resume run --allow-changed-plugins");
     assert_eq!(run.metrics().len(), 2);
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
@@ -149,10 +180,20 @@ fn a_file_that_anybody_may_change() {
     fs::set_permissions(&library, Permissions::from_mode(0o757)).unwrap();
     assert_snapshot!(folder.refused("plugins --plugin libmine.so"), @"plugin `FOLDER/libmine.so` may be changed by any user: its mode is 757 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
     let pinned = folder.refused(&format!("plugins --plugin libmine.so@sha256:{hash}"));
-    assert!(pinned.contains("may be changed by any user"), "a pin is no permission");
+    assert!(
+        pinned.contains("may be changed by any user"),
+        "a pin is no permission"
+    );
     folder.said("plugins --plugin libmine.so --allow-unsafe-plugin-path");
-    folder.train("run", &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"));
-    assert!(folder.refused("train --resume run").contains("may be changed by any user"));
+    folder.train(
+        "run",
+        &format!("--plugin libmine.so --allow-unsafe-plugin-path {ONE_STEP}"),
+    );
+    assert!(
+        folder
+            .refused("train --resume run")
+            .contains("may be changed by any user")
+    );
     folder.said("train --resume run --allow-unsafe-plugin-path");
 }
 
@@ -160,7 +201,11 @@ fn a_file_that_anybody_may_change() {
 fn folders_in_which_anybody_may_replace_it() {
     let (folder, _) = with("libcapo.so");
     fs::create_dir_all(folder.path().join("open/inner")).unwrap();
-    fs::rename(folder.path().join("libmine.so"), folder.path().join("open/inner/libmine.so")).unwrap();
+    fs::rename(
+        folder.path().join("libmine.so"),
+        folder.path().join("open/inner/libmine.so"),
+    )
+    .unwrap();
     let mode = |name: &str, mode: u32| {
         fs::set_permissions(folder.path().join(name), Permissions::from_mode(mode)).unwrap();
     };
@@ -169,7 +214,11 @@ fn folders_in_which_anybody_may_replace_it() {
     assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open/inner` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
     // A link from elsewhere is no way round.
     std::os::unix::fs::symlink("open/inner/libmine.so", folder.path().join("liblink.so")).unwrap();
-    assert!(folder.refused("plugins --plugin liblink.so").contains("open/inner` is 777"));
+    assert!(
+        folder
+            .refused("plugins --plugin liblink.so")
+            .contains("open/inner` is 777")
+    );
     folder.said(&format!("{list} --allow-unsafe-plugin-path"));
     mode("open/inner", 0o1777);
     folder.said(list);
@@ -185,7 +234,9 @@ fn links_that_anybody_may_point_elsewhere() {
     std::os::unix::fs::symlink("../libmine.so", folder.path().join("open/liblink.so")).unwrap();
     std::os::unix::fs::symlink("open/liblink.so", folder.path().join("libchain.so")).unwrap();
     std::os::unix::fs::symlink(folder.path(), folder.path().join("open/folder")).unwrap();
-    let mode = |mode: u32| fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap();
+    let mode = |mode: u32| {
+        fs::set_permissions(folder.path().join("open"), Permissions::from_mode(mode)).unwrap()
+    };
     for (name, link) in [
         ("open/liblink.so", "open/liblink.so"),
         ("libchain.so", "./libchain.so"),
@@ -195,8 +246,13 @@ fn links_that_anybody_may_point_elsewhere() {
         let expected = format!(
             "plugin `{link}` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)"
         );
-        assert_eq!(folder.refused(&format!("plugins --plugin {name}")), expected);
-        folder.said(&format!("plugins --plugin {name} --allow-unsafe-plugin-path"));
+        assert_eq!(
+            folder.refused(&format!("plugins --plugin {name}")),
+            expected
+        );
+        folder.said(&format!(
+            "plugins --plugin {name} --allow-unsafe-plugin-path"
+        ));
         mode(0o755);
         folder.said(&format!("plugins --plugin {name}"));
         // In a folder as `/tmp` is, a link can be changed by its owner.
@@ -216,8 +272,12 @@ fn a_huge_file_is_refused_at_once() {
     let file = fs::File::create(folder.path().join("libhuge.so")).unwrap();
     file.set_len(1 << 40).unwrap();
     assert_snapshot!(folder.refused("plugins --plugin ./libhuge.so"), @r#"`FOLDER/libhuge.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
-    std::os::unix::fs::FileExt::write_all_at(&file, &fs::read(artifacts::file("libcapo.so")).unwrap()[..64], 0)
-        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(
+        &file,
+        &fs::read(artifacts::file("libcapo.so")).unwrap()[..64],
+        0,
+    )
+    .unwrap();
     assert_snapshot!(folder.refused("plugins --plugin ./libhuge.so"), @"plugin `FOLDER/libhuge.so` takes 1.0 TiB, and a plugin has at most 4.0 GiB (build or copy it again)");
 }
 
@@ -235,21 +295,33 @@ fn a_pin_holds_while_the_file_is_replaced() {
     let (mut accepted, mut refused) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for bytes in [&other, &pinned].into_iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+            for bytes in [&other, &pinned]
+                .into_iter()
+                .cycle()
+                .take_while(|_| !done.load(Ordering::Relaxed))
+            {
                 folder.write("next.so", bytes);
-                fs::rename(folder.path().join("next.so"), folder.path().join("libmine.so")).unwrap();
+                fs::rename(
+                    folder.path().join("next.so"),
+                    folder.path().join("libmine.so"),
+                )
+                .unwrap();
             }
         });
         for _ in 0..100 {
             let outcome = folder.host(&format!("plugins --plugin libmine.so@sha256:{hash}"));
             if outcome.code == Some(0) {
                 assert!(
-                    outcome.stdout.contains("  capo.curvature ") && !outcome.stdout.contains("reincapo"),
+                    outcome.stdout.contains("  capo.curvature ")
+                        && !outcome.stdout.contains("reincapo"),
                     "{outcome:#?}"
                 );
                 accepted += 1;
             } else {
-                assert!(outcome.refused().contains(" but is pinned to "), "{outcome:#?}");
+                assert!(
+                    outcome.refused().contains(" but is pinned to "),
+                    "{outcome:#?}"
+                );
                 refused += 1;
             }
         }
@@ -263,8 +335,13 @@ fn a_run_that_somebody_else_made() {
     let (folder, _) = with("libcapo.so");
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
-    let open =
-        |mode: u32| fs::set_permissions(run.path().join("provenance.json"), Permissions::from_mode(mode)).unwrap();
+    let open = |mode: u32| {
+        fs::set_permissions(
+            run.path().join("provenance.json"),
+            Permissions::from_mode(mode),
+        )
+        .unwrap()
+    };
     open(0o666);
     assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run/provenance.json` may be changed by any user, and `FOLDER/libmine.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
     folder.said("train --resume run --trust-run --stop-after 1");
@@ -278,7 +355,11 @@ fn a_run_that_somebody_else_made() {
         assert_snapshot!(folder.refused("train --resume run"), @"the run is not yours alone: `run` may be changed by user 4321, and `FOLDER/libmine.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
         chown(run.path(), Some(0), None).unwrap();
         chown(run.path().join("config.toml"), Some(4321), None).unwrap();
-        assert!(folder.refused("train --resume run").contains("`run/config.toml` may be changed by user 4321"));
+        assert!(
+            folder
+                .refused("train --resume run")
+                .contains("`run/config.toml` may be changed by user 4321")
+        );
         // Where it names no plugin there is nothing to load.
         let bare = folder.train("bare", &format!("{two} --stop-after 1"));
         chown(bare.path(), Some(4321), None).unwrap();

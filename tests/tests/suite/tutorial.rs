@@ -17,7 +17,10 @@ fn blocks(page: &str) -> Vec<Block> {
     let fenced = page.split("\n```").skip(1).step_by(2);
     let block = |text: &str| {
         let (info, text) = text.split_once('\n').expect("a fence ends its line");
-        Block { info: info.to_owned(), text: text.to_owned() + "\n" }
+        Block {
+            info: info.to_owned(),
+            text: text.to_owned() + "\n",
+        }
     };
     fenced.map(block).collect()
 }
@@ -32,15 +35,27 @@ struct Shell {
 impl Shell {
     /// Runs a block to its end and returns what it printed, on either stream.
     fn run(&mut self, text: &str) -> String {
-        let path = format!("{}:{}", artifacts::folder().display(), std::env::var("PATH").unwrap());
+        let path = format!(
+            "{}:{}",
+            artifacts::folder().display(),
+            std::env::var("PATH").unwrap()
+        );
         let place = self.root.join(".place");
         let mut command = Command::new("bash");
         artifacts::clean(&mut command, &self.target);
         // `target` is a link to the folder of all example plugins; the page means the crate's own.
-        command.env_remove("CARGO_TARGET_DIR").env("PATH", path).env("CARGO_NET_OFFLINE", "true");
+        command
+            .env_remove("CARGO_TARGET_DIR")
+            .env("PATH", path)
+            .env("CARGO_NET_OFFLINE", "true");
         // Tests end in the order of the page.
         command.env("RUST_TEST_THREADS", "1");
-        command.args(["-euo", "pipefail", "-c", &format!("exec 2>&1\n{text}pwd > {}", place.display())]);
+        command.args([
+            "-euo",
+            "pipefail",
+            "-c",
+            &format!("exec 2>&1\n{text}pwd > {}", place.display()),
+        ]);
         let output = command.current_dir(&self.here).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}\n{said}");
@@ -52,7 +67,11 @@ impl Shell {
     /// Gives a new crate the versions that this repository is tested with, and a target folder where they are built already.
     fn adopt(&self, plugin: &Path) {
         if plugin.exists() && !plugin.join("target").exists() {
-            std::fs::copy(artifacts::workspace().join("Cargo.lock"), plugin.join("Cargo.lock")).unwrap();
+            std::fs::copy(
+                artifacts::workspace().join("Cargo.lock"),
+                plugin.join("Cargo.lock"),
+            )
+            .unwrap();
             std::fs::create_dir_all(&self.target).unwrap();
             std::os::unix::fs::symlink(&self.target, plugin.join("target")).unwrap();
         }
@@ -79,9 +98,16 @@ fn every_block_of_the_page() {
         std::fs::remove_dir_all(&root).unwrap();
     }
     std::fs::create_dir_all(&root).unwrap();
-    let mut shell = Shell { here: root.clone(), target: artifacts::target().join("examples"), root };
+    let mut shell = Shell {
+        here: root.clone(),
+        target: artifacts::target().join("examples"),
+        root,
+    };
     let (mut said, mut count) = (String::new(), [0; 4]);
-    for Block { info, text } in blocks("docs/plugins.md").into_iter().chain(blocks("capo-plugin/REFERENCE.md")) {
+    for Block { info, text } in blocks("docs/plugins.md")
+        .into_iter()
+        .chain(blocks("capo-plugin/REFERENCE.md"))
+    {
         match info.split(' ').collect::<Vec<_>>()[..] {
             ["sh"] => {
                 said = shell.run(&text);
@@ -90,18 +116,25 @@ fn every_block_of_the_page() {
             ["text"] => assert_said(&said, &text),
             ["rust", "in", file] => {
                 let whole = std::fs::read_to_string(shell.root.join("calm").join(file)).unwrap();
-                assert!(whole.contains(&text), "`{file}` does not hold:\n{text}\nit is:\n{whole}");
+                assert!(
+                    whole.contains(&text),
+                    "`{file}` does not hold:\n{text}\nit is:\n{whole}"
+                );
                 count[1] += 1;
             }
             ["rust", "of", file] => {
                 let whole = tests::text(&artifacts::workspace().join(file));
                 // An example on a page of documentation is compiled too.
-                let lines = whole
-                    .lines()
-                    .map(|line| line.strip_prefix("//!").map_or(line, |line| line.strip_prefix(' ').unwrap_or(line)));
+                let lines = whole.lines().map(|line| {
+                    line.strip_prefix("//!")
+                        .map_or(line, |line| line.strip_prefix(' ').unwrap_or(line))
+                });
                 let lines: Vec<&str> = lines.map(str::trim).collect();
                 let wanted: Vec<&str> = text.lines().map(str::trim).collect();
-                assert!(lines.windows(wanted.len()).any(|part| part == wanted), "`{file}` does not hold:\n{text}");
+                assert!(
+                    lines.windows(wanted.len()).any(|part| part == wanted),
+                    "`{file}` does not hold:\n{text}"
+                );
                 count[3] += 1;
             }
             ["rust", file] => {

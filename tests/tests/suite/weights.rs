@@ -9,8 +9,10 @@ use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP};
 /// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it is told.
 fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
     let list = |section: &str, sins: &[&str]| {
-        let tables: Vec<String> =
-            sins.iter().map(|sin| format!("{{use=\"misbehave.{section}\",sin=\"{sin}\"}}")).collect();
+        let tables: Vec<String> = sins
+            .iter()
+            .map(|sin| format!("{{use=\"misbehave.{section}\",sin=\"{sin}\"}}"))
+            .collect();
         format!("--set {section}=[{}]", tables.join(","))
     };
     let lists = format!("{} {}", list("weight", weights), list("mask", masks));
@@ -25,7 +27,9 @@ const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvatu
 fn a_warm_up_is_weighed_by_the_rates_to_come() {
     let folder = Folder::new();
     let warm = "--set train.lr_scheduler_type=linear --set train.warmup_ratio=0.5 --set train.learning_rate=1e-3";
-    let run = |name: &str, more: &str| folder.train(name, &format!("{CURVATURE} {FOUR_STEPS} {warm} {more}"));
+    let run = |name: &str, more: &str| {
+        folder.train(name, &format!("{CURVATURE} {FOUR_STEPS} {warm} {more}"))
+    };
     let mean = |run: &RunDir| run.metric("capo.curvature-weight/weight/mean");
     let judged = run("judged", "--dump-batches dump");
     let own = run("own", "--set weight.0.learning_rate=step");
@@ -33,16 +37,36 @@ fn a_warm_up_is_weighed_by_the_rates_to_come() {
     assert_eq!(mean(&own)[0], 1.0);
     assert!(judged.metric("grad_norm")[0] < 0.5 * own.metric("grad_norm")[0]);
     let rates: Vec<_> = (0..4)
-        .map(|step| batch_file::read(&folder.path().join("dump").join(batch_file::name(step))).unwrap().scalars)
+        .map(|step| {
+            batch_file::read(&folder.path().join("dump").join(batch_file::name(step)))
+                .unwrap()
+                .scalars
+        })
         .map(|scalars| (scalars.optimizer.learning_rate, scalars.step_learning_rate))
         .collect();
-    assert_eq!(rates, [(1e-3, Some(0.0)), (1e-3, Some(5e-4)), (1e-3, Some(1e-3)), (5e-4, Some(5e-4))]);
+    assert_eq!(
+        rates,
+        [
+            (1e-3, Some(0.0)),
+            (1e-3, Some(5e-4)),
+            (1e-3, Some(1e-3)),
+            (5e-4, Some(5e-4))
+        ]
+    );
     // A recorded batch is decided as in its run.
-    let replay = "replay --plugin libcapo.so --weight capo.curvature-weight --set mask=[] --out out";
-    folder.host(&format!("{replay} dump/{}", batch_file::name(0))).succeeded();
-    let mut replayed = tensors(&folder.path().join("out").join(batch_file::name(0)))["weights"].clone();
+    let replay =
+        "replay --plugin libcapo.so --weight capo.curvature-weight --set mask=[] --out out";
+    folder
+        .host(&format!("{replay} dump/{}", batch_file::name(0)))
+        .succeeded();
+    let mut replayed =
+        tensors(&folder.path().join("out").join(batch_file::name(0)))["weights"].clone();
     replayed.retain(|&weight| weight != 0.0);
-    let replayed = replayed.iter().map(|&weight| f64::from(weight)).sum::<f64>() / replayed.len() as f64;
+    let replayed = replayed
+        .iter()
+        .map(|&weight| f64::from(weight))
+        .sum::<f64>()
+        / replayed.len() as f64;
     assert!((replayed - mean(&judged)[0]).abs() < 1e-6, "{replayed}");
 }
 
@@ -55,7 +79,10 @@ fn weight_one_is_no_weight() {
     assert_eq!(plain.metric("loss"), ones.metric("loss"));
     assert_eq!(ones.metric("misbehave.weight/mean"), [1.0; 4]);
     assert_eq!(ones.metric("misbehave.weight#2/below_one"), [0.0; 4]);
-    assert_eq!(ones.metric("misbehave.weight/weighted_away_gradient_share"), [0.0; 4]);
+    assert_eq!(
+        ones.metric("misbehave.weight/weighted_away_gradient_share"),
+        [0.0; 4]
+    );
 }
 
 #[test]
@@ -66,9 +93,15 @@ fn weight_zero_is_a_mask_whatever_is_counted() {
         let masked = folder.train("masked", &told(&[], &["reject_half"], &extra));
         let weighed = folder.train("weighed", &told(&["zero_half"], &[], &extra));
         assert_eq!(masked.weights(), weighed.weights(), "{denominator}");
-        assert_eq!(masked.metric("mask/rejection_rate"), weighed.metric("mask/rejection_rate"));
+        assert_eq!(
+            masked.metric("mask/rejection_rate"),
+            weighed.metric("mask/rejection_rate")
+        );
         let away = weighed.metric("misbehave.weight/weighted_away_gradient_share");
-        assert_eq!(masked.metric("misbehave.mask/rejected_gradient_share"), away);
+        assert_eq!(
+            masked.metric("misbehave.mask/rejected_gradient_share"),
+            away
+        );
     }
 }
 
@@ -80,7 +113,10 @@ fn several_multiply_and_scale_the_loss_but_not_what_is_counted() {
     assert_eq!(plain.weights(), one.weights());
     let half = folder.train("half", &told(&["half"], &[], "--stop-after 1"));
     assert_eq!(half.metric("loss")[0], 0.5 * plain.metric("loss")[0]);
-    assert_eq!(half.metric("grad_norm")[0], 0.5 * plain.metric("grad_norm")[0]);
+    assert_eq!(
+        half.metric("grad_norm")[0],
+        0.5 * plain.metric("grad_norm")[0]
+    );
     assert_eq!(half.metric("misbehave.weight/mean"), [0.5]);
     assert_eq!(half.metric("misbehave.weight/below_one"), [1.0]);
     let away = half.metric("misbehave.weight/weighted_away_gradient_share")[0];
@@ -97,18 +133,38 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 #[test]
 fn curvature_weights_move_no_token_further_than_their_bound() {
     let folder = Folder::new();
-    let run = folder.train("run", &format!("{CURVATURE} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --dump-batches batches"));
+    let run = folder.train(
+        "run",
+        &format!("{CURVATURE} {FROM_THE_FIRST_STEP} {FOUR_STEPS} --dump-batches batches"),
+    );
     let means = run.metric("capo.curvature-weight/mean");
-    assert!(means.iter().all(|mean| (0.0..1.0).contains(mean)), "{means:?}");
+    assert!(
+        means.iter().all(|mean| (0.0..1.0).contains(mean)),
+        "{means:?}"
+    );
     assert_eq!(run.metric("mask/rejection_rate"), [0.0; 4]);
     // In a replay the same weights come out, and each is what its token's shift says.
     let batches = "batches/batch-000000.safetensors batches/batch-000001.safetensors";
-    let outcome = folder.host(&format!("replay {CURVATURE} --out replayed {batches}")).succeeded();
-    assert!(outcome.stdout.contains("mean weight 0."), "{}", outcome.stdout);
+    let outcome = folder
+        .host(&format!("replay {CURVATURE} --out replayed {batches}"))
+        .succeeded();
+    assert!(
+        outcome.stdout.contains("mean weight 0."),
+        "{}",
+        outcome.stdout
+    );
     let tensors = tests::run_dir::tensors(&folder.path().join("replayed/batch-000000.safetensors"));
-    let (weights, m_f, keep) = (&tensors["weights"], &tensors["capo.curvature-weight/m_f"], &tensors["keep"]);
+    let (weights, m_f, keep) = (
+        &tensors["weights"],
+        &tensors["capo.curvature-weight/m_f"],
+        &tensors["keep"],
+    );
     for ((weight, m_f), keep) in weights.iter().zip(m_f).zip(keep) {
-        let expected = if *keep == 0.0 { 0.0 } else { (1e-6_f64 / f64::from(*m_f)).sqrt().min(1.0) as f32 };
+        let expected = if *keep == 0.0 {
+            0.0
+        } else {
+            (1e-6_f64 / f64::from(*m_f)).sqrt().min(1.0) as f32
+        };
         assert_eq!(*weight, expected, "{m_f}");
     }
     let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
@@ -119,8 +175,13 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
 #[test]
 fn thresholds_of_weights_are_swept_like_those_of_masks() {
     let folder = Folder::new();
-    folder.train("run", &format!("{CURVATURE} {FOUR_STEPS} --dump-batches batches"));
+    folder.train(
+        "run",
+        &format!("{CURVATURE} {FOUR_STEPS} --dump-batches batches"),
+    );
     let sweep = "--sweep weight.0.fisher_threshold=1e-8..1e-2:3 batches/batch-000000.safetensors";
-    let outcome = folder.host(&format!("replay {CURVATURE} {sweep}")).succeeded();
+    let outcome = folder
+        .host(&format!("replay {CURVATURE} {sweep}"))
+        .succeeded();
     insta::assert_snapshot!(outcome.stdout.trim_end());
 }

@@ -36,7 +36,9 @@ pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
 fn gradients_within(subject: &Subject<'_>, patience: Duration) -> Verdict {
     let agreed = |how: &str, tokens: usize| match tokens {
         0 => skipped("one evaluation outlasts the check, so that no token was compared"),
-        _ => success(format!("finite differences of the losses{how} agree with it at {tokens} tokens")),
+        _ => success(format!(
+            "finite differences of the losses{how} agree with it at {tokens} tokens"
+        )),
     };
     let refused = match disagreement(subject, Ratio::Moves, patience)? {
         Ok(tokens) => return agreed("", tokens),
@@ -52,7 +54,11 @@ fn gradients_within(subject: &Subject<'_>, patience: Duration) -> Verdict {
 }
 
 /// Number of tokens at which the differences agree, or a message about the first token at which they disagree.
-fn disagreement(subject: &Subject<'_>, ratio: Ratio, patience: Duration) -> Result<Result<usize, String>, PluginError> {
+fn disagreement(
+    subject: &Subject<'_>,
+    ratio: Ratio,
+    patience: Duration,
+) -> Result<Result<usize, String>, PluginError> {
     let (start, mut tokens) = (Instant::now(), 0);
     for probe in [Probe::new(subject, false), Probe::new(subject, true)] {
         let [_, slopes] = probe.evaluate(&probe.logps, &probe.old_logps)?;
@@ -93,15 +99,38 @@ impl<'a> Probe<'a> {
     /// step, and its advantages differ from token to token.
     fn new(subject: &'a Subject<'a>, later: bool) -> Self {
         let (lengths, width) = ([5, 3, 1, 4, 2, 5], 5);
-        let fixture = Fixture::new(lengths.len(), width).groups_of(3).step(u64::from(later));
+        let fixture = Fixture::new(lengths.len(), width)
+            .groups_of(3)
+            .step(u64::from(later));
         let place = |i: usize| (i as f32 * 2.1).sin();
-        let logps: Vec<f32> = fixture.batch().logps.iter().map(|logp| logp - 0.4).collect();
-        let old_logps: Vec<f32> = logps.iter().enumerate().map(|(i, logp)| logp + 0.35 * place(i)).collect();
-        let advantage = |i: usize| place(1 + i / width) + if later { 0.3 * place(i + 7) } else { 0.0 };
+        let logps: Vec<f32> = fixture
+            .batch()
+            .logps
+            .iter()
+            .map(|logp| logp - 0.4)
+            .collect();
+        let old_logps: Vec<f32> = logps
+            .iter()
+            .enumerate()
+            .map(|(i, logp)| logp + 0.35 * place(i))
+            .collect();
+        let advantage =
+            |i: usize| place(1 + i / width) + if later { 0.3 * place(i + 7) } else { 0.0 };
         let advantages: Vec<f32> = (0..logps.len()).map(advantage).collect();
-        let batch = fixture.logps(&logps).old_logps(&old_logps).advantages(&advantages).lengths(&lengths);
+        let batch = fixture
+            .logps(&logps)
+            .old_logps(&old_logps)
+            .advantages(&advantages)
+            .lengths(&lengths);
         let logps = batch.batch().logps.to_vec();
-        Self { subject, lengths, logps, old_logps, before: later.then(|| batch.clone().step(0)), batch }
+        Self {
+            subject,
+            lengths,
+            logps,
+            old_logps,
+            before: later.then(|| batch.clone().step(0)),
+            batch,
+        }
     }
 
     /// The real tokens of completion `b`.
@@ -116,7 +145,9 @@ impl<'a> Probe<'a> {
         if let Some(before) = &self.before {
             instance.step(&before.clone().into())?;
         }
-        let mut outputs = instance.step(&self.batch.clone().logps(logps).old_logps(old_logps).into())?.outputs;
+        let mut outputs = instance
+            .step(&self.batch.clone().logps(logps).old_logps(old_logps).into())?
+            .outputs;
         Ok([0, 1].map(|output| std::mem::take(&mut outputs[output].1)))
     }
 
@@ -128,7 +159,11 @@ impl<'a> Probe<'a> {
             old_logps[i] += if ratio == Ratio::Stays { nudge } else { 0.0 };
             let [losses, _] = self.evaluate(&logps, &old_logps)?;
             let losses = || losses[self.row(b)].iter().copied();
-            Ok(Point { logp: f64::from(logps[i]), sum: losses().sum(), size: losses().map(f64::abs).sum() })
+            Ok(Point {
+                logp: f64::from(logps[i]),
+                sum: losses().sum(),
+                size: losses().map(f64::abs).sum(),
+            })
         };
         Ok(Differences([at(-NUDGE)?, at(0.0)?, at(NUDGE)?]))
     }
@@ -159,7 +194,8 @@ impl Differences {
     /// far apart at a kink, for example where a ratio is clipped.
     fn agree(&self, slope: f64) -> bool {
         let (below, above) = (self.between(0, 1), self.between(1, 2));
-        let noise = ROUNDING * self.0.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
+        let noise =
+            ROUNDING * self.0.iter().map(|point| point.size).fold(0.0, f64::max) / f64::from(NUDGE);
         let tolerance = noise + CURVATURE * below.abs().max(above.abs());
         slope >= below.min(above) - tolerance && slope <= below.max(above) + tolerance
     }
@@ -177,7 +213,12 @@ mod tests {
     struct Wrong {}
 
     impl Objective for Wrong {
-        fn evaluate(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+        fn evaluate(
+            &mut self,
+            _: &mut Ctx<'_>,
+            batch: &Batch<'_>,
+            out: TokenLosses<'_>,
+        ) -> Result<(), PluginError> {
             for i in (0..batch.logps.len()).filter(|&i| batch.completion_mask[i] == 1) {
                 (out.losses[i], out.dloss_dlogp[i]) = (batch.logps[i], 7.0);
             }
@@ -194,26 +235,44 @@ mod tests {
     #[test]
     fn no_token_compared_is_no_success() {
         let (image, table) = (Image::own(), serde_json::Map::new());
-        let subject =
-            Subject { image: &image, point: At::Objective, id: "gradient.wrong", keys: &[], table: &table, rows: None };
+        let subject = Subject {
+            image: &image,
+            point: At::Objective,
+            id: "gradient.wrong",
+            keys: &[],
+            table: &table,
+            rows: None,
+        };
         let status = |patience| gradients_within(&subject, patience).unwrap().status;
-        assert_eq!((status(Duration::ZERO), status(PATIENCE)), (Status::Skipped, Status::Failed));
+        assert_eq!(
+            (status(Duration::ZERO), status(PATIENCE)),
+            (Status::Skipped, Status::Failed)
+        );
     }
 
     /// Differences of `loss` at log-probability -1.
     fn differences(loss: impl Fn(f64) -> f64) -> Differences {
         let nudge = f64::from(NUDGE);
-        let at = |logp: f64| Point { logp, sum: loss(logp), size: loss(logp).abs() };
+        let at = |logp: f64| Point {
+            logp,
+            sum: loss(logp),
+            size: loss(logp).abs(),
+        };
         Differences([at(-1.0 - nudge), at(-1.0), at(-1.0 + nudge)])
     }
 
     #[test]
     fn a_derivative_agrees_and_others_do_not() {
         let square = differences(|x| x * x);
-        assert!(square.agree(-2.0) && !square.agree(-1.8) && !square.agree(2.0) && !square.agree(0.0));
+        assert!(
+            square.agree(-2.0) && !square.agree(-1.8) && !square.agree(2.0) && !square.agree(0.0)
+        );
         let kink = differences(|x| (x + 1.0).max(0.0));
         assert!(kink.agree(0.0) && kink.agree(1.0) && !kink.agree(-0.1) && !kink.agree(1.1));
         let still = differences(|_| 1e3);
-        assert!(still.agree(0.0) && !still.agree(1.0), "rounding of a large loss is allowed for, no more");
+        assert!(
+            still.agree(0.0) && !still.agree(1.0),
+            "rounding of a large loss is allowed for, no more"
+        );
     }
 }

@@ -51,7 +51,8 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
         let width = values.len() / order.len();
         let moved = values.clone();
         for (place, group) in order.iter().enumerate() {
-            values[group * width..(group + 1) * width].copy_from_slice(&moved[place * width..(place + 1) * width]);
+            values[group * width..(group + 1) * width]
+                .copy_from_slice(&moved[place * width..(place + 1) * width]);
         }
     }
     answer
@@ -64,8 +65,13 @@ pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
     }
     let [mut whole, mut split] = [subject.create()?, subject.create()?];
     for (step, size) in (0..).zip([5, 1, 2, 3, 8]) {
-        let Input::Batch(batch) = subject.three_groups(step) else { return skipped("it sees no tokens") };
-        let (ours, theirs) = (decide(&mut whole, &batch)?, decide_parts(&mut split, &batch, size)?);
+        let Input::Batch(batch) = subject.three_groups(step) else {
+            return skipped("it sees no tokens");
+        };
+        let (ours, theirs) = (
+            decide(&mut whole, &batch)?,
+            decide_parts(&mut split, &batch, size)?,
+        );
         if let Some(at) = (0..ours.len()).find(|&at| ours[at].to_bits() != theirs[at].to_bits()) {
             return failed(format!(
                 "it gives {} to completion {}, token {} of a whole batch, and {} where it sees a part, at step {step} (declare `TOKEN_WISE` only where each token is decided by itself)",
@@ -92,10 +98,19 @@ fn decide(instance: &mut Live, batch: &Fixture) -> Result<Vec<f64>, PluginError>
 }
 
 /// Decisions on parts of `size` completions each, concatenated.
-fn decide_parts(instance: &mut Live, batch: &Fixture, size: usize) -> Result<Vec<f64>, PluginError> {
+fn decide_parts(
+    instance: &mut Live,
+    batch: &Fixture,
+    size: usize,
+) -> Result<Vec<f64>, PluginError> {
     let completions = batch.dims.completions as usize;
     let starts = (0..completions).step_by(size);
-    let parts = starts.map(|start| decide(instance, &batch.part(start..(start + size).min(completions))));
+    let parts = starts.map(|start| {
+        decide(
+            instance,
+            &batch.part(start..(start + size).min(completions)),
+        )
+    });
     Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
@@ -108,7 +123,9 @@ pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
     let batch = Fixture::new(8, 6).groups_of(4).lengths(&lengths);
     let plain = subject.create()?.step(&batch.clone().into())?;
     for salt in 0..3 {
-        let filled = subject.create()?.step(&batch.clone().padding(salt).into())?;
+        let filled = subject
+            .create()?
+            .step(&batch.clone().padding(salt).into())?;
         if let Some(place) = plain.difference(&filled, 0.0) {
             return failed(format!(
                 "with other values in the padding {place} (skip tokens whose `completion_mask` is 0)"
@@ -135,7 +152,9 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     let mut whole = subject.create()?;
     let mut steps = Vec::new();
     for step in 0..4 {
-        let Input::Batch(batch) = subject.three_groups(step) else { return skipped("it sees no tokens") };
+        let Input::Batch(batch) = subject.three_groups(step) else {
+            return skipped("it sees no tokens");
+        };
         let decided = decide(&mut whole, &batch)?;
         end(&mut whole, &batch, &decided)?;
         steps.push((batch, decided));
@@ -151,8 +170,10 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
         }
     }
     let (ours, theirs) = (decide(&mut whole, &steps[0].0)?, &told[0].1);
-    let far =
-        |at: &usize| (ours[*at] - theirs[*at]).abs() > f64::from(ROUNDING) * ours[*at].abs().max(theirs[*at].abs());
+    let far = |at: &usize| {
+        (ours[*at] - theirs[*at]).abs()
+            > f64::from(ROUNDING) * ours[*at].abs().max(theirs[*at].abs())
+    };
     match (0..ours.len()).find(far) {
         None => success("ranks with parts of a batch come to the state of the whole"),
         Some(at) => failed(format!(
@@ -169,11 +190,18 @@ pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
 /// A rank's state after each step, and its later decisions on the first batch.
 type Told = (Vec<Vec<u8>>, Vec<f64>);
 
-fn rank(subject: &Subject<'_>, seat: &ThreadRank<'_>, steps: &[(Box<Fixture>, Vec<f64>)]) -> Result<Told, PluginError> {
+fn rank(
+    subject: &Subject<'_>,
+    seat: &ThreadRank<'_>,
+    steps: &[(Box<Fixture>, Vec<f64>)],
+) -> Result<Told, PluginError> {
     let (mut instance, rows) = (subject.create()?, ROWS[seat.rank()].clone());
     let mut states = Vec::new();
     for (batch, decided) in steps {
-        let (part, own) = (batch.part(rows.clone()), &decided[6 * rows.start..6 * rows.end]);
+        let (part, own) = (
+            batch.part(rows.clone()),
+            &decided[6 * rows.start..6 * rows.end],
+        );
         part.on(seat, |sink| instance.end(sink, &part, own, counts(decided)))?;
         states.push(instance.save()?);
     }
@@ -183,8 +211,15 @@ fn rank(subject: &Subject<'_>, seat: &ThreadRank<'_>, steps: &[(Box<Fixture>, Ve
 /// Results of all ranks, or the first error that another rank's error did not cause. A rank that gave up because
 /// another rank stopped comes last.
 fn first_cause(told: Vec<Result<Told, PluginError>>) -> Result<Vec<Told>, PluginError> {
-    let follows = |error: &PluginError| error.message().contains("waits for a rank that does not call it");
-    let mut errors: Vec<PluginError> = told.iter().filter_map(|one| one.as_ref().err().cloned()).collect();
+    let follows = |error: &PluginError| {
+        error
+            .message()
+            .contains("waits for a rank that does not call it")
+    };
+    let mut errors: Vec<PluginError> = told
+        .iter()
+        .filter_map(|one| one.as_ref().err().cloned())
+        .collect();
     errors.sort_by_key(follows);
     match errors.into_iter().next() {
         Some(error) => Err(error),

@@ -36,7 +36,13 @@ pub struct Check {
 }
 
 /// The points that see tokens.
-const ON_TOKENS: &[Point] = &[Point::Advantage, Point::Objective, Point::Mask, Point::Weight, Point::StepControl];
+const ON_TOKENS: &[Point] = &[
+    Point::Advantage,
+    Point::Objective,
+    Point::Mask,
+    Point::Weight,
+    Point::StepControl,
+];
 /// The points that see texts.
 const ON_TEXT: &[Point] = &[Point::Environment, Point::Reward];
 /// The points that decide about tokens before the backward pass.
@@ -49,53 +55,148 @@ pub const PANICS_CONTAINED: &str = "panics-contained";
 
 /// All checks, in the order in which they run.
 pub static CHECKS: [Check; 28] = [
-    of_table(CREATION, "it can be built from the table given", table::creation),
-    of_table("empty-config", "an empty table gives a component or a sentence", table::empty_config),
-    of_table("unknown-key", "an unknown key is refused", table::unknown_key),
+    of_table(
+        CREATION,
+        "it can be built from the table given",
+        table::creation,
+    ),
+    of_table(
+        "empty-config",
+        "an empty table gives a component or a sentence",
+        table::empty_config,
+    ),
+    of_table(
+        "unknown-key",
+        "an unknown key is refused",
+        table::unknown_key,
+    ),
     of_table(
         "key-docs",
         "the descriptions of its keys, if any, are of the keys that it reads, ranges of values that it takes",
         table::key_docs,
     ),
-    of_table("wrong-type", "a value of the wrong type is refused, under each key", table::wrong_type),
-    of_table("malformed-config", "text that is no table is refused", table::malformed_config),
-    on_tokens("known-inputs", "it asks for nothing that this host does not know", values::known_inputs),
+    of_table(
+        "wrong-type",
+        "a value of the wrong type is refused, under each key",
+        table::wrong_type,
+    ),
+    of_table(
+        "malformed-config",
+        "text that is no table is refused",
+        table::malformed_config,
+    ),
+    on_tokens(
+        "known-inputs",
+        "it asks for nothing that this host does not know",
+        values::known_inputs,
+    ),
     Check::new("group-of-one", "G = 1", values::group_of_one),
     on_tokens("one-token", "T = 1", values::one_token),
     Check::new("one-completion", "B = 1", values::one_completion),
-    on_tokens("rows-of-padding", "completions that are all padding", values::rows_of_padding),
-    on_text("empty-completion", "completions without a character", values::empty_completion),
-    on_text("odd-columns", "rows with any columns are taken, or refused with a sentence", values::odd_columns),
-    Check::new("outputs-finite", "outputs and records are finite, outputs zero on padding", values::outputs_finite),
-    Check::new("gradients", "`dloss_dlogp` is the derivative of a completion's losses", gradient::gradients)
-        .at(&[Point::Objective]),
-    Check::new("weight-of-dropped", "tokens that a mask has dropped weigh nothing", values::after_another)
-        .at(&[Point::Weight]),
-    Check::new("mask-clears-only", "what another mask has cleared stays cleared", values::after_another)
-        .at(&[Point::Mask]),
-    Check::new("deterministic", "two fresh instances give the same bits and states", invariance::deterministic),
-    Check::new("permutation", "groups in another order give the same outputs in that order", invariance::permutation),
-    Check::new("token-wise", "where it says so, parts of a batch are decided as the whole is", invariance::token_wise)
-        .at(DECIDING),
+    on_tokens(
+        "rows-of-padding",
+        "completions that are all padding",
+        values::rows_of_padding,
+    ),
+    on_text(
+        "empty-completion",
+        "completions without a character",
+        values::empty_completion,
+    ),
+    on_text(
+        "odd-columns",
+        "rows with any columns are taken, or refused with a sentence",
+        values::odd_columns,
+    ),
+    Check::new(
+        "outputs-finite",
+        "outputs and records are finite, outputs zero on padding",
+        values::outputs_finite,
+    ),
+    Check::new(
+        "gradients",
+        "`dloss_dlogp` is the derivative of a completion's losses",
+        gradient::gradients,
+    )
+    .at(&[Point::Objective]),
+    Check::new(
+        "weight-of-dropped",
+        "tokens that a mask has dropped weigh nothing",
+        values::after_another,
+    )
+    .at(&[Point::Weight]),
+    Check::new(
+        "mask-clears-only",
+        "what another mask has cleared stays cleared",
+        values::after_another,
+    )
+    .at(&[Point::Mask]),
+    Check::new(
+        "deterministic",
+        "two fresh instances give the same bits and states",
+        invariance::deterministic,
+    ),
+    Check::new(
+        "permutation",
+        "groups in another order give the same outputs in that order",
+        invariance::permutation,
+    ),
+    Check::new(
+        "token-wise",
+        "where it says so, parts of a batch are decided as the whole is",
+        invariance::token_wise,
+    )
+    .at(DECIDING),
     Check::new(
         "sums-ranks",
         "where it says so, ranks with parts of a batch come to the state of the whole",
         invariance::sums_ranks,
     )
     .at(DECIDING),
-    on_tokens("padding-content", "nothing depends on values in the padding", invariance::padding_content),
-    Check::new("save-load", "a state that is loaded in mid-stream goes on with the same bits", state::save_load),
-    on_text("evaluation", "rollouts for evaluation change nothing", state::evaluation),
-    Check::new("foreign-state", "a state that it did not write is refused and changes nothing", state::foreign_state),
-    Check::new("state-growth", "the state does not grow with every step", state::state_growth),
-    Check::new("key-values", "other values of its keys are refused, or good for a step", table::key_values),
-    Check::new(PANICS_CONTAINED, "a panic stays in the library, as an error", values::panics_contained),
+    on_tokens(
+        "padding-content",
+        "nothing depends on values in the padding",
+        invariance::padding_content,
+    ),
+    Check::new(
+        "save-load",
+        "a state that is loaded in mid-stream goes on with the same bits",
+        state::save_load,
+    ),
+    on_text(
+        "evaluation",
+        "rollouts for evaluation change nothing",
+        state::evaluation,
+    ),
+    Check::new(
+        "foreign-state",
+        "a state that it did not write is refused and changes nothing",
+        state::foreign_state,
+    ),
+    Check::new(
+        "state-growth",
+        "the state does not grow with every step",
+        state::state_growth,
+    ),
+    Check::new(
+        "key-values",
+        "other values of its keys are refused, or good for a step",
+        table::key_values,
+    ),
+    Check::new(
+        PANICS_CONTAINED,
+        "a panic stays in the library, as an error",
+        values::panics_contained,
+    ),
 ];
 
 type Run = fn(&Subject<'_>) -> Verdict;
 
 const fn of_table(name: &'static str, about: &'static str, run: Run) -> Check {
-    Check { without_instance: true, ..Check::new(name, about, run) }
+    Check {
+        without_instance: true,
+        ..Check::new(name, about, run)
+    }
 }
 
 const fn on_tokens(name: &'static str, about: &'static str, run: Run) -> Check {
@@ -108,8 +209,18 @@ const fn on_text(name: &'static str, about: &'static str, run: Run) -> Check {
 
 impl Check {
     /// A check at all points, for a component that can be built.
-    pub const fn new(name: &'static str, about: &'static str, run: fn(&Subject<'_>) -> Verdict) -> Self {
-        Self { name, about, points: &Point::ALL, without_instance: false, run }
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        run: fn(&Subject<'_>) -> Verdict,
+    ) -> Self {
+        Self {
+            name,
+            about,
+            points: &Point::ALL,
+            without_instance: false,
+            run,
+        }
     }
 
     const fn at(self, points: &'static [Point]) -> Self {
@@ -118,12 +229,20 @@ impl Check {
 
     /// Outcome of the check for `subject`, with a message that omits the component's name.
     pub fn outcome(&self, subject: &Subject<'_>) -> Outcome {
-        let cannot_run = if self.without_instance { None } else { subject.cannot_run() };
+        let cannot_run = if self.without_instance {
+            None
+        } else {
+            subject.cannot_run()
+        };
         let outcome = match cannot_run {
             Some(sentence) => Outcome::unchecked(sentence),
-            None => (self.run)(subject).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message())),
+            None => (self.run)(subject)
+                .unwrap_or_else(|error| Outcome::new(Status::Failed, error.message())),
         };
-        Outcome { sentence: subject.unnamed(&outcome.sentence), ..outcome }
+        Outcome {
+            sentence: subject.unnamed(&outcome.sentence),
+            ..outcome
+        }
     }
 }
 
@@ -145,17 +264,36 @@ pub fn conform(tables: &[(&str, &str)]) -> Result<(), String> {
     for point in Point::ALL {
         for component in image.components(point)? {
             let id = component.id.as_str();
-            let lines = tables.iter().find(|(of, _)| *of == id).map_or("", |(_, lines)| *lines);
+            let lines = tables
+                .iter()
+                .find(|(of, _)| *of == id)
+                .map_or("", |(_, lines)| *lines);
             let table = object(lines).map_err(|error| error.to_string())?;
             let keys: Vec<String> = component.keys.iter().map(|key| key.to_string()).collect();
-            let subject = Subject { image: &image, point, id, keys: &keys, table: &table, rows: None };
+            let subject = Subject {
+                image: &image,
+                point,
+                id,
+                keys: &keys,
+                table: &table,
+                rows: None,
+            };
             for check in CHECKS.iter().filter(|check| check.points.contains(&point)) {
                 let outcome = check.outcome(&subject);
                 if outcome.is_bad() {
-                    wrong.push(format!("{} `{id}`: {}: {}", point.name(), check.name, outcome.sentence));
+                    wrong.push(format!(
+                        "{} `{id}`: {}: {}",
+                        point.name(),
+                        check.name,
+                        outcome.sentence
+                    ));
                 }
             }
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong.join("\n"))
+    }
 }

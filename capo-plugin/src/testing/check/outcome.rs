@@ -22,7 +22,13 @@ pub enum Status {
 
 impl Status {
     /// All kinds, best first.
-    pub const ALL: [Self; 5] = [Self::Success, Self::Skipped, Self::Warning, Self::Failed, Self::Crashed];
+    pub const ALL: [Self; 5] = [
+        Self::Success,
+        Self::Skipped,
+        Self::Warning,
+        Self::Failed,
+        Self::Crashed,
+    ];
 
     /// Name of the kind in reports.
     pub fn name(self) -> &'static str {
@@ -51,12 +57,19 @@ pub struct Outcome {
 impl Outcome {
     /// An outcome of kind `status`.
     pub fn new(status: Status, sentence: impl Into<String>) -> Self {
-        Self { status, sentence: sentence.into(), unchecked: false }
+        Self {
+            status,
+            sentence: sentence.into(),
+            unchecked: false,
+        }
     }
 
     /// A skipped check that lacks something which the user can provide.
     pub fn unchecked(sentence: impl Into<String>) -> Self {
-        Self { unchecked: true, ..Self::new(Status::Skipped, sentence) }
+        Self {
+            unchecked: true,
+            ..Self::new(Status::Skipped, sentence)
+        }
     }
 
     /// True if the outcome is a fault of the component, or leaves it unchecked.

@@ -34,7 +34,10 @@ pub(super) fn save_load(subject: &Subject<'_>) -> Verdict {
     if first.save()? != second.save()? {
         return failed("after a load in mid-stream the state at the end differs");
     }
-    success(format!("a resumed instance goes on with the same bits ({} bytes of state)", state.len()))
+    success(format!(
+        "a resumed instance goes on with the same bits ({} bytes of state)",
+        state.len()
+    ))
 }
 
 pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
@@ -43,12 +46,16 @@ pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
     for step in 0..4 {
         let input = subject.stream(step);
         if let Some(place) = measured.step(&input)?.any_difference(&plain.step(&input)?) {
-            return failed(format!("after a rollout for evaluation step {step} differs: {place} ({ADVICE})"));
+            return failed(format!(
+                "after a rollout for evaluation step {step} differs: {place} ({ADVICE})"
+            ));
         }
         let before = measured.save()?;
         measured.step(&subject.held_out(step))?;
         if measured.save()? != before {
-            return failed(format!("a rollout for evaluation changes its state ({ADVICE})"));
+            return failed(format!(
+                "a rollout for evaluation changes its state ({ADVICE})"
+            ));
         }
     }
     success("rollouts for evaluation change nothing")
@@ -57,7 +64,10 @@ pub(super) fn evaluation(subject: &Subject<'_>) -> Verdict {
 pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
     let mut taken = None;
     let (own, fresh) = (own_state(subject)?, subject.create()?.save()?);
-    for foreign in foreign_states(&own).into_iter().filter(|foreign| *foreign != fresh) {
+    for foreign in foreign_states(&own)
+        .into_iter()
+        .filter(|foreign| *foreign != fresh)
+    {
         let mut instance = subject.create()?;
         instance.step(&subject.stream(0))?;
         let before = instance.save()?;
@@ -65,23 +75,29 @@ pub(super) fn foreign_state(subject: &Subject<'_>) -> Verdict {
         match instance.load(&foreign) {
             Ok(()) => taken = Some(length),
             Err(error) if is_panic(&error) => {
-                return failed(format!("on {length} foreign bytes {error} (return an error)"));
+                return failed(format!(
+                    "on {length} foreign bytes {error} (return an error)"
+                ));
             }
             Err(_) if instance.save()? != before => {
-                return failed(format!("{length} foreign bytes are refused, but its state has changed"));
+                return failed(format!(
+                    "{length} foreign bytes are refused, but its state has changed"
+                ));
             }
             Err(_) => {}
         }
     }
     for (what, json) in subject.guesses() {
         if let Some(error) = panic_on(&own, subject, &json) {
-            return failed(format!("on the state that it saved without {what} {error} (return an error)"));
+            return failed(format!(
+                "on the state that it saved without {what} {error} (return an error)"
+            ));
         }
     }
     match taken {
-        Some(length) => {
-            warning(format!("{length} foreign bytes are taken for its state (write what tells them apart)"))
-        }
+        Some(length) => warning(format!(
+            "{length} foreign bytes are taken for its state (write what tells them apart)"
+        )),
         None => success("foreign bytes are refused, and change nothing"),
     }
 }
@@ -96,9 +112,18 @@ fn own_state(subject: &Subject<'_>) -> Result<Vec<u8>, PluginError> {
 
 /// Bytes that are not a state of this component, or its state cut short or with extra bytes.
 fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
-    let mut states = vec![vec![0], vec![0xff; 64], b"another component's state".to_vec(), (0..=255).collect()];
+    let mut states = vec![
+        vec![0],
+        vec![0xff; 64],
+        b"another component's state".to_vec(),
+        (0..=255).collect(),
+    ];
     if !own.is_empty() {
-        states.extend([Vec::new(), own[..own.len() / 2].to_vec(), [own, &[0; 7]].concat()]);
+        states.extend([
+            Vec::new(),
+            own[..own.len() / 2].to_vec(),
+            [own, &[0; 7]].concat(),
+        ]);
     }
     states.retain(|state| *state != own);
     states
@@ -111,7 +136,11 @@ fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginErr
     let mut instance = subject.create_from(json).ok()?;
     let loaded = instance.load(state);
     // A step that also panics without the state is left to another check.
-    let outcome = if alone.is_err() { loaded } else { loaded.and_then(|()| next(&mut instance)) };
+    let outcome = if alone.is_err() {
+        loaded
+    } else {
+        loaded.and_then(|()| next(&mut instance))
+    };
     outcome.err().filter(is_panic)
 }
 
@@ -129,8 +158,14 @@ pub(super) fn state_growth(subject: &Subject<'_>) -> Verdict {
         }
     }
     let steps = 1_u64 << (sizes.len() - 1);
-    let [.., first, second, third] = sizes[..] else { return skipped("its steps take too long for this") };
-    let sentence = format!("{first}, {second} and {third} bytes after {}, {} and {steps} steps", steps / 4, steps / 2);
+    let [.., first, second, third] = sizes[..] else {
+        return skipped("its steps take too long for this");
+    };
+    let sentence = format!(
+        "{first}, {second} and {third} bytes after {}, {} and {steps} steps",
+        steps / 4,
+        steps / 2
+    );
     // If every step adds equally many bytes, twice as many steps add twice as many bytes.
     let (early, late) = (second.saturating_sub(first), third.saturating_sub(second));
     if early > 0 && 2 * late > 3 * early {

@@ -72,15 +72,29 @@ impl Subject<'_> {
 
     /// Message about a component that refuses the given table.
     pub(super) fn needs_keys(&self, error: &PluginError) -> String {
-        format!("it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)", self.id)
+        format!(
+            "it refuses its table: {error} (give its keys as `--set {}.KEY=VALUE`)",
+            self.id
+        )
     }
 
     /// Values that a user may try for each key; most of them are refused. Each item is `key = value` and the table with it.
     pub(super) fn guesses(&self) -> impl Iterator<Item = (String, String)> {
-        let values = [json!(false), json!(true), json!(0), json!(1), json!(-1), json!(0.5), json!(-0.5)];
+        let values = [
+            json!(false),
+            json!(true),
+            json!(0),
+            json!(1),
+            json!(-1),
+            json!(0.5),
+            json!(-0.5),
+        ];
         let words = ["", "group", "authors", "adam"].map(Value::from);
         let values: Vec<Value> = values.into_iter().chain(words).collect();
-        let all = self.keys.iter().flat_map(move |key| values.clone().into_iter().map(move |value| (key, value)));
+        let all = self
+            .keys
+            .iter()
+            .flat_map(move |key| values.clone().into_iter().map(move |value| (key, value)));
         all.map(|(key, value)| (format!("`{key} = {value}`"), self.table_with(key, value)))
     }
 
@@ -95,7 +109,9 @@ impl Subject<'_> {
             Err(error) => self.needs_keys(&error),
             Ok(mut reward) if self.point.sees_text() && self.rows.is_none() => {
                 let error = reward.step(&self.stream(0)).err().filter(is_refusal)?;
-                format!("it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)")
+                format!(
+                    "it refuses rows that are made up: {error} (give a dataset of its kind as `--rows FILE`)"
+                )
             }
             Ok(_) => return None,
         };
@@ -120,9 +136,15 @@ impl Subject<'_> {
         self.input([step as usize, 2, 4], step, || {
             let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
             lengths.rotate_left(step as usize % 8);
-            let rewards: Vec<f32> = (0..8).map(|b| ((b * (step + 3)) % 5) as f32 / 4.0).collect();
+            let rewards: Vec<f32> = (0..8)
+                .map(|b| ((b * (step + 3)) % 5) as f32 / 4.0)
+                .collect();
             let order = [step as usize % 2, 1 - step as usize % 2];
-            let mut batch = Fixture::new(8, 6).groups_of(4).rewards(&rewards).lengths(&lengths).regrouped(&order);
+            let mut batch = Fixture::new(8, 6)
+                .groups_of(4)
+                .rewards(&rewards)
+                .lengths(&lengths)
+                .regrouped(&order);
             batch.optimizer.steps_taken = step;
             batch
         })
@@ -130,17 +152,28 @@ impl Subject<'_> {
 
     /// Step `step` of the same stream, sampled on held-out prompts; for rewards.
     pub(super) fn held_out(&self, step: u64) -> Input {
-        Input::Rollout(self.rows_from([step as usize + 1, 3, 1]).step(step).purpose(Purpose::EVALUATION))
+        Input::Rollout(
+            self.rows_from([step as usize + 1, 3, 1])
+                .step(step)
+                .purpose(Purpose::EVALUATION),
+        )
     }
 
     /// Ordinary inputs of many shapes.
     pub fn ordinary(&self) -> Vec<Input> {
         let mut inputs: Vec<Input> = (0..4).map(|step| self.stream(step)).collect();
         if self.point.sees_text() {
-            inputs.extend([self.groups_of_one(), self.one_completion(), self.held_out(4)]);
+            inputs.extend([
+                self.groups_of_one(),
+                self.one_completion(),
+                self.held_out(4),
+            ]);
         } else {
             inputs.extend(batches().into_iter().map(|(_, batch)| batch.into()));
-            let turns = Fixture::new(4, 6).groups_of(2).lengths(&[6, 5, 6, 4]).written_by_others(2..4);
+            let turns = Fixture::new(4, 6)
+                .groups_of(2)
+                .lengths(&[6, 5, 6, 4])
+                .written_by_others(2..4);
             inputs.push(turns.step(5).into());
         }
         inputs
@@ -148,7 +181,9 @@ impl Subject<'_> {
 
     /// Four completions, each a group of one.
     pub(super) fn groups_of_one(&self) -> Input {
-        self.input([0, 4, 1], 0, || Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1]))
+        self.input([0, 4, 1], 0, || {
+            Fixture::new(4, 5).groups_of(1).lengths(&[5, 3, 4, 1])
+        })
     }
 
     pub(super) fn one_completion(&self) -> Input {
@@ -157,10 +192,18 @@ impl Subject<'_> {
 
     /// Three groups of three, with different rewards and lengths (for a reward: rows and texts) at every step.
     pub(super) fn three_groups(&self, step: u64) -> Input {
-        let (mut rewards, mut lengths) = ([1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75], [6, 3, 1, 5, 2, 6, 4, 1, 5]);
+        let (mut rewards, mut lengths) = (
+            [1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75],
+            [6, 3, 1, 5, 2, 6, 4, 1, 5],
+        );
         rewards.rotate_left(2 * step as usize % 9);
         lengths.rotate_left(step as usize % 9);
-        let batch = || Fixture::new(9, 6).groups_of(3).rewards(&rewards).lengths(&lengths);
+        let batch = || {
+            Fixture::new(9, 6)
+                .groups_of(3)
+                .rewards(&rewards)
+                .lengths(&lengths)
+        };
         self.input([step as usize, 3, 3], step, batch)
     }
 
@@ -187,8 +230,15 @@ impl Subject<'_> {
     /// Groups of completions for the rows from row `first` on.
     fn rows_from(&self, [first, groups, group]: [usize; 3]) -> RolloutFixture {
         let all = self.rows.clone().unwrap_or_else(made_up_rows);
-        let rows = all.iter().cycle().skip(first).take(groups).flat_map(|row| std::iter::repeat_n(row, group));
-        let completions = rows.zip(first..).map(|(row, number)| (row, completion(row, number), number % 5 == 3));
+        let rows = all
+            .iter()
+            .cycle()
+            .skip(first)
+            .take(groups)
+            .flat_map(|row| std::iter::repeat_n(row, group));
+        let completions = rows
+            .zip(first..)
+            .map(|(row, number)| (row, completion(row, number), number % 5 == 3));
         RolloutFixture::of(group, completions)
     }
 }
@@ -212,5 +262,13 @@ fn made_up_rows() -> Vec<Row> {
         solution: (a + b).to_string(),
         columns: format!("{{\"answer\": {}, \"level\": \"{level}\"}}", a + b),
     };
-    [(2, 2, "easy"), (5, 7, "easy"), (480, 77, "hard"), (999, 1, "hard"), (0, 0, "easy")].map(row).into()
+    [
+        (2, 2, "easy"),
+        (5, 7, "easy"),
+        (480, 77, "hard"),
+        (999, 1, "hard"),
+        (0, 0, "easy"),
+    ]
+    .map(row)
+    .into()
 }

@@ -62,7 +62,12 @@ impl CallFormat {
     }
 
     /// The calls in a turn, in their order, of these tools. What stands in thoughts is no call.
-    pub fn calls(self, turn: &str, tools: &[Tool], thoughts: &Thoughts) -> Vec<Result<Call, Unmade>> {
+    pub fn calls(
+        self,
+        turn: &str,
+        tools: &[Tool],
+        thoughts: &Thoughts,
+    ) -> Vec<Result<Call, Unmade>> {
         let written = match self {
             Self::Hermes => hermes(turn, thoughts),
             Self::Llama3 => llama3(turn, tools, thoughts),
@@ -71,13 +76,18 @@ impl CallFormat {
             Self::Hermes => ARGUMENTS[0],
             Self::Llama3 => ARGUMENTS[1],
         };
-        written.into_iter().map(|call| made(call, key, tools)).collect()
+        written
+            .into_iter()
+            .map(|call| made(call, key, tools))
+            .collect()
     }
 }
 
 fn hermes(turn: &str, thoughts: &Thoughts) -> Vec<Written> {
     let (mut calls, mut has_thought) = (Vec::new(), thoughts.is_open());
-    let Some(mut rest) = thoughts.after_open(turn) else { return calls };
+    let Some(mut rest) = thoughts.after_open(turn) else {
+        return calls;
+    };
     loop {
         match (rest.find(OPEN), thoughts.first(rest)) {
             (None, None) => return calls,
@@ -88,7 +98,9 @@ fn hermes(turn: &str, thoughts: &Thoughts) -> Vec<Written> {
             }
             (_, Some((_, Mark::Open { close }, inside))) => {
                 has_thought = true;
-                let Some((_, after)) = inside.split_once(close) else { return calls };
+                let Some((_, after)) = inside.split_once(close) else {
+                    return calls;
+                };
                 rest = after;
             }
             (_, Some((_, Mark::Close, after))) => {
@@ -108,8 +120,15 @@ fn tagged(text: &str) -> (Written, &str) {
     match Json::first(text) {
         Ok((call, rest)) => {
             let rest = rest.trim_start();
-            let after = if rest.starts_with(OPEN) || rest.is_empty() { Some(rest) } else { rest.strip_prefix(CLOSE) };
-            after.map_or_else(|| (Err(goes_on(rest)), behind_tag(rest)), |after| (Ok(call), after))
+            let after = if rest.starts_with(OPEN) || rest.is_empty() {
+                Some(rest)
+            } else {
+                rest.strip_prefix(CLOSE)
+            };
+            after.map_or_else(
+                || (Err(goes_on(rest)), behind_tag(rest)),
+                |after| (Ok(call), after),
+            )
         }
         Err(error) => (Err(no_json(&error)), behind_tag(text)),
     }
@@ -123,14 +142,20 @@ fn behind_tag(text: &str) -> &str {
 }
 
 fn llama3(turn: &str, tools: &[Tool], thoughts: &Thoughts) -> Vec<Written> {
-    let whole = thoughts.after_all(turn).trim().trim_start_matches(PYTHON).trim();
+    let whole = thoughts
+        .after_all(turn)
+        .trim()
+        .trim_start_matches(PYTHON)
+        .trim();
     let (mut written, mut rest, mut is_call) = (Vec::new(), whole, false);
     while rest.starts_with('{') {
         match Json::first(rest) {
             Ok((value, after)) => {
                 is_call |= names_a_call(&value, tools);
                 written.push(Ok(value));
-                rest = after.trim_start_matches(|c: char| c == ';' || c.is_whitespace()).trim_start_matches(PYTHON);
+                rest = after
+                    .trim_start_matches(|c: char| c == ';' || c.is_whitespace())
+                    .trim_start_matches(PYTHON);
             }
             Err(error) => {
                 is_call |= looks_like_a_call(rest, tools);
@@ -147,16 +172,22 @@ fn llama3(turn: &str, tools: &[Tool], thoughts: &Thoughts) -> Vec<Written> {
 }
 
 fn names_a_call(value: &Json, tools: &[Tool]) -> bool {
-    let Some(name) = value.get("name").and_then(Json::text) else { return false };
-    ARGUMENTS.iter().any(|key| value.get(key).is_some()) || tools.iter().any(|tool| tool.name == name)
+    let Some(name) = value.get("name").and_then(Json::text) else {
+        return false;
+    };
+    ARGUMENTS.iter().any(|key| value.get(key).is_some())
+        || tools.iter().any(|tool| tool.name == name)
 }
 
 /// True for what is no JSON, but has the keys of a call.
 fn looks_like_a_call(text: &str, tools: &[Tool]) -> bool {
     static NAME: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r#""name"\s*:\s*"([^"]*)""#).expect("the pattern is one"));
-    let has_arguments = ARGUMENTS.iter().any(|key| text.contains(&format!("\"{key}\"")));
-    NAME.captures(text).is_some_and(|name| has_arguments || tools.iter().any(|tool| tool.name == name[1]))
+    let has_arguments = ARGUMENTS
+        .iter()
+        .any(|key| text.contains(&format!("\"{key}\"")));
+    NAME.captures(text)
+        .is_some_and(|name| has_arguments || tools.iter().any(|tool| tool.name == name[1]))
 }
 
 fn no_json(error: &serde_json::Error) -> String {
@@ -171,7 +202,12 @@ fn goes_on(rest: &str) -> String {
 
 /// The call, if it can be made. `key` is the name of the arguments in the template's format.
 fn made(written: Written, key: &str, tools: &[Tool]) -> Result<Call, Unmade> {
-    let any = || tools.first().map(|tool| tool.name.clone()).unwrap_or_default();
+    let any = || {
+        tools
+            .first()
+            .map(|tool| tool.name.clone())
+            .unwrap_or_default()
+    };
     let unnamed = |error: String| Unmade { tool: any(), error };
     let Json::Object(mut call) = written.map_err(unnamed)? else {
         return Err(unnamed("the call is not a JSON object".into()));
@@ -181,10 +217,14 @@ fn made(written: Written, key: &str, tools: &[Tool]) -> Result<Call, Unmade> {
     };
     let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        return Err(unnamed(format!("there is no tool `{name}` (there are: {})", names.join(", "))));
+        return Err(unnamed(format!(
+            "there is no tool `{name}` (there are: {})",
+            names.join(", ")
+        )));
     };
     let arguments = arguments(call, &name, key).and_then(|arguments| {
-        tool.check(&arguments).map_err(|error| format!("`{name}`: {error}"))?;
+        tool.check(&arguments)
+            .map_err(|error| format!("`{name}`: {error}"))?;
         Ok(arguments.to_string())
     });
     match arguments {
@@ -197,9 +237,16 @@ fn made(written: Written, key: &str, tools: &[Tool]) -> Result<Call, Unmade> {
 fn arguments(mut call: IndexMap<String, Json>, name: &str, key: &str) -> Result<Json, String> {
     let given = ARGUMENTS.map(|key| call.shift_remove(key).map(|value| (key, value)));
     let arguments = match given {
-        [Some(_), Some(_)] => return Err(format!("the call of `{name}` has `arguments` and `parameters` (write one)")),
-        [Some((_, Json::Null)), None] | [None, Some((_, Json::Null))] | [None, None] => Json::Object(IndexMap::new()),
-        [Some((_, arguments @ Json::Object(_))), None] | [None, Some((_, arguments @ Json::Object(_)))] => arguments,
+        [Some(_), Some(_)] => {
+            return Err(format!(
+                "the call of `{name}` has `arguments` and `parameters` (write one)"
+            ));
+        }
+        [Some((_, Json::Null)), None] | [None, Some((_, Json::Null))] | [None, None] => {
+            Json::Object(IndexMap::new())
+        }
+        [Some((_, arguments @ Json::Object(_))), None]
+        | [None, Some((_, arguments @ Json::Object(_)))] => arguments,
         [Some((key, _)), None] | [None, Some((key, _))] => {
             return Err(format!("`{key}` of `{name}` is not a JSON object"));
         }
@@ -207,7 +254,9 @@ fn arguments(mut call: IndexMap<String, Json>, name: &str, key: &str) -> Result<
     // Some models write what an API's client adds to a call; nothing follows from it.
     call.retain(|key, value| !(key == "id" || key == "type" && value.text() == Some("function")));
     match call.keys().next() {
-        Some(unknown) => Err(format!("a call has no key `{unknown}` (that of `{name}` has `name` and `{key}`)")),
+        Some(unknown) => Err(format!(
+            "a call has no key `{unknown}` (that of `{name}` has `name` and `{key}`)"
+        )),
         None => Ok(arguments),
     }
 }

@@ -25,10 +25,14 @@ impl TryFrom<String> for Date {
     type Error = anyhow::Error;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let date = text.parse::<NaiveDate>().ok().filter(|date| (1..=9999).contains(&date.year()));
+        let date = text
+            .parse::<NaiveDate>()
+            .ok()
+            .filter(|date| (1..=9999).contains(&date.year()));
         // Only one way to write a date is accepted.
         let date = date.filter(|date| date.to_string() == text);
-        date.map(Self).with_context(|| format!("`{text}` is no day (write it as in `2026-07-31`)"))
+        date.map(Self)
+            .with_context(|| format!("`{text}` is no day (write it as in `2026-07-31`)"))
     }
 }
 
@@ -42,12 +46,23 @@ impl Date {
     /// Formats the midnight that begins this date as Python's `strftime` does, in English and without a time zone.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
         let zone = |item: &Item<'_>| {
-            matches!(item, Item::Fixed(Fixed::TimezoneName | Fixed::TimezoneOffset | Fixed::TimezoneOffsetColon))
+            matches!(
+                item,
+                Item::Fixed(
+                    Fixed::TimezoneName | Fixed::TimezoneOffset | Fixed::TimezoneOffsetColon
+                )
+            )
         };
-        let items: Vec<Item<'_>> = StrftimeItems::new(format).filter(|item| !zone(item)).collect();
+        let items: Vec<Item<'_>> = StrftimeItems::new(format)
+            .filter(|item| !zone(item))
+            .collect();
         let (midnight, mut text) = (self.0.and_time(NaiveTime::MIN), String::new());
-        write!(text, "{}", midnight.format_with_items(items.iter()))
-            .map_err(|_| Error::new(ErrorKind::InvalidOperation, format!("strftime_now knows no `{format}`")))?;
+        write!(text, "{}", midnight.format_with_items(items.iter())).map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("strftime_now knows no `{format}`"),
+            )
+        })?;
         Ok(text)
     }
 }
@@ -63,11 +78,21 @@ mod tests {
     #[test]
     fn days_are_written_in_one_way() {
         assert_eq!(String::from(date("2000-02-29")), "2000-02-29");
-        for text in
-            ["2026-02-29", "2026-13-01", "2026-1-1", "26-01-01", "today", "2026-01-00", "2026-01-01-01", "+10000-01-01"]
-        {
+        for text in [
+            "2026-02-29",
+            "2026-13-01",
+            "2026-1-1",
+            "26-01-01",
+            "today",
+            "2026-01-00",
+            "2026-01-01-01",
+            "+10000-01-01",
+        ] {
             let error = Date::try_from(text.to_owned()).unwrap_err().to_string();
-            assert_eq!(error, format!("`{text}` is no day (write it as in `2026-07-31`)"));
+            assert_eq!(
+                error,
+                format!("`{text}` is no day (write it as in `2026-07-31`)")
+            );
         }
     }
 
@@ -75,8 +100,16 @@ mod tests {
     fn days_are_formatted_as_python_formats_them() {
         let day = date("2024-07-06");
         assert_eq!(day.format("%d %b %Y").unwrap(), "06 Jul 2024");
-        assert_eq!(day.format("%A, %B %-d, %y %j%% %H:%M%z%Z").unwrap(), "Saturday, July 6, 24 188% 00:00");
-        assert!(day.format("%Q").unwrap_err().to_string().contains("strftime_now knows no `%Q`"));
+        assert_eq!(
+            day.format("%A, %B %-d, %y %j%% %H:%M%z%Z").unwrap(),
+            "Saturday, July 6, 24 188% 00:00"
+        );
+        assert!(
+            day.format("%Q")
+                .unwrap_err()
+                .to_string()
+                .contains("strftime_now knows no `%Q`")
+        );
         assert!(day.format("100%").is_err());
     }
 }

@@ -37,7 +37,9 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
     environment.set_fuel(Some(STEPS));
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, state, value| escape_formatter(out, state, &shown(value)));
-    environment.add_filter("string", |state: &State, value: &Value| filters::string(state, &shown(value)));
+    environment.add_filter("string", |state: &State, value: &Value| {
+        filters::string(state, &shown(value))
+    });
     environment.add_filter("trim", |text: String, set: Option<String>| match set {
         None => text.trim_matches(methods::is_space).to_owned(),
         Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
@@ -46,15 +48,24 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
         Some(text) => text.chars().map(Value::from).collect(),
         None => value,
     });
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refused(message)))
-    });
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message.clone())
+                .with_source(Refused(message)))
+        },
+    );
     environment.add_function("strftime_now", move |format: &str| today.format(format));
-    environment.add_filter("tojson", |value: &Value, positions: Rest<Value>, options: Kwargs| {
-        json::dump(value, &positions, &options)
-    });
+    environment.add_filter(
+        "tojson",
+        |value: &Value, positions: Rest<Value>, options: Kwargs| {
+            json::dump(value, &positions, &options)
+        },
+    );
     // In Python, strings, maps and undefined values can be iterated too.
-    environment.add_test("sequence", |value: &Value| has_items(value) && value.kind() != ValueKind::Iterable);
+    environment.add_test("sequence", |value: &Value| {
+        has_items(value) && value.kind() != ValueKind::Iterable
+    });
     environment.add_test("iterable", has_items);
     // Line ends become `\n` as in Python, whatever the file has.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -64,8 +75,10 @@ pub(super) fn with_template(text: &str, today: Date) -> Result<Environment<'stat
 
 /// A float as Python prints it; any other value unchanged.
 fn shown(value: &Value) -> Value {
-    json::float(value)
-        .map_or_else(|| value.clone(), |float| Value::from(float.replace("Infinity", "inf").replace("NaN", "nan")))
+    json::float(value).map_or_else(
+        || value.clone(),
+        |float| Value::from(float.replace("Infinity", "inf").replace("NaN", "nan")),
+    )
 }
 
 fn has_items(value: &Value) -> bool {
@@ -90,21 +103,30 @@ fn rewritten(text: &str) -> Cow<'_, str> {
         );
         Regex::new(&pattern).expect("the pattern is one")
     });
-    TAG.replace_all(text, |tag: &Captures<'_>| match (tag.name("open"), tag.name("loop")) {
-        (Some(_), _) => format!("{}with{}", &tag["open"], &tag["close"]),
-        _ if tag.name("raw").is_some() => {
-            let text = tag["raw"].trim_start_matches(|c: char| &tag["left"] == "-" && methods::is_space(c));
-            // An indentation of the last tag is no text.
-            let bare = text.trim_end_matches([' ', '\t']);
-            let text = match &tag["right"] {
-                "-" => text.trim_end_matches(methods::is_space),
-                "" if bare.ends_with('\n') => bare,
-                _ => text,
-            };
-            let text = serde_json::Value::from(text);
-            format!("{{%{} with %}}{{{{ {text} }}}}{{% endwith {}%}}", &tag["before"], &tag["after"])
+    TAG.replace_all(text, |tag: &Captures<'_>| {
+        match (tag.name("open"), tag.name("loop")) {
+            (Some(_), _) => format!("{}with{}", &tag["open"], &tag["close"]),
+            _ if tag.name("raw").is_some() => {
+                let text = tag["raw"]
+                    .trim_start_matches(|c: char| &tag["left"] == "-" && methods::is_space(c));
+                // An indentation of the last tag is no text.
+                let bare = text.trim_end_matches([' ', '\t']);
+                let text = match &tag["right"] {
+                    "-" => text.trim_end_matches(methods::is_space),
+                    "" if bare.ends_with('\n') => bare,
+                    _ => text,
+                };
+                let text = serde_json::Value::from(text);
+                format!(
+                    "{{%{} with %}}{{{{ {text} }}}}{{% endwith {}%}}",
+                    &tag["before"], &tag["after"]
+                )
+            }
+            (_, Some(_)) => format!(
+                "{} ({})|{CHARACTERS}{} {}",
+                &tag["loop"], &tag["values"], &tag["rest"], &tag["end"]
+            ),
+            _ => tag[0].to_owned(),
         }
-        (_, Some(_)) => format!("{} ({})|{CHARACTERS}{} {}", &tag["loop"], &tag["values"], &tag["rest"], &tag["end"]),
-        _ => tag[0].to_owned(),
     })
 }

@@ -21,7 +21,13 @@ impl Tokenizer {
     /// Control characters other than tab and line feed become `\u{..}`.
     pub fn escaped(&self, text: &str, marks: &[String]) -> String {
         let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-        let escape = |c: char| if control(c) { c.escape_unicode().to_string() } else { c.to_string() };
+        let escape = |c: char| {
+            if control(c) {
+                c.escape_unicode().to_string()
+            } else {
+                c.to_string()
+            }
+        };
         let text = printed(text).chars().map(escape).collect();
         self.without_special(self.apart(text, marks))
     }
@@ -29,16 +35,29 @@ impl Tokenizer {
     /// A text of others that has only letters, digits, spaces and those signs of ASCII that begin no special token; the rest becomes `\u{..}`.
     pub(super) fn spelled_out(&self, text: &str, marks: &[String]) -> String {
         let added = self.inner.get_added_tokens_decoder();
-        let begins = |c: char| added.values().any(|token| token.content.trim_start().starts_with(c));
+        let begins = |c: char| {
+            added
+                .values()
+                .any(|token| token.content.trim_start().starts_with(c))
+        };
         let is_plain = |c: char| (c.is_ascii() || c.is_alphanumeric()) && !begins(c);
-        let spell = |c: char| if is_plain(c) { c.to_string() } else { c.escape_unicode().to_string() };
+        let spell = |c: char| {
+            if is_plain(c) {
+                c.to_string()
+            } else {
+                c.escape_unicode().to_string()
+            }
+        };
         self.escaped(text, marks).chars().map(spell).collect()
     }
 
     /// The text with a space behind the first character of each added token and mark.
     fn apart(&self, mut text: String, marks: &[String]) -> String {
         let added = self.inner.get_added_tokens_decoder();
-        let added = added.values().map(|token| token.content.as_str()).chain(marks.iter().map(String::as_str));
+        let added = added
+            .values()
+            .map(|token| token.content.as_str())
+            .chain(marks.iter().map(String::as_str));
         let added = added.filter_map(|token: &str| {
             let visible = token.trim();
             let (one, rest) = visible.split_at(visible.ceil_char_boundary(1));
@@ -59,9 +78,13 @@ impl Tokenizer {
     /// The text without what the tokenizer reads as a special token only after it has changed the text, such as `＜s＞` or `<S>`.
     fn without_special(&self, mut text: String) -> String {
         for search in 0..SEARCHES {
-            let Some(place) = self.special_in(&text) else { break };
+            let Some(place) = self.special_in(&text) else {
+                break;
+            };
             for start in place.into_iter().rev() {
-                let Some(first) = text[start..].chars().next() else { continue };
+                let Some(first) = text[start..].chars().next() else {
+                    continue;
+                };
                 let end = start + first.len_utf8();
                 // A tokenizer may drop spaces too.
                 if search == 0 {
@@ -78,10 +101,13 @@ impl Tokenizer {
     fn special_in(&self, text: &str) -> Option<Vec<usize>> {
         let encoding = contain(|| self.inner.encode(text, false)).ok()?.ok()?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
-        let special = tokens.filter(|(id, _)| self.special.contains(*id)).map(|(_, (start, end))| {
-            let found = text.get(*start..*end).unwrap_or_default();
-            start + found.len() - found.trim_start().len()
-        });
+        let special =
+            tokens
+                .filter(|(id, _)| self.special.contains(*id))
+                .map(|(_, (start, end))| {
+                    let found = text.get(*start..*end).unwrap_or_default();
+                    start + found.len() - found.trim_start().len()
+                });
         let special: Vec<usize> = special.collect();
         (!special.is_empty()).then_some(special)
     }
@@ -89,14 +115,18 @@ impl Tokenizer {
     /// The special tokens among `ids`.
     pub(super) fn special_among(&self, ids: &[u32]) -> Special {
         let mut counts = Special::new();
-        ids.iter().filter(|id| self.special.contains(*id)).for_each(|id| *counts.entry(*id).or_default() += 1);
+        ids.iter()
+            .filter(|id| self.special.contains(*id))
+            .for_each(|id| *counts.entry(*id).or_default() += 1);
         counts
     }
 
     /// A special token that is more often among `ids` than it may be.
     pub(super) fn forged(&self, ids: &[u32], may_be: &Special) -> Option<String> {
         let counts = self.special_among(ids);
-        let (id, _) = counts.iter().find(|(id, count)| *count > may_be.get(*id).unwrap_or(&0))?;
+        let (id, _) = counts
+            .iter()
+            .find(|(id, count)| *count > may_be.get(*id).unwrap_or(&0))?;
         self.inner.id_to_token(*id)
     }
 }
@@ -111,5 +141,9 @@ fn printed(text: &str) -> Cow<'_, str> {
         Regex::new(&format!("{control}|{string}|{other}")).expect("the pattern is one")
     });
     let text = SEQUENCE.replace_all(text, "");
-    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n").into() } else { text }
+    if text.contains('\r') {
+        text.replace("\r\n", "\n").replace('\r', "\n").into()
+    } else {
+        text
+    }
 }

@@ -24,8 +24,12 @@ pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Resu
             None => Ok(options.get::<Option<Value>>(name)?.unwrap_or_default()),
         }
     };
-    let (ascii, indent, separators, sorted) =
-        (argument(0, "ensure_ascii")?, argument(1, "indent")?, argument(2, "separators")?, argument(3, "sort_keys")?);
+    let (ascii, indent, separators, sorted) = (
+        argument(0, "ensure_ascii")?,
+        argument(1, "indent")?,
+        argument(2, "separators")?,
+        argument(3, "sort_keys")?,
+    );
     options.assert_all_used()?;
     let indent = match indent.kind() {
         ValueKind::None | ValueKind::Undefined => None,
@@ -35,13 +39,19 @@ pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Resu
     let mut style = Style {
         ascii: ascii.is_true(),
         sorted: sorted.is_true(),
-        item: if indent.is_some() { ",".into() } else { ", ".into() },
+        item: if indent.is_some() {
+            ",".into()
+        } else {
+            ", ".into()
+        },
         key: ": ".into(),
         indent,
     };
     if separators.is_true() {
-        (style.item, style.key) =
-            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string());
+        (style.item, style.key) = (
+            separators.get_item_by_index(0)?.to_string(),
+            separators.get_item_by_index(1)?.to_string(),
+        );
     }
     let mut text = String::new();
     style.write(&mut text, value, 0)?;
@@ -57,7 +67,9 @@ impl Style {
             ValueKind::String => self.quote(text, value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?;
-                self.all(text, ['[', ']'], level, items, |text, item| self.write(text, &item, level + 1))?;
+                self.all(text, ['[', ']'], level, items, |text, item| {
+                    self.write(text, &item, level + 1)
+                })?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -75,9 +87,14 @@ impl Style {
                     self.write(text, &value.get_item(&key)?, level + 1)
                 })?;
             }
-            _ if let Some(LongInteger(digits)) = value.downcast_object_ref() => text.push_str(digits),
+            _ if let Some(LongInteger(digits)) = value.downcast_object_ref() => {
+                text.push_str(digits)
+            }
             kind => {
-                return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson cannot write what is {kind}")));
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("tojson cannot write what is {kind}"),
+                ));
             }
         }
         Ok(())
@@ -159,7 +176,11 @@ pub(crate) fn python_float(float: f64) -> String {
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if float == 0.0 || (-4..16).contains(&exponent) {
         let plain = float.to_string();
-        return if plain.contains('.') { plain } else { plain + ".0" };
+        return if plain.contains('.') {
+            plain
+        } else {
+            plain + ".0"
+        };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())

@@ -39,7 +39,10 @@ impl Messages {
         let list = at(&row, column).with_context(|| format!("no column `{column}`"))?;
         let messages = Self::of(list, column)?;
         ensure!(
-            messages.0.last().is_some_and(|last| role(last) != "assistant"),
+            messages
+                .0
+                .last()
+                .is_some_and(|last| role(last) != "assistant"),
             "the last message of column `{column}` is the assistant's, whose turn comes next (remove it; a solution has a column of its own)"
         );
         Ok(messages)
@@ -48,10 +51,15 @@ impl Messages {
     /// The messages in a list; `column` is its name in error messages.
     pub(super) fn of(list: &Json, column: &str) -> Result<Self> {
         let messages = list.list().iter().enumerate().map(|(index, message)| {
-            read(message).with_context(|| format!("message {} of column `{column}` cannot be used", index + 1))
+            read(message).with_context(|| {
+                format!("message {} of column `{column}` cannot be used", index + 1)
+            })
         });
         let messages = messages.collect::<Result<Vec<_>>>()?;
-        ensure!(!messages.is_empty(), "column `{column}` has no messages (remove the row or fill it in)");
+        ensure!(
+            !messages.is_empty(),
+            "column `{column}` has no messages (remove the row or fill it in)"
+        );
         Ok(Self(messages))
     }
 
@@ -62,7 +70,11 @@ impl Messages {
 
     /// The conversation with one more message at the beginning.
     pub(super) fn after(&self, role: &str, text: &str) -> Self {
-        Self(std::iter::once(message(role, text)).chain(self.0.iter().cloned()).collect())
+        Self(
+            std::iter::once(message(role, text))
+                .chain(self.0.iter().cloned())
+                .collect(),
+        )
     }
 
     /// The conversation with one more message at the end.
@@ -102,7 +114,10 @@ fn at<'a>(row: &'a Json, column: &str) -> Option<&'a Json> {
 }
 
 fn message(role: &str, text: &str) -> Message {
-    [("role", role), ("content", text)].map(|(key, text)| (key.to_owned(), Json::from(text))).into_iter().collect()
+    [("role", role), ("content", text)]
+        .map(|(key, text)| (key.to_owned(), Json::from(text)))
+        .into_iter()
+        .collect()
 }
 
 fn role(message: &Message) -> &str {
@@ -112,13 +127,23 @@ fn role(message: &Message) -> &str {
 /// A message without its null fields. Its reasoning appears under every name that a template may use.
 fn read(value: &Json) -> Result<Message> {
     let Some(fields) = value.object() else {
-        bail!("expected an object with `role` and `content`, found {}", value.kind());
+        bail!(
+            "expected an object with `role` and `content`, found {}",
+            value.kind()
+        );
     };
     let mut message = fields.clone();
     message.retain(|_, said| *said != Json::Null);
-    ensure!(!role(&message).is_empty(), "it has no `role` (give it as text)");
+    ensure!(
+        !role(&message).is_empty(),
+        "it has no `role` (give it as text)"
+    );
     let [first, second, _] = REASONING;
-    if let Some(reasoning) = REASONING.iter().find_map(|name| message.get(*name)).cloned() {
+    if let Some(reasoning) = REASONING
+        .iter()
+        .find_map(|name| message.get(*name))
+        .cloned()
+    {
         if !message.contains_key(second) {
             message.shift_insert(0, second.to_owned(), reasoning.clone());
         }
@@ -141,15 +166,28 @@ mod tests {
             r#"{"prompt": [{"role": "user", "name": null, "zeta": 1, "content": "a", "alpha": {"c": 1, "b": 2}}]}"#,
         );
         let shown = messages.unwrap().json().to_string();
-        assert_eq!(shown, r#"[{"role":"user","zeta":1,"content":"a","alpha":{"c":1,"b":2}}]"#);
+        assert_eq!(
+            shown,
+            r#"[{"role":"user","zeta":1,"content":"a","alpha":{"c":1,"b":2}}]"#
+        );
     }
 
     #[test]
     fn dots_lead_into_columns() {
-        let row = br#"{"extra": {"a": {"messages": [{"role": "user", "content": "q"}]}}, "c": "text"}"#;
-        for column in ["extra.a.messages", "c.messages", "d.messages", "extra.messages"] {
+        let row =
+            br#"{"extra": {"a": {"messages": [{"role": "user", "content": "q"}]}}, "c": "text"}"#;
+        for column in [
+            "extra.a.messages",
+            "c.messages",
+            "d.messages",
+            "extra.messages",
+        ] {
             let found = Messages::in_row(row, column);
-            assert_eq!(found.is_ok(), column == "extra.a.messages", "{column}: {found:?}");
+            assert_eq!(
+                found.is_ok(),
+                column == "extra.a.messages",
+                "{column}: {found:?}"
+            );
         }
     }
 
@@ -174,6 +212,9 @@ mod tests {
             error(r#"{"prompt": [{"content": "a"}]}"#),
             "message 1 of column `prompt` cannot be used: it has no `role` (give it as text)"
         );
-        assert!(error(r#"{"prompt": [{"role": "assistant", "content": "a"}]}"#).contains("whose turn comes next"));
+        assert!(
+            error(r#"{"prompt": [{"role": "assistant", "content": "a"}]}"#)
+                .contains("whose turn comes next")
+        );
     }
 }

@@ -12,7 +12,12 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let more = match (value.kind(), value.as_str()) {
         (_, Some(text)) => of_text(text, method, args)?,
         (ValueKind::Map, _) if method == "copy" => from_args(args).map(|()| Some(value.clone()))?,
@@ -38,10 +43,17 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         "strip" if args.is_empty() => Value::from(text.trim_matches(is_space)),
         "lstrip" if args.is_empty() => Value::from(text.trim_start_matches(is_space)),
         "rstrip" if args.is_empty() => Value::from(text.trim_end_matches(is_space)),
-        "split" if args.is_empty() => text.split(is_space).filter(|part| !part.is_empty()).map(Value::from).collect(),
+        "split" if args.is_empty() => text
+            .split(is_space)
+            .filter(|part| !part.is_empty())
+            .map(Value::from)
+            .collect(),
         "splitlines" => {
             let (keeps_ends,): (Option<bool>,) = from_args(args)?;
-            lines(text, keeps_ends.unwrap_or(false)).into_iter().map(Value::from).collect()
+            lines(text, keeps_ends.unwrap_or(false))
+                .into_iter()
+                .map(Value::from)
+                .collect()
         }
         "partition" => {
             let (sign,): (&str,) = from_args(args)?;
@@ -53,7 +65,9 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "rsplit" => {
             let (sign, most): (&str, Option<usize>) = from_args(args)?;
-            let mut parts: Vec<&str> = text.rsplitn(most.map_or(usize::MAX, |most| most + 1), sign).collect();
+            let mut parts: Vec<&str> = text
+                .rsplitn(most.map_or(usize::MAX, |most| most + 1), sign)
+                .collect();
             parts.reverse();
             parts.into_iter().map(Value::from).collect()
         }
@@ -71,7 +85,9 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             Value::from(text[..at].chars().count())
         }
         "casefold" => from_args(args).map(|()| Value::from(text.to_lowercase()))?,
-        "swapcase" => from_args(args).map(|()| Value::from(text.chars().map(swapped).collect::<String>()))?,
+        "swapcase" => {
+            from_args(args).map(|()| Value::from(text.chars().map(swapped).collect::<String>()))?
+        }
         _ => return Ok(None),
     }))
 }
@@ -79,7 +95,8 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
 /// The lines of a text, with or without their ends, of which Python knows ten.
 fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
     static END: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\u{85}\u{2028}\u{2029}]").expect("the pattern is one")
+        Regex::new(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\u{85}\u{2028}\u{2029}]")
+            .expect("the pattern is one")
     });
     let (mut lines, mut from) = (Vec::new(), 0);
     for end in END.find_iter(text) {
@@ -94,7 +111,11 @@ fn of_list(list: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, 
     Ok(Some(match method {
         "index" => {
             let (what,): (&Value,) = from_args(args)?;
-            Value::from(list.try_iter()?.position(|item| item == *what).ok_or_else(|| not_there("item"))?)
+            Value::from(
+                list.try_iter()?
+                    .position(|item| item == *what)
+                    .ok_or_else(|| not_there("item"))?,
+            )
         }
         "copy" => from_args(args).map(|()| list.clone())?,
         _ => return Ok(None),
@@ -102,9 +123,16 @@ fn of_list(list: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, 
 }
 
 fn swapped(c: char) -> char {
-    if c.is_uppercase() { c.to_lowercase().next().unwrap_or(c) } else { c.to_uppercase().next().unwrap_or(c) }
+    if c.is_uppercase() {
+        c.to_lowercase().next().unwrap_or(c)
+    } else {
+        c.to_uppercase().next().unwrap_or(c)
+    }
 }
 
 fn not_there(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("`index` finds no such {what}"))
+    Error::new(
+        ErrorKind::InvalidOperation,
+        format!("`index` finds no such {what}"),
+    )
 }

@@ -70,14 +70,38 @@ impl Chat {
         let mut known = source::special_tokens(files)?;
         known.extend(["tools", "documents"].map(|key| (key.to_owned(), Json::Null)));
         if !options.tools.is_empty() {
-            let schemas = options.tools.iter().map(|tool| tool.schema().clone()).collect();
+            let schemas = options
+                .tools
+                .iter()
+                .map(|tool| tool.schema().clone())
+                .collect();
             known.insert("tools".to_owned(), Json::List(schemas));
         }
-        known.extend(options.enable_thinking.map(|think| ("enable_thinking".to_owned(), Json::Bool(think))));
-        let ChatOptions { system_prompt, teaches, date, .. } = options;
+        known.extend(
+            options
+                .enable_thinking
+                .map(|think| ("enable_thinking".to_owned(), Json::Bool(think))),
+        );
+        let ChatOptions {
+            system_prompt,
+            teaches,
+            date,
+            ..
+        } = options;
         let tags = tags::tags(&text);
-        let workers = Workers::open(&Job { text, place: place.clone(), date, known })?;
-        Ok(Self { workers: Arc::new(workers), system_prompt, teaches, place, tags })
+        let workers = Workers::open(&Job {
+            text,
+            place: place.clone(),
+            date,
+            known,
+        })?;
+        Ok(Self {
+            workers: Arc::new(workers),
+            system_prompt,
+            teaches,
+            place,
+            tags,
+        })
     }
 
     /// Origin of the template, for messages.
@@ -108,7 +132,11 @@ impl Chat {
                 from(prompt)
             )
         })?;
-        ensure!(!reply.is_empty(), "the chat template {} leaves the answer out", self.place);
+        ensure!(
+            !reply.is_empty(),
+            "the chat template {} leaves the answer out",
+            self.place
+        );
         Ok(reply.to_owned())
     }
 
@@ -117,8 +145,15 @@ impl Chat {
         const ANSWER: &str = "answered";
         static WARNED: Once = Once::new();
         // A template that refuses this conversation may take the others.
-        let whole = self.write(&self.begun(&Messages::user("asked")).and("assistant", ANSWER), false);
-        let end = whole.ok().and_then(|whole| tokenizer.unending(whole.rsplit_once(ANSWER)?.1));
+        let whole = self.write(
+            &self
+                .begun(&Messages::user("asked"))
+                .and("assistant", ANSWER),
+            false,
+        );
+        let end = whole
+            .ok()
+            .and_then(|whole| tokenizer.unending(whole.rsplit_once(ANSWER)?.1));
         if let Some(end) = end {
             WARNED.call_once(|| {
                 terminal::warn(&format!(
@@ -138,7 +173,10 @@ impl Chat {
     }
 
     fn write(&self, messages: &Messages, add_generation_prompt: bool) -> Result<String> {
-        self.workers.write(&Request { messages: messages.clone(), add_generation_prompt })
+        self.workers.write(&Request {
+            messages: messages.clone(),
+            add_generation_prompt,
+        })
     }
 }
 

@@ -16,16 +16,29 @@ pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const CONFIG: &str = "tokenizer_config.json";
 /// File with special tokens beside a tokenizer from an earlier transformers.
 const TOKENS: &str = "special_tokens_map.json";
-const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const NAMES: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
 
 /// Finds the template of a model, as transformers does: with tools the one called `tool_use`, if there is one, else the default one. Files of
 /// their own come before the templates in the config. Returns its text, and its name in error messages.
 pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, String)> {
-    let wanted: &[&str] = if has_tools { &[TOOL_USE_FILE, TEMPLATE_FILE] } else { &[TEMPLATE_FILE] };
+    let wanted: &[&str] = if has_tools {
+        &[TOOL_USE_FILE, TEMPLATE_FILE]
+    } else {
+        &[TEMPLATE_FILE]
+    };
     if let Some(file) = wanted.iter().find(|file| files.contains(file)) {
         let place = files.describe(file);
         let bytes = files.read(file)?.into_owned();
-        let text = String::from_utf8(bytes).map_err(|_| anyhow!("the chat template {place} is not text in UTF-8"))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| anyhow!("the chat template {place} is not text in UTF-8"))?;
         return Ok((text, place));
     }
     let place = format!("of {}", files.describe(CONFIG));
@@ -40,10 +53,16 @@ pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, S
         _ => bail!("`chat_template` {place} is neither text nor a list"),
     };
     let named = |name: &str| match &templates {
-        Json::Array(list) => list.iter().find(|template| template["name"] == name)?["template"].as_str(),
+        Json::Array(list) => {
+            list.iter().find(|template| template["name"] == name)?["template"].as_str()
+        }
         by_name => by_name[name].as_str(),
     };
-    let wanted: &[&str] = if has_tools { &["tool_use", "default"] } else { &["default"] };
+    let wanted: &[&str] = if has_tools {
+        &["tool_use", "default"]
+    } else {
+        &["default"]
+    };
     let text = wanted.iter().find_map(|name| named(name)).with_context(|| {
         format!(
             "none of the chat templates {place} is called `default` (write one to `{TEMPLATE_FILE}` in the model's folder, or name a file with `data.chat_template`)"
@@ -56,8 +75,21 @@ pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, S
 pub(super) fn special_tokens(files: &dyn NamedFiles) -> Result<BTreeMap<String, exact::Json>> {
     let config = files.json(CONFIG)?;
     // A config that lists tokens with their ids takes precedence, so the other file is not read.
-    let other = if config["added_tokens_decoder"].is_null() { files.json(TOKENS)? } else { Json::Null };
-    let text = |json: &Json| json.as_str().or_else(|| json["content"].as_str()).map(exact::Json::from);
-    let token = |name: &&str| Some((name.to_string(), text(&other[name]).or_else(|| text(&config[name]))?));
+    let other = if config["added_tokens_decoder"].is_null() {
+        files.json(TOKENS)?
+    } else {
+        Json::Null
+    };
+    let text = |json: &Json| {
+        json.as_str()
+            .or_else(|| json["content"].as_str())
+            .map(exact::Json::from)
+    };
+    let token = |name: &&str| {
+        Some((
+            name.to_string(),
+            text(&other[name]).or_else(|| text(&config[name]))?,
+        ))
+    };
     Ok(NAMES.iter().filter_map(token).collect())
 }

@@ -8,7 +8,12 @@ use regex::Regex;
 pub(super) fn tags(text: &str) -> Vec<String> {
     static TAG: LazyLock<Regex> = LazyLock::new(|| {
         let inner = r#"[^<>\[\]◁▷\s'"]*"#;
-        Regex::new(&format!("[<\\[◁]{inner}(?i:think|thought|reason){inner}[>\\]▷]")).expect("the pattern is one")
+        Regex::new(&format!(
+            "[<\\[◁]{inner}(?i:think|thought|reason){inner}[>\\]▷]"
+        ))
+        .expect("the pattern is one")
     });
-    TAG.find_iter(text).map(|tag| tag.as_str().to_owned()).collect()
+    TAG.find_iter(text)
+        .map(|tag| tag.as_str().to_owned())
+        .collect()
 }

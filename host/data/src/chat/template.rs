@@ -42,19 +42,44 @@ pub(super) struct Template {
 }
 
 impl Template {
-    pub(super) fn open(Job { text, place, date, known }: Job) -> Result<Self> {
-        let environment = environment::with_template(&text, date)
-            .map_err(|error| anyhow!("the chat template {place} cannot be read: {}", reason(&error)))?;
-        let known = known.iter().map(|(name, json)| (name.clone(), value(json))).collect();
-        Ok(Self { environment, known, place })
+    pub(super) fn open(
+        Job {
+            text,
+            place,
+            date,
+            known,
+        }: Job,
+    ) -> Result<Self> {
+        let environment = environment::with_template(&text, date).map_err(|error| {
+            anyhow!(
+                "the chat template {place} cannot be read: {}",
+                reason(&error)
+            )
+        })?;
+        let known = known
+            .iter()
+            .map(|(name, json)| (name.clone(), value(json)))
+            .collect();
+        Ok(Self {
+            environment,
+            known,
+            place,
+        })
     }
 
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let mut known = self.known.clone();
         known.insert("messages".to_owned(), value(&request.messages.json()));
-        known.insert("add_generation_prompt".to_owned(), Value::from(request.add_generation_prompt));
-        let text = contain(|| self.environment.get_template(NAME)?.render(Value::from(known)))
-            .with_context(|| format!("the chat template {}", self.place))?;
+        known.insert(
+            "add_generation_prompt".to_owned(),
+            Value::from(request.add_generation_prompt),
+        );
+        let text = contain(|| {
+            self.environment
+                .get_template(NAME)?
+                .render(Value::from(known))
+        })
+        .with_context(|| format!("the chat template {}", self.place))?;
         let text = text.map_err(|error| self.failed(&error))?;
         let length = text.len();
         ensure!(
@@ -70,7 +95,10 @@ impl Template {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = source {
             if let Some(Refused(message)) = cause.downcast_ref() {
-                return anyhow!("the chat template {place} refuses it: {}", cut(message, SAID));
+                return anyhow!(
+                    "the chat template {place} refuses it: {}",
+                    cut(message, SAID)
+                );
             }
             source = cause.source();
         }
@@ -86,7 +114,11 @@ impl Template {
 
 /// Message of the template engine's error, with its line.
 fn reason(error: &minijinja::Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    let line = error.line().map(|line| format!(" (line {line} of the template)"));
+    let what = error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned);
+    let line = error
+        .line()
+        .map(|line| format!(" (line {line} of the template)"));
     cut(&what, SAID) + &line.unwrap_or_default()
 }

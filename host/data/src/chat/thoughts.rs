@@ -40,7 +40,13 @@ pub(super) enum Mark<'a> {
 impl Default for Thoughts {
     /// The marks that most models have.
     fn default() -> Self {
-        Self { marks: vec![Marks { open: "<think>".into(), close: "</think>".into() }], is_open: false }
+        Self {
+            marks: vec![Marks {
+                open: "<think>".into(),
+                close: "</think>".into(),
+            }],
+            is_open: false,
+        }
     }
 }
 
@@ -49,7 +55,9 @@ impl Thoughts {
     pub(super) fn of(chat: Option<&Chat>, tokenizer: &Tokenizer) -> Self {
         let added = tokenizer.inner.get_added_tokens_decoder();
         let added = added.values().flat_map(|token| tags(&token.content));
-        let tags: Vec<String> = added.chain(chat.iter().flat_map(|chat| chat.tags.iter().cloned())).collect();
+        let tags: Vec<String> = added
+            .chain(chat.iter().flat_map(|chat| chat.tags.iter().cloned()))
+            .collect();
         let mut named: Vec<Marks> = tags.iter().filter_map(|tag| ended_by(tag, &tags)).collect();
         named.sort();
         let mut marks = Self::default().marks;
@@ -61,7 +69,9 @@ impl Thoughts {
         let is_open = chat.is_some_and(|chat| {
             let asked = chat.prompt(&Messages::user(ANSWER)).unwrap_or_default();
             let end = asked.rsplit_once(ANSWER).map_or("", |(_, end)| end);
-            marks.iter().any(|Marks { open, close }| end.rfind(open.as_str()) > end.rfind(close.as_str()))
+            marks
+                .iter()
+                .any(|Marks { open, close }| end.rfind(open.as_str()) > end.rfind(close.as_str()))
         });
         Self { marks, is_open }
     }
@@ -69,7 +79,13 @@ impl Thoughts {
     /// Thoughts with these marks.
     #[cfg(test)]
     pub(super) fn with(open: &str, close: &str, is_open: bool) -> Self {
-        Self { marks: vec![Marks { open: open.into(), close: close.into() }], is_open }
+        Self {
+            marks: vec![Marks {
+                open: open.into(),
+                close: close.into(),
+            }],
+            is_open,
+        }
     }
 
     pub(super) fn marks(&self) -> &[Marks] {
@@ -83,14 +99,26 @@ impl Thoughts {
 
     /// All marks, which are special tokens of some tokenizers.
     pub(super) fn words(&self) -> impl Iterator<Item = &str> {
-        self.marks.iter().flat_map(|Marks { open, close }| [open.as_str(), close.as_str()])
+        self.marks
+            .iter()
+            .flat_map(|Marks { open, close }| [open.as_str(), close.as_str()])
     }
 
     /// The first mark in `text`, its place, and what follows it.
     pub(super) fn first<'a>(&'a self, text: &'a str) -> Option<(usize, Mark<'a>, &'a str)> {
-        let open = |marks: &'a Marks| (marks.open.as_str(), Mark::Open { close: &marks.close });
+        let open = |marks: &'a Marks| {
+            (
+                marks.open.as_str(),
+                Mark::Open {
+                    close: &marks.close,
+                },
+            )
+        };
         let close = |marks: &'a Marks| (marks.close.as_str(), Mark::Close);
-        let all = self.marks.iter().flat_map(|marks| [open(marks), close(marks)]);
+        let all = self
+            .marks
+            .iter()
+            .flat_map(|marks| [open(marks), close(marks)]);
         let placed = all.filter_map(|(word, mark)| {
             let place = text.find(word)?;
             Some((place, mark, &text[place + word.len()..]))
@@ -103,21 +131,27 @@ impl Thoughts {
         if !self.is_open {
             return Some(text);
         }
-        let ends =
-            self.marks.iter().filter_map(|Marks { close, .. }| text.find(close.as_str()).map(|at| at + close.len()));
+        let ends = self
+            .marks
+            .iter()
+            .filter_map(|Marks { close, .. }| text.find(close.as_str()).map(|at| at + close.len()));
         ends.min().map(|end| &text[end..])
     }
 
     /// What follows the thoughts with which a turn begins; nothing while one goes on.
     pub(super) fn after_all<'a>(&'a self, turn: &'a str) -> &'a str {
-        let Some(mut rest) = self.after_open(turn) else { return "" };
+        let Some(mut rest) = self.after_open(turn) else {
+            return "";
+        };
         let mut has_thought = self.is_open;
         loop {
             rest = rest.trim_start();
             match self.first(rest) {
                 Some((0, Mark::Open { close }, inside)) => {
                     has_thought = true;
-                    let Some((_, after)) = inside.split_once(close) else { return "" };
+                    let Some((_, after)) = inside.split_once(close) else {
+                        return "";
+                    };
                     rest = after;
                 }
                 // The thought before it has no beginning. A mark inside of JSON is a text like any other.
@@ -133,8 +167,16 @@ impl Thoughts {
     /// True if `text` is a thought in which nothing is thought, or empty.
     pub(super) fn is_blank(&self, text: &str) -> bool {
         let text = text.trim();
-        let inside = |Marks { open, close }: &Marks| text.strip_prefix(open.as_str())?.strip_suffix(close.as_str());
-        text.is_empty() || self.marks.iter().filter_map(inside).any(|inside| inside.trim().is_empty())
+        let inside = |Marks { open, close }: &Marks| {
+            text.strip_prefix(open.as_str())?
+                .strip_suffix(close.as_str())
+        };
+        text.is_empty()
+            || self
+                .marks
+                .iter()
+                .filter_map(inside)
+                .any(|inside| inside.trim().is_empty())
     }
 }
 
@@ -143,30 +185,55 @@ fn ended_by(tag: &str, all: &[String]) -> Option<Marks> {
     let open = if tag.contains('/') {
         Some(tag.replacen('/', "", 1))
     } else {
-        const WORDS: [(&str, &str); 4] = [("END", "START"), ("END", "BEGIN"), ("end", "start"), ("end", "begin")];
-        let others = WORDS.iter().filter(|(end, _)| tag.contains(end)).map(|(end, begin)| tag.replacen(end, begin, 1));
+        const WORDS: [(&str, &str); 4] = [
+            ("END", "START"),
+            ("END", "BEGIN"),
+            ("end", "start"),
+            ("end", "begin"),
+        ];
+        let others = WORDS
+            .iter()
+            .filter(|(end, _)| tag.contains(end))
+            .map(|(end, begin)| tag.replacen(end, begin, 1));
         others.into_iter().find(|open| all.contains(open))
     };
-    Some(Marks { open: open?, close: tag.to_owned() })
+    Some(Marks {
+        open: open?,
+        close: tag.to_owned(),
+    })
 }
 
 /// The tags that the template writes round the thought of a message that has one in a field of its own.
 fn written_by(chat: &Chat) -> Option<Marks> {
-    static ENDS_IN_TAG: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$").expect("the pattern is one"));
-    static BEGINS_WITH_TAG: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^\s*(<[^<>\s]+>|\[[^\[\]\s]+\])").expect("the pattern is one"));
-    let said = [("role", "assistant"), ("content", ANSWER), ("reasoning_content", THOUGHT)];
+    static ENDS_IN_TAG: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$").expect("the pattern is one")
+    });
+    static BEGINS_WITH_TAG: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^\s*(<[^<>\s]+>|\[[^\[\]\s]+\])").expect("the pattern is one")
+    });
+    let said = [
+        ("role", "assistant"),
+        ("content", ANSWER),
+        ("reasoning_content", THOUGHT),
+    ];
     let said = said.map(|(key, text)| (key.to_owned(), Json::from(text)));
     let asked = Messages::user("asked");
-    let thought = asked.clone().and_message(&Json::Object(said.into_iter().collect())).ok()?;
+    let thought = asked
+        .clone()
+        .and_message(&Json::Object(said.into_iter().collect()))
+        .ok()?;
     // A template may refuse such a message.
-    let (thought, plain) =
-        (chat.write(&thought, false).ok()?, chat.write(&asked.and("assistant", ANSWER), false).ok()?);
+    let (thought, plain) = (
+        chat.write(&thought, false).ok()?,
+        chat.write(&asked.and("assistant", ANSWER), false).ok()?,
+    );
     let (before, after) = thought.split_once(THOUGHT)?;
     let (between, _) = after.split_once(ANSWER)?;
     let mark = |tag: &Regex, text: &str| Some(tag.captures(text)?[1].to_owned());
-    let marks = Marks { open: mark(&ENDS_IN_TAG, before)?, close: mark(&BEGINS_WITH_TAG, between)? };
+    let marks = Marks {
+        open: mark(&ENDS_IN_TAG, before)?,
+        close: mark(&BEGINS_WITH_TAG, between)?,
+    };
     // What stands before every answer marks no thought.
     let is_own = !plain.contains(&marks.open) && !plain.contains(&marks.close);
     is_own.then_some(marks)
@@ -201,7 +268,10 @@ mod tests {
     #[test]
     fn a_turn_goes_on_behind_its_thoughts() {
         let closed = Thoughts::default();
-        let open = Thoughts { is_open: true, ..Thoughts::default() };
+        let open = Thoughts {
+            is_open: true,
+            ..Thoughts::default()
+        };
         for (thoughts, turn, expected) in [
             (&closed, "{\"a\": 1}", "{\"a\": 1}"),
             (&closed, "\n<think>\na</think>\n<think>b</think> c", "c"),
@@ -216,7 +286,9 @@ mod tests {
             assert_eq!(thoughts.after_all(turn), expected, "{turn}");
         }
         assert!(
-            closed.is_blank("<think>\n\n</think>\n") && closed.is_blank("") && !closed.is_blank("<think>a</think>")
+            closed.is_blank("<think>\n\n</think>\n")
+                && closed.is_blank("")
+                && !closed.is_blank("<think>a</think>")
         );
     }
 }

@@ -18,8 +18,9 @@ impl Tool {
     pub fn parse_all(schemas: &[String]) -> anyhow::Result<Vec<Self>> {
         let mut tools: Vec<Self> = Vec::new();
         for (number, text) in schemas.iter().enumerate() {
-            let tool = Self::parse(text)
-                .map_err(|error| anyhow!("the schema of tool {} is no schema: {error}", number + 1))?;
+            let tool = Self::parse(text).map_err(|error| {
+                anyhow!("the schema of tool {} is no schema: {error}", number + 1)
+            })?;
             ensure!(
                 tools.iter().all(|other| other.name != tool.name),
                 "two tools have the name `{}` (give each its own)",
@@ -37,20 +38,35 @@ impl Tool {
             Some(_) => written,
             None => {
                 let whole = [("type", Json::from("function")), ("function", written)];
-                Json::Object(whole.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+                Json::Object(
+                    whole
+                        .map(|(key, value)| (key.to_owned(), value))
+                        .into_iter()
+                        .collect(),
+                )
             }
         };
         let function = schema.get("function").unwrap_or(&Json::Null);
-        let Some(name) = function.get("name").and_then(Json::text).filter(|name| !name.is_empty()) else {
+        let Some(name) = function
+            .get("name")
+            .and_then(Json::text)
+            .filter(|name| !name.is_empty())
+        else {
             return Err("the function has no `name`".into());
         };
         let is_of_object = |parameters: &Json| {
-            *parameters == Json::Null || parameters.get("type").and_then(Json::text) == Some("object")
+            *parameters == Json::Null
+                || parameters.get("type").and_then(Json::text) == Some("object")
         };
         if !function.get("parameters").is_none_or(is_of_object) {
-            return Err(format!("`parameters` of `{name}` is not a schema of type `object`"));
+            return Err(format!(
+                "`parameters` of `{name}` is not a schema of type `object`"
+            ));
         }
-        Ok(Self { name: name.to_owned(), schema })
+        Ok(Self {
+            name: name.to_owned(),
+            schema,
+        })
     }
 
     /// The function's schema, as templates get it.
@@ -60,27 +76,44 @@ impl Tool {
 
     /// Compares arguments, which are an object, with the schema.
     pub(super) fn check(&self, arguments: &Json) -> Result<(), String> {
-        let parameters = self.schema.get("function").and_then(|function| function.get("parameters"));
+        let parameters = self
+            .schema
+            .get("function")
+            .and_then(|function| function.get("parameters"));
         check(arguments, parameters.unwrap_or(&Json::Null), "")
     }
 }
 
 /// Compares a value with the part of JSON Schema that describes arguments: types, alternatives, properties, items, values.
 fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
-    let named = || if place.is_empty() { "the arguments".to_owned() } else { format!("`{place}`") };
+    let named = || {
+        if place.is_empty() {
+            "the arguments".to_owned()
+        } else {
+            format!("`{place}`")
+        }
+    };
     // transformers and OpenAPI write an optional value so.
     if *value == Json::Null && schema.get("nullable") == Some(&Json::Bool(true)) {
         return Ok(());
     }
     let types = types(schema);
     if !types.is_empty() && !types.iter().any(|name| value.is_a(name)) {
-        return Err(format!("{} must be of type {}, not {value}", named(), types.join(" or ")));
+        return Err(format!(
+            "{} must be of type {}, not {value}",
+            named(),
+            types.join(" or ")
+        ));
     }
     if let Some(Json::List(values)) = schema.get("enum")
         && !values.iter().any(|other| other.is(value))
     {
         let values: Vec<String> = values.iter().map(Json::to_string).collect();
-        return Err(format!("{} must be one of {}, not {value}", named(), values.join(", ")));
+        return Err(format!(
+            "{} must be one of {}, not {value}",
+            named(),
+            values.join(", ")
+        ));
     }
     if let Some(only) = schema.get("const").filter(|only| !only.is(value)) {
         return Err(format!("{} must be {only}, not {value}", named()));
@@ -110,7 +143,11 @@ fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), St
                 }
                 Err(error) => {
                     let is_of_its_type = types(alternative).iter().any(|name| value.is_a(name));
-                    wrong = if is_of_its_type || wrong.is_none() { Some(error) } else { wrong };
+                    wrong = if is_of_its_type || wrong.is_none() {
+                        Some(error)
+                    } else {
+                        wrong
+                    };
                 }
             }
         }
@@ -120,11 +157,24 @@ fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), St
 }
 
 fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
-    let (Json::Object(values), properties) = (value, schema.get("properties").and_then(Json::object)) else {
+    let (Json::Object(values), properties) =
+        (value, schema.get("properties").and_then(Json::object))
+    else {
         return Ok(());
     };
-    let placed = |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
-    for name in schema.get("required").map_or(&[][..], Json::list).iter().filter_map(Json::text) {
+    let placed = |name: &str| {
+        if place.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{place}.{name}")
+        }
+    };
+    for name in schema
+        .get("required")
+        .map_or(&[][..], Json::list)
+        .iter()
+        .filter_map(Json::text)
+    {
         if !values.contains_key(name) {
             return Err(format!("the argument `{}` is missing", placed(name)));
         }
@@ -132,7 +182,9 @@ fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), Stri
     for (name, value) in values {
         let own = properties.and_then(|properties| properties.get(name));
         match (own, schema.get("additionalProperties")) {
-            (Some(schema), _) | (None, Some(schema @ Json::Object(_))) => check(value, schema, &placed(name))?,
+            (Some(schema), _) | (None, Some(schema @ Json::Object(_))) => {
+                check(value, schema, &placed(name))?
+            }
             (None, Some(Json::Bool(true))) => {}
             // In JSON Schema an object may have further properties. A function has no further arguments, unless it says nothing of its own.
             (None, None) if !place.is_empty() || properties.is_none() => {}
@@ -148,10 +200,16 @@ fn types(schema: &Json) -> Vec<&str> {
         Some(Json::Text(name)) => vec![name],
         Some(Json::List(names)) => names.iter().filter_map(Json::text).collect(),
         _ => {
-            let alternatives =
-                ["anyOf", "oneOf"].into_iter().find_map(|key| schema.get(key)).map_or(&[][..], Json::list);
+            let alternatives = ["anyOf", "oneOf"]
+                .into_iter()
+                .find_map(|key| schema.get(key))
+                .map_or(&[][..], Json::list);
             let each: Vec<Vec<&str>> = alternatives.iter().map(types).collect();
-            if each.iter().any(Vec::is_empty) { Vec::new() } else { each.concat() }
+            if each.iter().any(Vec::is_empty) {
+                Vec::new()
+            } else {
+                each.concat()
+            }
         }
     };
     if !all.is_empty() && schema.get("nullable") == Some(&Json::Bool(true)) {
@@ -176,8 +234,14 @@ mod tests {
         for (text, expected) in [
             ("{", "not valid JSON"),
             ("{}", "no `name`"),
-            (r#"{"type": "function", "function": {"name": ""}}"#, "no `name`"),
-            (r#"{"name": "f", "parameters": {"a": "integer"}}"#, "not a schema of type `object`"),
+            (
+                r#"{"type": "function", "function": {"name": ""}}"#,
+                "no `name`",
+            ),
+            (
+                r#"{"name": "f", "parameters": {"a": "integer"}}"#,
+                "not a schema of type `object`",
+            ),
         ] {
             assert!(Tool::parse(text).unwrap_err().contains(expected), "{text}");
         }
@@ -196,9 +260,15 @@ mod tests {
             "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
             "both": {"allOf": [{"type": "number"}, {"enum": [1, 2]}]}
         }"#;
-        let text = format!(r#"{{"name": "f", "parameters": {{"type": "object", "properties": {properties}}}}}"#);
+        let text = format!(
+            r#"{{"name": "f", "parameters": {{"type": "object", "properties": {properties}}}}}"#
+        );
         let tool = Tool::parse(&text).unwrap();
-        let found = |arguments: &str| tool.check(&Json::parse(arguments).unwrap()).err().unwrap_or_default();
+        let found = |arguments: &str| {
+            tool.check(&Json::parse(arguments).unwrap())
+                .err()
+                .unwrap_or_default()
+        };
         for fits in [
             r#"{"optional": null, "either": null, "listed": ["a"], "long": 123456789012345678901, "only": 1.0}"#,
             r#"{"optional": 123456789012345678901234567890, "either": 2, "listed": "all", "long": "x"}"#,
@@ -207,19 +277,37 @@ mod tests {
             assert_eq!(found(fits), "", "{fits}");
         }
         for (wrong, expected) in [
-            (r#"{"optional": "1"}"#, "`optional` must be of type integer or null, not \"1\""),
-            (r#"{"either": 1.5}"#, "`either` must be of type integer or null, not 1.5"),
-            (r#"{"listed": ["a", 1]}"#, "`listed[1]` must be of type string, not 1"),
-            (r#"{"listed": "one"}"#, "`listed` must be one of \"all\", not \"one\""),
+            (
+                r#"{"optional": "1"}"#,
+                "`optional` must be of type integer or null, not \"1\"",
+            ),
+            (
+                r#"{"either": 1.5}"#,
+                "`either` must be of type integer or null, not 1.5",
+            ),
+            (
+                r#"{"listed": ["a", 1]}"#,
+                "`listed[1]` must be of type string, not 1",
+            ),
+            (
+                r#"{"listed": "one"}"#,
+                "`listed` must be one of \"all\", not \"one\"",
+            ),
             (
                 r#"{"long": 123456789012345678902}"#,
                 "`long` must be one of 123456789012345678901, \"x\", not 123456789012345678902",
             ),
             (r#"{"only": 2}"#, "`only` must be 1, not 2"),
-            (r#"{"place": {"zip": "1"}}"#, "`place.zip` must be of type integer, not \"1\""),
+            (
+                r#"{"place": {"zip": "1"}}"#,
+                "`place.zip` must be of type integer, not \"1\"",
+            ),
             (r#"{"place": {}}"#, "the argument `place.zip` is missing"),
             (r#"{"closed": {"a": 1}}"#, "there is no argument `closed.a`"),
-            (r#"{"counts": {"a": 0.5}}"#, "`counts.a` must be of type integer, not 0.5"),
+            (
+                r#"{"counts": {"a": 0.5}}"#,
+                "`counts.a` must be of type integer, not 0.5",
+            ),
             (r#"{"both": 3}"#, "`both` must be one of 1, 2, not 3"),
             (r#"{"other": 3}"#, "there is no argument `other`"),
         ] {

@@ -49,7 +49,12 @@ enum Earlier {
 impl Turns {
     /// Checks that the template goes on where a turn ends, and that it knows tools, if there are any. A template that drops the thinking of
     /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
-    pub fn open(chat: Option<Chat>, tokenizer: &Tokenizer, tools: &[Tool], keeps_thinking: bool) -> Result<Self> {
+    pub fn open(
+        chat: Option<Chat>,
+        tokenizer: &Tokenizer,
+        tools: &[Tool],
+        keeps_thinking: bool,
+    ) -> Result<Self> {
         let thoughts = Thoughts::of(chat.as_ref(), tokenizer);
         let Some(chat) = chat else {
             if let Some(Tool { name, .. }) = tools.first() {
@@ -78,13 +83,28 @@ impl Turns {
             "the chat template {} leaves the thoughts of earlier turns out, or writes them in another way, but the model has said them already (set `environment.keep_thinking` to true: with that this template works, and the model goes on reading its thoughts)",
             chat.place()
         );
-        let (end, marks) = (chat.end_of_turn(tokenizer)?, chat.lines_between(!tools.is_empty())?);
-        Ok(Self { chat: Some(chat), tools: tools.to_vec(), format, thoughts, end, marks, special: Arc::default() })
+        let (end, marks) = (
+            chat.end_of_turn(tokenizer)?,
+            chat.lines_between(!tools.is_empty())?,
+        );
+        Ok(Self {
+            chat: Some(chat),
+            tools: tools.to_vec(),
+            format,
+            thoughts,
+            end,
+            marks,
+            special: Arc::default(),
+        })
     }
 
     /// The text of the turns and replies with these ids. A chat template marks turns with special tokens; in plain text these mean nothing.
     pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
-        if self.chat.is_some() { tokenizer.decode_with_special(ids) } else { tokenizer.decode(ids) }
+        if self.chat.is_some() {
+            tokenizer.decode_with_special(ids)
+        } else {
+            tokenizer.decode(ids)
+        }
     }
 
     /// How the model writes calls; `None` if it has no tools.
@@ -94,9 +114,15 @@ impl Turns {
 
     /// The calls in a turn, in their order; none without tools.
     pub fn calls(&self, tokenizer: &Tokenizer, turn: &[u32]) -> Result<Vec<Result<Call, Unmade>>> {
-        let Some(format) = self.format else { return Ok(Vec::new()) };
+        let Some(format) = self.format else {
+            return Ok(Vec::new());
+        };
         let kept: Vec<&str> = MARKS.into_iter().chain(self.thoughts.words()).collect();
-        Ok(format.calls(&tokenizer.decode_with(turn, &kept)?, &self.tools, &self.thoughts))
+        Ok(format.calls(
+            &tokenizer.decode_with(turn, &kept)?,
+            &self.tools,
+            &self.thoughts,
+        ))
     }
 
     /// A prompt with `opening` at its end, or in its last message if it is a conversation.
@@ -106,7 +132,10 @@ impl Turns {
         }
         let (before, end) = self.split(prompt)?;
         // A prompt that has no ids is told of where it is encoded.
-        let own = tokenizer.ids(prompt).map(|ids| tokenizer.special_among(&ids)).unwrap_or_default();
+        let own = tokenizer
+            .ids(prompt)
+            .map(|ids| tokenizer.special_among(&ids))
+            .unwrap_or_default();
         unforged(&own, tokenizer, |escape| {
             let whole = format!("{before}{}{end}", escape(opening, &self.marks));
             let ids = tokenizer.ids(&whole).unwrap_or_default();
@@ -116,9 +145,13 @@ impl Turns {
 
     /// The prompt up to the end of its last message, and the rest.
     fn split<'a>(&self, prompt: &'a str) -> Result<(&'a str, &'a str)> {
-        let Some(chat) = &self.chat else { return Ok((prompt, "")) };
+        let Some(chat) = &self.chat else {
+            return Ok((prompt, ""));
+        };
         let asked = chat.prompt(&Messages::user(REPLY))?;
-        let (_, end) = asked.rsplit_once(REPLY).context("the chat template leaves the user's text out")?;
+        let (_, end) = asked
+            .rsplit_once(REPLY)
+            .context("the chat template leaves the user's text out")?;
         let before = prompt.strip_suffix(end).with_context(|| {
             format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
         })?;
@@ -147,22 +180,42 @@ impl Turns {
     }
 
     /// Token ids that are written between two turns for these replies, whose texts are escaped.
-    fn written(&self, tokenizer: &Tokenizer, replies: &[Reply], escape: &dyn Fn(&str) -> String) -> Result<Vec<u32>> {
+    fn written(
+        &self,
+        tokenizer: &Tokenizer,
+        replies: &[Reply],
+        escape: &dyn Fn(&str) -> String,
+    ) -> Result<Vec<u32>> {
         let Some(chat) = &self.chat else {
             // Two contents may make a token together.
-            let text = escape(&replies.iter().map(|reply| reply.content.as_str()).collect::<String>());
-            return if text.is_empty() { Ok(Vec::new()) } else { tokenizer.encode_after(&text) };
+            let text = escape(
+                &replies
+                    .iter()
+                    .map(|reply| reply.content.as_str())
+                    .collect::<String>(),
+            );
+            return if text.is_empty() {
+                Ok(Vec::new())
+            } else {
+                tokenizer.encode_after(&text)
+            };
         };
         // The model knows its tools by their names.
         let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
         let escaped = |reply: &Reply| Reply {
             role: reply.role.clone(),
-            name: if is_tool(&reply.name) { reply.name.clone() } else { escape(&reply.name) },
+            name: if is_tool(&reply.name) {
+                reply.name.clone()
+            } else {
+                escape(&reply.name)
+            },
             content: escape(&reply.content),
         };
         let replies: Vec<Reply> = replies.iter().map(escaped).collect();
         let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
-        let (_, after) = whole.split_once(ANSWER).context("the chat template leaves the assistant's text out")?;
+        let (_, after) = whole
+            .split_once(ANSWER)
+            .context("the chat template leaves the assistant's text out")?;
         tokenizer.encode_after(after)
     }
 
@@ -171,13 +224,20 @@ impl Turns {
         if self.chat.is_none() {
             return Ok(Special::new());
         }
-        let kinds: Kinds = replies.iter().map(|reply| (reply.role.clone(), !reply.name.is_empty())).collect();
+        let kinds: Kinds = replies
+            .iter()
+            .map(|reply| (reply.role.clone(), !reply.name.is_empty()))
+            .collect();
         let mut known = self.special.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = known.get(&kinds) {
             return Ok(own.clone());
         }
         let plain = |(role, is_named): &(String, bool)| Reply {
-            name: if *is_named { reply(role).name } else { String::new() },
+            name: if *is_named {
+                reply(role).name
+            } else {
+                String::new()
+            },
             ..reply(role)
         };
         let plain: Vec<Reply> = kinds.iter().map(plain).collect();
@@ -212,11 +272,18 @@ fn unforged<T>(
 
 /// The lines of a text without its contents.
 fn lines(text: &str) -> Vec<String> {
-    text.split(REPLY).flat_map(str::lines).map(|line| line.trim().to_owned()).collect()
+    text.split(REPLY)
+        .flat_map(str::lines)
+        .map(|line| line.trim().to_owned())
+        .collect()
 }
 
 fn reply(role: &str) -> Reply {
-    Reply { role: role.to_owned(), name: "tool".into(), content: REPLY.into() }
+    Reply {
+        role: role.to_owned(),
+        name: "tool".into(),
+        content: REPLY.into(),
+    }
 }
 
 impl Chat {
@@ -237,7 +304,11 @@ impl Chat {
         let is_done = !thoughts.is_open() && thoughts.words().any(|mark| prompted.contains(mark));
         let thought = |Marks { open, close }: &Marks| {
             let rest = format!("{THOUGHT}\n{close}\n\n");
-            if thoughts.is_open() { rest } else { format!("{open}\n{rest}") }
+            if thoughts.is_open() {
+                rest
+            } else {
+                format!("{open}\n{rest}")
+            }
         };
         let none = (!thoughts.is_open()).then(String::new);
         let others = thoughts.marks().iter().map(thought).filter(|_| !is_done);
@@ -253,8 +324,9 @@ impl Chat {
             );
             let written = before.strip_prefix(prompt.trim_end()).map(str::trim);
             // A turn without a thought gets an empty one from some templates.
-            let is_kept = written
-                .is_some_and(|written| written == thought.trim() || (thought.is_empty() && thoughts.is_blank(written)));
+            let is_kept = written.is_some_and(|written| {
+                written == thought.trim() || (thought.is_empty() && thoughts.is_blank(written))
+            });
             ensure!(
                 is_kept || !thought.is_empty() || is_done,
                 "the chat template {place} writes a turn in another way once it is answered, but the model has said it already (give one with `data.chat_template` that leaves earlier turns as they are)"
@@ -270,8 +342,12 @@ impl Chat {
     /// `_get_tool_suffix_ids` of TRL's `GRPOTrainer`.
     fn end_of_turn(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         // Some templates refuse a conversation that the assistant ends.
-        let Ok(whole) = self.answered(&Messages::user("asked"), ANSWER, &[]) else { return Ok(Vec::new()) };
-        let Some((_, end)) = whole.split_once(ANSWER).filter(|(_, end)| !end.is_empty()) else { return Ok(Vec::new()) };
+        let Ok(whole) = self.answered(&Messages::user("asked"), ANSWER, &[]) else {
+            return Ok(Vec::new());
+        };
+        let Some((_, end)) = whole.split_once(ANSWER).filter(|(_, end)| !end.is_empty()) else {
+            return Ok(Vec::new());
+        };
         let mut ids = tokenizer.encode_after(end)?;
         let last = ids.iter().rposition(|id| tokenizer.eos_ids().contains(id));
         ids.truncate(last.map_or(0, |last| last + 1));
@@ -282,7 +358,9 @@ impl Chat {
     fn lines_between(&self, has_tools: bool) -> Result<Vec<String>> {
         let asked = Messages::user("asked");
         let twice = self.answered(&asked, ANSWER, &[reply("user")])?;
-        let mut marks = twice.split_once(ANSWER).map_or(Vec::new(), |(_, after)| lines(after));
+        let mut marks = twice
+            .split_once(ANSWER)
+            .map_or(Vec::new(), |(_, after)| lines(after));
         if let Ok(twice) = self.answered(&asked, ANSWER, &[reply("tool"), reply("tool")])
             && let Some((_, after)) = twice.split_once(ANSWER).filter(|_| has_tools)
         {
@@ -293,7 +371,11 @@ impl Chat {
             && let Some((before, _)) = begun.split_once(ANSWER)
         {
             // Lines of a tool's schema begin no turn, and results may have their like.
-            marks.extend(lines(before).into_iter().filter(|line| !line.starts_with(['"', '{', '}', ']'])));
+            marks.extend(
+                lines(before)
+                    .into_iter()
+                    .filter(|line| !line.starts_with(['"', '{', '}', ']'])),
+            );
         }
         Ok(marks)
     }
@@ -314,10 +396,18 @@ impl Chat {
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": tool.name, "content": REPLY},
         ]);
-        let text = self.write(&Messages::of(&Json::parse(&messages.to_string())?, "messages")?, true)?;
-        ensure!(text.contains(REPLY), "the chat template {place} leaves out the results of tools {mend}");
+        let text = self.write(
+            &Messages::of(&Json::parse(&messages.to_string())?, "messages")?,
+            true,
+        )?;
+        ensure!(
+            text.contains(REPLY),
+            "the chat template {place} leaves out the results of tools {mend}"
+        );
         // The template may name the markers of a call in its description of the tools too.
-        let called = text.split_once(ARGUMENT).and_then(|(before, _)| CallFormat::of(before));
+        let called = text
+            .split_once(ARGUMENT)
+            .and_then(|(before, _)| CallFormat::of(before));
         called.with_context(|| {
             format!(
                 "the chat template {place} writes calls of tools in a format that is not known (those of Hermes, Qwen and Llama 3 are) {mend}"

@@ -30,9 +30,11 @@ pub(super) fn value(json: &Json) -> Value {
         Json::Number(number) => of_number(number),
         Json::Text(text) => Value::from(text.as_str()),
         Json::List(values) => values.iter().map(value).collect(),
-        Json::Object(values) => {
-            Value::from_pairs(values.iter().map(|(key, inner)| (Value::from(key.as_str()), value(inner))))
-        }
+        Json::Object(values) => Value::from_pairs(
+            values
+                .iter()
+                .map(|(key, inner)| (Value::from(key.as_str()), value(inner))),
+        ),
     }
 }
 

@@ -47,7 +47,11 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn open(job: &Job) -> Result<Self> {
-        let workers = Self { job: line(job)?, place: job.place.clone(), idle: Mutex::default() };
+        let workers = Self {
+            job: line(job)?,
+            place: job.place.clone(),
+            idle: Mutex::default(),
+        };
         if !cfg!(test) {
             let worker = workers.start()?;
             workers.rest(worker);
@@ -60,23 +64,37 @@ impl Workers {
     pub(super) fn write(&self, request: &Request) -> Result<String> {
         let request = line(request)?;
         if cfg!(test) {
-            return self.here(&request)?.context("a conversation has a text")?.map_err(Error::msg);
+            return self
+                .here(&request)?
+                .context("a conversation has a text")?
+                .map_err(Error::msg);
         }
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
         let mut worker = idle.map_or_else(|| self.start(), Ok)?;
-        let reply = worker.ask(&request).map_err(|error| self.ended(worker.end(), &error))?;
+        let reply = worker
+            .ask(&request)
+            .map_err(|error| self.ended(worker.end(), &error))?;
         self.rest(worker);
         reply.map_err(Error::msg)
     }
 
     fn start(&self) -> Result<Worker> {
         let mut worker = Worker::start().context("no process can be started for chat templates")?;
-        let reply = worker.ask(&self.job).map_err(|error| self.ended(worker.end(), &error))?;
+        let reply = worker
+            .ask(&self.job)
+            .map_err(|error| self.ended(worker.end(), &error))?;
         reply.map(|_| worker).map_err(Error::msg)
     }
 
     fn rest(&self, worker: Worker) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        self.idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(worker);
     }
 
     /// The last reply to the job and a request, computed in this process: the executable of a unit test cannot be a worker.
@@ -84,7 +102,11 @@ impl Workers {
         let (lines, mut replies) = (format!("{}{request}", self.job), Vec::new());
         deep(|| answer(lines.as_bytes().lines(), &mut replies, || Ok(())))??;
         let replies = String::from_utf8(replies)?;
-        Ok(replies.lines().last().map(serde_json::from_str).transpose()?)
+        Ok(replies
+            .lines()
+            .last()
+            .map(serde_json::from_str)
+            .transpose()?)
     }
 
     /// Error about a process that ended instead of answering.
@@ -93,21 +115,29 @@ impl Workers {
         let mend = "(mend it, or shorten the conversation)";
         match status.map(|status| (status.signal(), status.code())) {
             Ok((Some(OUT_OF_TIME), _)) => {
-                anyhow!("the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}")
+                anyhow!(
+                    "the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}"
+                )
             }
             // A failed allocation ends the process, and a stack overflow aborts it.
             Ok((Some(_), _) | (_, Some(NO_MEMORY))) => anyhow!(
                 "the chat template {place} takes more than {} MiB of memory, or nests values too deeply {mend}",
                 MOST_BYTES >> 20
             ),
-            Ok(_) | Err(_) => anyhow!("the process that applies the chat template {place} has ended: {error}"),
+            Ok(_) | Err(_) => {
+                anyhow!("the process that applies the chat template {place} has ended: {error}")
+            }
         }
     }
 }
 
 /// Path of this executable. Its file may be rebuilt during a run, so the path is that of the running process's own file.
 fn program() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+    if cfg!(target_os = "linux") {
+        Ok("/proc/self/exe".into())
+    } else {
+        std::env::current_exe()
+    }
 }
 
 #[derive(Debug)]
@@ -131,7 +161,11 @@ impl Worker {
             .spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (input, output) = input.zip(output).ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { child, input, output: BufReader::new(output) })
+        Ok(Self {
+            child,
+            input,
+            output: BufReader::new(output),
+        })
     }
 
     fn ask(&mut self, line: &str) -> io::Result<Reply> {
@@ -163,8 +197,17 @@ pub fn serve() -> Result<()> {
     // A signal to the whole job is meant for the trainer, which ends this process with its input.
     watchdog::ignore_stops();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()?.parse().ok());
-    limit(Resource::As, (size.unwrap_or(0_u64) << 10) + STACK as u64 + MOST_BYTES)?;
+    let size = status.lines().find_map(|line| {
+        line.strip_prefix("VmSize:")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
+    limit(
+        Resource::As,
+        (size.unwrap_or(0_u64) << 10) + STACK as u64 + MOST_BYTES,
+    )?;
     limit(Resource::Core, 0)?;
     deep(|| answer(io::stdin().lock().lines(), io::stdout().lock(), more_time))?
 }
@@ -185,9 +228,13 @@ fn limit(resource: Resource, most: u64) -> Result<()> {
 /// Runs `work` on a thread with a large stack.
 fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     thread::scope(|scope| {
-        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        let thread = thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, work);
         let thread = thread.context("no thread can be started for chat templates")?;
-        thread.join().map_err(|_| anyhow!("a thread for chat templates has ended"))
+        thread
+            .join()
+            .map_err(|_| anyhow!("a thread for chat templates has ended"))
     })
 }
 
@@ -211,7 +258,9 @@ fn answer(
         replies.write_all(line(&reply)?.as_bytes())?;
         Ok(replies.flush()?)
     };
-    let Some(job) = lines.next().transpose()? else { return Ok(()) };
+    let Some(job) = lines.next().transpose()? else {
+        return Ok(());
+    };
     before()?;
     let template = match Template::open(serde_json::from_str(&job)?) {
         Ok(template) => template,

@@ -13,8 +13,13 @@ const ENDINGS: [&str; 5] = [TABLES[0], TABLES[1], "jsonl", "ndjson", JSON];
 const TABLES: [&str; 2] = ["parquet", "arrow"];
 const JSON: &str = "json";
 /// Files of settings that `datasets` and the Hub's tools write beside rows.
-const SETTINGS: [&str; 5] =
-    ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
+const SETTINGS: [&str; 5] = [
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+    "config.json",
+];
 /// Largest depth of nested folders, and largest number of entries that are examined.
 const DEEPEST: usize = 6;
 const MOST: usize = 1 << 17;
@@ -60,7 +65,9 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     let refuse = |what: &str, key: &str, part: Option<&str>| match part {
         Some(part) => {
-            bail!("`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)")
+            bail!(
+                "`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)"
+            )
         }
         None => Ok(()),
     };
@@ -88,17 +95,33 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     if path.join("state.json").is_file() {
         refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
         let state = state(path)?;
-        let own = state.split.as_deref().and_then(|split| split.split('[').next());
-        let what = own.map_or("one saved dataset".to_owned(), |own| format!("one saved dataset, of the split `{own}`"));
-        refuse(&what, "split", wanted.split.filter(|split| own != Some(split)))?;
+        let own = state
+            .split
+            .as_deref()
+            .and_then(|split| split.split('[').next());
+        let what = own.map_or("one saved dataset".to_owned(), |own| {
+            format!("one saved dataset, of the split `{own}`")
+        });
+        refuse(
+            &what,
+            "split",
+            wanted.split.filter(|split| own != Some(split)),
+        )?;
         return saved(path, state);
     }
     let mut found = Vec::new();
     list(path, &mut PathBuf::new(), &mut found)?;
-    if found.iter().any(|file| TABLES.iter().any(|ending| ends_in(file, ending))) {
+    if found
+        .iter()
+        .any(|file| TABLES.iter().any(|ending| ends_in(file, ending)))
+    {
         found.retain(|file| !ends_in(file, JSON));
     }
-    ensure!(!found.is_empty(), "`{shown}` has no files of rows (their names end in {})", listed(ENDINGS));
+    ensure!(
+        !found.is_empty(),
+        "`{shown}` has no files of rows (their names end in {})",
+        listed(ENDINGS)
+    );
     found.sort();
     let found = of_config(path, found, wanted)?;
     let found = of_split(path, found, split)?;
@@ -113,7 +136,14 @@ fn state(folder: &Path) -> Result<State> {
 }
 
 /// Lists the files of a folder that `save_to_disk` wrote.
-fn saved(folder: &Path, State { data_files, indices, .. }: State) -> Result<Vec<PathBuf>> {
+fn saved(
+    folder: &Path,
+    State {
+        data_files,
+        indices,
+        ..
+    }: State,
+) -> Result<Vec<PathBuf>> {
     let state = folder.join("state.json");
     let plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
     if let Some(file) = data_files.iter().find(|file| !plain(&file.filename)) {
@@ -128,8 +158,15 @@ fn saved(folder: &Path, State { data_files, indices, .. }: State) -> Result<Vec<
         "`{}` chooses rows by a file of indices (call `flatten_indices` and save the dataset again)",
         state.display()
     );
-    ensure!(!data_files.is_empty(), "`{}` names no files (save the dataset again)", state.display());
-    Ok(data_files.into_iter().map(|file| folder.join(file.filename)).collect())
+    ensure!(
+        !data_files.is_empty(),
+        "`{}` names no files (save the dataset again)",
+        state.display()
+    );
+    Ok(data_files
+        .into_iter()
+        .map(|file| folder.join(file.filename))
+        .collect())
 }
 
 /// Lists the names in a folder that are UTF-8 and not hidden.
@@ -137,8 +174,19 @@ fn entries(folder: &Path) -> Result<Vec<String>> {
     let cannot = || format!("cannot list `{}`", folder.display());
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).with_context(cannot)? {
-        names.extend(entry.with_context(cannot)?.file_name().into_string().ok().filter(|name| !name.starts_with('.')));
-        ensure!(names.len() <= MOST, "`{}` has more than {MOST} entries (name a folder of data)", folder.display());
+        names.extend(
+            entry
+                .with_context(cannot)?
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|name| !name.starts_with('.')),
+        );
+        ensure!(
+            names.len() <= MOST,
+            "`{}` has more than {MOST} entries (name a folder of data)",
+            folder.display()
+        );
     }
     Ok(names)
 }
@@ -152,12 +200,18 @@ fn list(root: &Path, below: &mut PathBuf, found: &mut Vec<PathBuf>) -> Result<()
             if below.components().count() < DEEPEST {
                 list(root, below, found)?;
             }
-        } else if ENDINGS.iter().any(|ending| ends_in(&path, ending)) && !SETTINGS.contains(&name.as_str()) {
+        } else if ENDINGS.iter().any(|ending| ends_in(&path, ending))
+            && !SETTINGS.contains(&name.as_str())
+        {
             found.push(below.clone());
         }
         below.pop();
     }
-    ensure!(found.len() <= MOST, "`{}` has more than {MOST} files (name a folder of data)", root.display());
+    ensure!(
+        found.len() <= MOST,
+        "`{}` has more than {MOST} files (name a folder of data)",
+        root.display()
+    );
     Ok(())
 }
 
@@ -167,7 +221,10 @@ fn ends_in(file: &Path, ending: &str) -> bool {
 
 /// The folders that contain a file, outermost first.
 fn folders(file: &Path) -> impl Iterator<Item = &str> {
-    file.parent().into_iter().flat_map(Path::iter).filter_map(|part| part.to_str())
+    file.parent()
+        .into_iter()
+        .flat_map(Path::iter)
+        .filter_map(|part| part.to_str())
 }
 
 /// Name of the configuration that has the file's folder to itself; `None` if there is no such folder.
@@ -179,14 +236,23 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Wanted<'_>) -> Result<Vec
     let configs: BTreeSet<&str> = found.iter().filter_map(|file| config_of(file)).collect();
     let chosen = match wanted.config {
         Some(wanted) => {
-            let there = found.iter().any(|file| folders(file).any(|part| part == wanted));
+            let there = found
+                .iter()
+                .any(|file| folders(file).any(|part| part == wanted));
             ensure!(
                 there,
                 "`{}` has no configuration `{wanted}` (it has {})",
                 root.display(),
-                if configs.is_empty() { "none".to_owned() } else { listed(configs) }
+                if configs.is_empty() {
+                    "none".to_owned()
+                } else {
+                    listed(configs)
+                }
             );
-            return Ok(found.into_iter().filter(|file| folders(file).any(|part| part == wanted)).collect());
+            return Ok(found
+                .into_iter()
+                .filter(|file| folders(file).any(|part| part == wanted))
+                .collect());
         }
         None if found.iter().any(|file| config_of(file).is_none()) => None,
         None if configs.len() == 1 => configs.first().map(|config| (*config).to_owned()),
@@ -197,18 +263,28 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Wanted<'_>) -> Result<Vec
             wanted.config_key
         ),
     };
-    Ok(found.into_iter().filter(|file| config_of(file) == chosen.as_deref()).collect())
+    Ok(found
+        .into_iter()
+        .filter(|file| config_of(file) == chosen.as_deref())
+        .collect())
 }
 
 /// The split that a part of a path names in one of its words.
 fn word(part: &str) -> Option<&'static str> {
     let words = |c: char| "-._ ".contains(c) || c.is_ascii_digit();
-    let split = |word: &str| SPLITS.iter().find(|(_, names)| names.contains(&word)).map(|(split, _)| *split);
+    let split = |word: &str| {
+        SPLITS
+            .iter()
+            .find(|(_, names)| names.contains(&word))
+            .map(|(split, _)| *split)
+    };
     part.split(words).find_map(split)
 }
 
 fn stem(file: &Path) -> &str {
-    file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
+    file.file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or_default()
 }
 
 /// The split of a file, by its name, else by the innermost folder that names a split.
@@ -217,25 +293,37 @@ fn split_of(file: &Path) -> Option<&'static str> {
 }
 
 fn of_split(root: &Path, found: Vec<PathBuf>, split: &str) -> Result<Vec<PathBuf>> {
-    let names_it =
-        |file: &Path| stem(file).split('-').any(|part| part == split) || folders(file).any(|part| part == split);
+    let names_it = |file: &Path| {
+        stem(file).split('-').any(|part| part == split) || folders(file).any(|part| part == split)
+    };
     if found.iter().any(|file| names_it(file)) {
         return Ok(found.into_iter().filter(|file| names_it(file)).collect());
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|file| split_of(file)).collect();
     // If no file names a split, all files belong to the first split.
     let all = splits.is_empty() && split == SPLITS[0].0;
-    let found: Vec<PathBuf> = found.into_iter().filter(|file| all || split_of(file) == Some(split)).collect();
+    let found: Vec<PathBuf> = found
+        .into_iter()
+        .filter(|file| all || split_of(file) == Some(split))
+        .collect();
     ensure!(
         !found.is_empty(),
         "`{}` has no split `{split}` (it has {})",
         root.display(),
-        if splits.is_empty() { "`train`".to_owned() } else { listed(splits) }
+        if splits.is_empty() {
+            "`train`".to_owned()
+        } else {
+            listed(splits)
+        }
     );
     Ok(found)
 }
 
 fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
-    let names: Vec<String> = names.into_iter().take(20).map(|name| format!("`{}`", name.as_ref())).collect();
+    let names: Vec<String> = names
+        .into_iter()
+        .take(20)
+        .map(|name| format!("`{}`", name.as_ref()))
+        .collect();
     names.join(", ")
 }

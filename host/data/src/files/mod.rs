@@ -35,7 +35,12 @@ pub struct Text {
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
     let place = || format!("cannot read `{}`", path.display());
-    let table = |rows: Result<Vec<u8>>| Ok(Text { bytes: rows.with_context(place)?, unit: Unit::Row });
+    let table = |rows: Result<Vec<u8>>| {
+        Ok(Text {
+            bytes: rows.with_context(place)?,
+            unit: Unit::Row,
+        })
+    };
     match bytes.get(..4) {
         Some(b"PAR1") => table(tables::parquet(bytes)),
         Some(b"ARRO" | b"\xff\xff\xff\xff") => table(tables::arrow(&bytes)),
@@ -46,25 +51,38 @@ pub fn read(path: &Path) -> Result<Text> {
             bail!("`{}` is packed (unpack it)", path.display())
         }
         _ => {
-            let start = bytes.iter().take_while(|byte| byte.is_ascii_whitespace() || BYTE_ORDER.contains(byte)).count();
+            let start = bytes
+                .iter()
+                .take_while(|byte| byte.is_ascii_whitespace() || BYTE_ORDER.contains(byte))
+                .count();
             if bytes[start..].starts_with(b"[") {
                 let rows = lenient::lines(&bytes[start..]);
                 return table(rows.map_err(|error| anyhow!("not valid JSON: {error}")));
             }
             check_lines(&bytes[start..]).with_context(place)?;
-            Ok(Text { bytes, unit: Unit::Line })
+            Ok(Text {
+                bytes,
+                unit: Unit::Line,
+            })
         }
     }
 }
 
 /// Refuses texts that are no lines of JSON as a whole.
 fn check_lines(text: &[u8]) -> Result<()> {
-    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let first = text
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
     ensure!(
         first != b"{",
         "its objects go over several lines (write each on a line of its own, as `jq -c .` does, or all of them as a list)"
     );
-    let has_objects = || text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"{"));
+    let has_objects = || {
+        text.split(|byte| *byte == b'\n')
+            .any(|line| line.trim_ascii_start().starts_with(b"{"))
+    };
     for (separator, name) in [(b'\t', "tabs"), (b',', "commas"), (b';', "semicolons")] {
         ensure!(
             !first.contains(&separator) || has_objects(),

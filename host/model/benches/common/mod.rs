@@ -13,13 +13,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 pub fn fresh(json: &str) -> Policy {
     let mut rng = stream(5, "test", &[]);
     let config = Config::from_json(json.as_bytes()).unwrap();
-    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| {
+        fill_standard_normal(&mut rng, out)
+    })
+    .unwrap()
 }
 
 /// Samples a completion of `tokens` tokens for each prompt.
 pub fn generate(policy: &Policy, prompts: &[Vec<u32>], tokens: usize) {
     let generation = Generation {
-        sampling: SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0 },
+        sampling: SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+        },
         max_completion_length: tokens,
         max_turn_length: 0,
         eos_ids: vec![],
@@ -28,7 +35,9 @@ pub fn generate(policy: &Policy, prompts: &[Vec<u32>], tokens: usize) {
         top_k: 0,
         max_num_seqs: 0,
     };
-    let mut rngs: Vec<_> = (0..prompts.len() as u64).map(|row| stream(5, "sample", &[row])).collect();
+    let mut rngs: Vec<_> = (0..prompts.len() as u64)
+        .map(|row| stream(5, "sample", &[row]))
+        .collect();
     policy.generate(prompts, &generation, &mut rngs).unwrap();
 }
 

@@ -58,7 +58,10 @@ const WAYS_OUT: [&str; 2] = [
 
 /// Puts what a run was expected to take before an error that says that a GPU has no memory left.
 pub fn with_estimate(error: anyhow::Error, bytes: impl FnOnce() -> Option<u128>) -> anyhow::Error {
-    match sentence(&format!("{error:#}")).filter(|_| is_out_of_memory(&error)).zip(bytes()) {
+    match sentence(&format!("{error:#}"))
+        .filter(|_| is_out_of_memory(&error))
+        .zip(bytes())
+    {
         Some((sentence, bytes)) => {
             let asked = format!("in a run that was expected to take about {}", text(bytes));
             let sentence = sentence.replacen("out of memory", &format!("out of memory {asked}"), 1);
@@ -97,14 +100,21 @@ pub(super) fn sentence(said: &str) -> Option<String> {
     }
     if OUT_OF_MEMORY.iter().any(|word| said.contains(word)) {
         let known = memory::now().join(", ");
-        let known = if known.is_empty() { "the GPU has none left".to_owned() } else { format!("device {known}") };
+        let known = if known.is_empty() {
+            "the GPU has none left".to_owned()
+        } else {
+            format!("device {known}")
+        };
         let known = known + &gpu_processes();
         return Some(format!(
             "out of memory: {known} ({}, or end other processes on it, which `nvidia-smi` lists)",
             WAYS_OUT[0]
         ));
     }
-    SENTENCES.iter().find(|(word, _)| said.contains(word)).map(|(_, sentence)| (*sentence).to_owned())
+    SENTENCES
+        .iter()
+        .find(|(word, _)| said.contains(word))
+        .map(|(_, sentence)| (*sentence).to_owned())
 }
 
 #[cfg(test)]
@@ -120,23 +130,48 @@ mod tests {
     fn a_word_of_the_driver_gets_a_sentence_and_others_do_not() {
         for (word, expected) in SENTENCES {
             let error = explained(anyhow!("DriverError({word}, \"what it means\")"));
-            assert_eq!(format!("{error:#}"), format!("{expected}: DriverError({word}, \"what it means\")"));
+            assert_eq!(
+                format!("{error:#}"),
+                format!("{expected}: DriverError({word}, \"what it means\")")
+            );
         }
-        assert_eq!(explained(anyhow!("no such file")).to_string(), "no such file");
+        assert_eq!(
+            explained(anyhow!("no such file")).to_string(),
+            "no such file"
+        );
     }
 
     #[test]
     fn out_of_memory_says_what_is_free() {
         let calls = AtomicU64::new(12);
-        let now = move || Some(Memory { free: calls.fetch_sub(11, Ordering::Relaxed) << 30, total: 16 << 30 });
+        let now = move || {
+            Some(Memory {
+                free: calls.fetch_sub(11, Ordering::Relaxed) << 30,
+                total: 16 << 30,
+            })
+        };
         memory::note("cuda:7", "a GPU".to_owned(), Box::new(now));
-        assert_eq!(memory::described("cuda:7").as_deref(), Some("a GPU, 12.0 GiB of 16.0 GiB free"));
+        assert_eq!(
+            memory::described("cuda:7").as_deref(),
+            Some("a GPU, 12.0 GiB of 16.0 GiB free")
+        );
         assert_eq!(memory::free_at_opening("cuda:7"), Some(12 << 30));
-        let error = explained(anyhow!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"));
+        let error = explained(anyhow!(
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"
+        ));
         assert!(is_out_of_memory(&error));
-        let of_run = format!("{:#}", with_estimate(anyhow!("{error:#}"), || Some(1 << 30)));
-        assert!(of_run.contains("take about 1.0 GiB: ") && of_run.contains(" (lower `train.per_device"), "{of_run}");
-        let said = format!("{:#}", explained(error.context("the run stopped after step 2")));
+        let of_run = format!(
+            "{:#}",
+            with_estimate(anyhow!("{error:#}"), || Some(1 << 30))
+        );
+        assert!(
+            of_run.contains("take about 1.0 GiB: ") && of_run.contains(" (lower `train.per_device"),
+            "{of_run}"
+        );
+        let said = format!(
+            "{:#}",
+            explained(error.context("the run stopped after step 2"))
+        );
         let expected = "the run stopped after step 2: out of memory: device `cuda:7` has 16.0 GiB, of which 12.0 GiB were free at the start and 1.0 GiB are now (take fewer";
         assert!(said.starts_with(expected), "{said}");
         assert_eq!(said.matches("(take fewer").count(), 1, "{said}");

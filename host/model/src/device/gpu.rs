@@ -12,19 +12,29 @@ pub(super) fn check_driver(name: &str) -> Result<()> {
     let mut version = 0;
     // SAFETY: the driver writes one number.
     let asked = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
-    if asked.is_ok() { required::driver(name, version) } else { Ok(()) }
+    if asked.is_ok() {
+        required::driver(name, version)
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks an opened device, notes its memory, and has the kernels compiled where that was not done before.
 pub(super) fn prepare(name: &str, device: Device) -> Result<Device> {
-    let Device::Cuda(cuda) = &device else { return Ok(device) };
+    let Device::Cuda(cuda) = &device else {
+        return Ok(device);
+    };
     let context = cuda.cuda_stream().context().clone();
     if let Ok(capability) = context.compute_capability() {
         required::capability(name, capability)?;
     }
     let product = context.name().unwrap_or_else(|_| "a GPU".to_owned());
-    let now =
-        move || context.mem_get_info().ok().map(|(free, total)| Memory { free: free as u64, total: total as u64 });
+    let now = move || {
+        context.mem_get_info().ok().map(|(free, total)| Memory {
+            free: free as u64,
+            total: total as u64,
+        })
+    };
     memory::note(name, product, Box::new(now));
     if !host_ops::are_kernels_kept(cuda)? {
         capo_loader::terminal::note(

@@ -28,10 +28,17 @@ fn opened() -> MutexGuard<'static, BTreeMap<String, Opened>> {
 }
 
 /// Notes a device as it is when it is opened first.
-#[cfg_attr(not(any(test, feature = "cuda")), expect(dead_code, reason = "without CUDA there is nothing to note"))]
+#[cfg_attr(
+    not(any(test, feature = "cuda")),
+    expect(dead_code, reason = "without CUDA there is nothing to note")
+)]
 pub(super) fn note(name: &str, product: String, now: Now) {
     if let Some(at_opening) = now() {
-        opened().entry(name.to_owned()).or_insert(Opened { product, at_opening, now });
+        opened().entry(name.to_owned()).or_insert(Opened {
+            product,
+            at_opening,
+            now,
+        });
     }
 }
 
@@ -44,23 +51,36 @@ pub fn free_at_opening(name: &str) -> Option<u64> {
 /// unless other processes use the device. `None` for the CPU.
 pub fn taken(name: &str) -> Option<u64> {
     let known = opened();
-    let Opened { at_opening, now, .. } = known.get(name)?;
+    let Opened {
+        at_opening, now, ..
+    } = known.get(name)?;
     Some(at_opening.free.saturating_sub(now()?.free))
 }
 
 /// The GPU and its memory, for a run's header; `None` for the CPU.
 pub fn described(name: &str) -> Option<String> {
     let known = opened();
-    let Opened { product, at_opening: Memory { free, total }, .. } = known.get(name)?;
-    Some(format!("{product}, {} of {} free", text((*free).into()), text((*total).into())))
+    let Opened {
+        product,
+        at_opening: Memory { free, total },
+        ..
+    } = known.get(name)?;
+    Some(format!(
+        "{product}, {} of {} free",
+        text((*free).into()),
+        text((*total).into())
+    ))
 }
 
 /// The free memory of every opened GPU, for an error.
 pub(super) fn now() -> Vec<String> {
     let line = |(name, opened): (&String, &Opened)| {
         let Memory { free, total } = (opened.now)()?;
-        let [free, total, before] = [free, total, opened.at_opening.free].map(|bytes| text(bytes.into()));
-        Some(format!("`{name}` has {total}, of which {before} were free at the start and {free} are now"))
+        let [free, total, before] =
+            [free, total, opened.at_opening.free].map(|bytes| text(bytes.into()));
+        Some(format!(
+            "`{name}` has {total}, of which {before} were free at the start and {free} are now"
+        ))
     };
     opened().iter().filter_map(line).collect()
 }

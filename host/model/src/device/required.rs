@@ -36,7 +36,9 @@ mod tests {
 
     #[test]
     fn old_drivers_and_old_gpus_are_refused() {
-        let said = |result: Result<()>| result.map_or_else(|error| error.to_string(), |()| "fine".to_owned());
+        let said = |result: Result<()>| {
+            result.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
+        };
         let cases = [
             (driver("cuda:0", 13_000), "fine"),
             (driver("cuda:0", 13_010), "fine"),

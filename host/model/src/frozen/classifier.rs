@@ -31,7 +31,10 @@ impl Classifier {
         } else {
             Model::Encoder(Encoder::load(files, &json, label, device)?)
         };
-        Ok(Self { model, device: device.clone() })
+        Ok(Self {
+            model,
+            device: device.clone(),
+        })
     }
 
     /// Maximum length of a text, tokens.
@@ -58,8 +61,14 @@ impl Classifier {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        ensure!(rows.iter().all(|row| !row.is_empty()), "a text has no tokens (give each at least one)");
-        ensure!(width <= positions, "a text has {width} tokens, the model has {positions} positions (cut it)");
+        ensure!(
+            rows.iter().all(|row| !row.is_empty()),
+            "a text has no tokens (give each at least one)"
+        );
+        ensure!(
+            width <= positions,
+            "a text has {width} tokens, the model has {positions} positions (cut it)"
+        );
         if let Some(id) = rows.iter().flatten().find(|id| **id as usize >= vocab) {
             bail!("token id {id} is outside the vocabulary of {vocab} (use the model's tokenizer)");
         }

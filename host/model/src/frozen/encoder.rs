@@ -57,19 +57,40 @@ impl Encoder {
         let body = (head.build)(settings, builder.clone())?;
         let biased = head.norm.is_none();
         let dense = linear(&builder.pp(head.dense), (width, width), biased)?;
-        let eps = settings.get("layer_norm_eps").and_then(Value::as_f64).unwrap_or(1e-5) as f32;
-        let norm = head.norm.map(|name| builder.pp(name).get(width, "weight")).transpose()?;
+        let eps = settings
+            .get("layer_norm_eps")
+            .and_then(Value::as_f64)
+            .unwrap_or(1e-5) as f32;
+        let norm = head
+            .norm
+            .map(|name| builder.pp(name).get(width, "weight"))
+            .transpose()?;
         let outputs = linear(&builder.pp(head.output), (labels, width), true)?;
-        let bias = outputs.bias().map(|bias| bias.narrow(0, label, 1)).transpose()?;
+        let bias = outputs
+            .bias()
+            .map(|bias| bias.narrow(0, label, 1))
+            .transpose()?;
         let output = Linear::new(outputs.weight().narrow(0, label, 1)?.contiguous()?, bias);
         weights.finish()?;
         let averages = match settings.get("classifier_pooling").and_then(Value::as_str) {
             None | Some("cls") => false,
             Some("mean") => true,
-            Some(other) => bail!("`classifier_pooling` is `{other}`, expected `cls` or `mean` (correct `config.json`)"),
+            Some(other) => bail!(
+                "`classifier_pooling` is `{other}`, expected `cls` or `mean` (correct `config.json`)"
+            ),
         };
         let (activation, vocab) = (head.activation, size(settings, "vocab_size"));
-        Ok(Self { body, averages, dense, activation, norm, eps, output, vocab, positions })
+        Ok(Self {
+            body,
+            averages,
+            dense,
+            activation,
+            norm,
+            eps,
+            output,
+            vocab,
+            positions,
+        })
     }
 
     /// Numbers of ids and of positions that the model supports.
@@ -81,7 +102,11 @@ impl Encoder {
     pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>]) -> Result<Vec<f32>> {
         contained(|| {
             let (count, width) = ids.dims2()?;
-            let mask = |row: &Vec<u32>| (0..width).map(|place| u32::from(place < row.len())).collect::<Vec<u32>>();
+            let mask = |row: &Vec<u32>| {
+                (0..width)
+                    .map(|place| u32::from(place < row.len()))
+                    .collect::<Vec<u32>>()
+            };
             let mask: Vec<u32> = rows.iter().flat_map(mask).collect();
             let mask = Tensor::from_vec(mask, (count, width), ids.device())?;
             let features = (self.body)(ids, &mask)?;
@@ -96,13 +121,25 @@ impl Encoder {
             if let Some(weight) = &self.norm {
                 x = ops::layer_norm(&x, weight, &weight.zeros_like()?, self.eps)?;
             }
-            self.output.forward(&x)?.flatten_all()?.to_vec1().context("scores are numbers")
+            self.output
+                .forward(&x)?
+                .flatten_all()?
+                .to_vec1()
+                .context("scores are numbers")
         })
     }
 }
 
 /// A matrix `[out, in]` with or without its bias.
-fn linear(weights: &VarBuilder<'static>, shape: (usize, usize), biased: bool) -> candle_core::Result<Linear> {
-    let bias = if biased { Some(weights.get(shape.0, "bias")?) } else { None };
+fn linear(
+    weights: &VarBuilder<'static>,
+    shape: (usize, usize),
+    biased: bool,
+) -> candle_core::Result<Linear> {
+    let bias = if biased {
+        Some(weights.get(shape.0, "bias")?)
+    } else {
+        None
+    };
     Ok(Linear::new(weights.get(shape, "weight")?, bias))
 }

@@ -103,10 +103,16 @@ impl Family<Model> {
     pub(super) fn positions(&self, settings: &Map<String, Value>) -> Result<usize> {
         let stated = size(settings, "max_position_embeddings");
         if stated > MOST_POSITIONS {
-            bail!("`max_position_embeddings` is {stated}, expected at most {MOST_POSITIONS} (correct `config.json`)");
+            bail!(
+                "`max_position_embeddings` is {stated}, expected at most {MOST_POSITIONS} (correct `config.json`)"
+            );
         }
         // Positions of XLM-RoBERTa begin after that of the padding token.
-        let before = if self.model_type == "xlm-roberta" { size(settings, "pad_token_id") + 1 } else { 0 };
+        let before = if self.model_type == "xlm-roberta" {
+            size(settings, "pad_token_id") + 1
+        } else {
+            0
+        };
         Ok(stated.saturating_sub(before))
     }
 }
@@ -116,19 +122,27 @@ fn bert(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<B
     // With a `model_type`, candle would try other tensor names when these are missing.
     settings.remove("model_type");
     let model = bert::BertModel::load(weights.pp("bert"), &read(&settings)?)?;
-    Ok(Box::new(move |ids, mask| model.forward(ids, &ids.zeros_like()?, Some(mask))))
+    Ok(Box::new(move |ids, mask| {
+        model.forward(ids, &ids.zeros_like()?, Some(mask))
+    }))
 }
 
 fn deberta_v2(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {
     let mut settings = settings.clone();
-    settings.retain(|key, _| !["id2label", "label2id", "pooler_hidden_act"].contains(&key.as_str()));
+    settings
+        .retain(|key, _| !["id2label", "label2id", "pooler_hidden_act"].contains(&key.as_str()));
     let width = size(&settings, "hidden_size");
-    if settings.get("pooler_hidden_size").is_some_and(|pooled| pooled.as_u64() != Some(width as u64)) {
+    if settings
+        .get("pooler_hidden_size")
+        .is_some_and(|pooled| pooled.as_u64() != Some(width as u64))
+    {
         bail!("`pooler_hidden_size` is not `hidden_size` (use another checkpoint)");
     }
     let model = debertav2::DebertaV2Model::load(weights.pp("deberta"), &read(&settings)?)?;
     if settings["position_biased_input"] != true {
-        return Ok(Box::new(move |ids, mask| model.forward(ids, None, Some(mask.clone()))));
+        return Ok(Box::new(move |ids, mask| {
+            model.forward(ids, None, Some(mask.clone()))
+        }));
     }
     // candle adds the positions' embeddings to one row only.
     Ok(Box::new(move |ids, mask| {
@@ -141,18 +155,33 @@ fn modernbert(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Re
     let mut settings = settings.clone();
     let every = size(&settings, "global_attn_every_n_layers").max(1);
     if let Some(Value::Array(kinds)) = settings.remove("layer_types") {
-        let kind = |layer| json!(if layer % every == 0 { "full_attention" } else { "sliding_attention" });
-        if !kinds.iter().enumerate().all(|(layer, stated)| *stated == kind(layer)) {
-            bail!("`layer_types` is not one `full_attention` every {every} layers (use another checkpoint)");
+        let kind = |layer| {
+            json!(if layer % every == 0 {
+                "full_attention"
+            } else {
+                "sliding_attention"
+            })
+        };
+        if !kinds
+            .iter()
+            .enumerate()
+            .all(|(layer, stated)| *stated == kind(layer))
+        {
+            bail!(
+                "`layer_types` is not one `full_attention` every {every} layers (use another checkpoint)"
+            );
         }
     }
     settings.insert("global_attn_every_n_layers".to_owned(), every.into());
-    settings.retain(|key, _| !["id2label", "label2id", "classifier_pooling"].contains(&key.as_str()));
+    settings
+        .retain(|key, _| !["id2label", "label2id", "classifier_pooling"].contains(&key.as_str()));
     let model = modernbert::ModernBert::load(weights, &read(&settings)?)?;
     Ok(Box::new(move |ids, mask| model.forward(ids, mask)))
 }
 
 fn xlm_roberta(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Result<Body> {
     let model = xlm_roberta::XLMRobertaModel::new(&read(settings)?, weights.pp("roberta"))?;
-    Ok(Box::new(move |ids, mask| model.forward(ids, mask, &ids.zeros_like()?, None, None, None)))
+    Ok(Box::new(move |ids, mask| {
+        model.forward(ids, mask, &ids.zeros_like()?, None, None, None)
+    }))
 }

@@ -69,7 +69,11 @@ impl<M> Family<M> {
     }
 
     fn check_architectures(&self, json: &Map<String, Value>) -> Result<()> {
-        let Self { model_type, architecture, .. } = self;
+        let Self {
+            model_type,
+            architecture,
+            ..
+        } = self;
         match json.get("architectures") {
             Some(Value::Array(names)) if names.iter().any(|name| name == architecture) => Ok(()),
             other => bail!(
@@ -80,10 +84,18 @@ impl<M> Family<M> {
     }
 
     /// Refuses a setting that is not computed. Returns false for an unknown setting that may be ignored.
-    fn check(&self, key: &str, value: &Value, fixed: Option<&Value>, has_default: bool) -> Result<bool> {
+    fn check(
+        &self,
+        key: &str,
+        value: &Value,
+        fixed: Option<&Value>,
+        has_default: bool,
+    ) -> Result<bool> {
         if let Some(only) = fixed {
             ensure!(
-                value.as_f64().map_or(value == only, |number| only.as_f64() == Some(number)),
+                value
+                    .as_f64()
+                    .map_or(value == only, |number| only.as_f64() == Some(number)),
                 "`{key}` is `{}`, but only `{}` is supported of a `{}` model (use another checkpoint)",
                 shown(value),
                 shown(only),
@@ -91,8 +103,10 @@ impl<M> Family<M> {
             );
             return Ok(true);
         }
-        let mut known =
-            [self.read, NOT_TRAINED].into_iter().chain(HARMLESS.iter().copied()).flat_map(str::split_whitespace);
+        let mut known = [self.read, NOT_TRAINED]
+            .into_iter()
+            .chain(HARMLESS.iter().copied())
+            .flat_map(str::split_whitespace);
         let is_known = has_default || COUNTS.contains(&key) || known.any(|known| known == key);
         ensure!(
             is_known || may_ignore(key, value),
@@ -101,10 +115,22 @@ impl<M> Family<M> {
             shown(value),
             self.model_type
         );
-        let Some(number) = value.as_u64() else { return Ok(is_known) };
-        let most = if key == "num_hidden_layers" { MOST_LAYERS } else { LARGEST } as u64;
-        ensure!(number <= most, "`{key}` is {number}, expected at most {most} (correct `config.json`)");
-        ensure!(number > 0 || !COUNTS.contains(&key), "`{key}` is 0, expected at least 1 (correct `config.json`)");
+        let Some(number) = value.as_u64() else {
+            return Ok(is_known);
+        };
+        let most = if key == "num_hidden_layers" {
+            MOST_LAYERS
+        } else {
+            LARGEST
+        } as u64;
+        ensure!(
+            number <= most,
+            "`{key}` is {number}, expected at most {most} (correct `config.json`)"
+        );
+        ensure!(
+            number > 0 || !COUNTS.contains(&key),
+            "`{key}` is 0, expected at least 1 (correct `config.json`)"
+        );
         Ok(is_known)
     }
 }
@@ -136,7 +162,10 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
         let parameters = match settings.remove(place) {
             None => continue,
             Some(Value::Object(parameters)) => parameters,
-            Some(other) => bail!("`{place}` is `{}`, expected an object (correct `config.json`)", shown(&other)),
+            Some(other) => bail!(
+                "`{place}` is `{}`, expected an object (correct `config.json`)",
+                shown(&other)
+            ),
         };
         for (key, value) in parameters {
             match key.as_str() {
@@ -155,7 +184,11 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
                         "`{key}` of `{place}` is `{}`, expected a `rope_theta` of the type `default` (use another checkpoint)",
                         shown(&value)
                     );
-                    let name = if key == "full_attention" { "global_rope_theta" } else { "local_rope_theta" };
+                    let name = if key == "full_attention" {
+                        "global_rope_theta"
+                    } else {
+                        "local_rope_theta"
+                    };
                     settings.insert(name.to_owned(), theta);
                 }
                 _ => bail!(
@@ -171,10 +204,15 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
 
 /// The size under `key` of a checked configuration; 0 if the key is absent.
 pub(super) fn size(settings: &Map<String, Value>, key: &str) -> usize {
-    settings.get(key).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).unwrap_or(0)
+    settings
+        .get(key)
+        .and_then(Value::as_u64)
+        .and_then(|size| usize::try_from(size).ok())
+        .unwrap_or(0)
 }
 
 /// The settings in the form that candle deserializes.
 pub(super) fn read<T: DeserializeOwned>(settings: &Map<String, Value>) -> candle_core::Result<T> {
-    serde_json::from_value(Value::Object(settings.clone())).map_err(|error| candle_core::Error::msg(error.to_string()))
+    serde_json::from_value(Value::Object(settings.clone()))
+        .map_err(|error| candle_core::Error::msg(error.to_string()))
 }

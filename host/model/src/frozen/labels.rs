@@ -20,7 +20,10 @@ pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
                 format!("`id2label` is `{shown}`, expected a name for each number from 0 on (correct `config.json`)")
             })
         }
-        (Some(other), _) => bail!("`id2label` is `{}`, expected an object (correct `config.json`)", shown(other)),
+        (Some(other), _) => bail!(
+            "`id2label` is `{}`, expected an object (correct `config.json`)",
+            shown(other)
+        ),
         (None, Some(count)) => {
             let known = count.as_u64().and_then(|count| usize::try_from(count).ok());
             known.filter(|count| (1..=MOST).contains(count)).map(numbered).with_context(|| {
@@ -36,13 +39,23 @@ pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
 pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
     let known = || format!("`{}`", names.join("`, `"));
     let Some(label) = label else {
-        ensure!(names.len() == 1, "the model has {} outputs, {} (choose one with `label`)", names.len(), known());
+        ensure!(
+            names.len() == 1,
+            "the model has {} outputs, {} (choose one with `label`)",
+            names.len(),
+            known()
+        );
         return Ok(0);
     };
     names
         .iter()
         .position(|name| name == label)
-        .with_context(|| format!("`label` is `{label}`, but the model's outputs are {} (choose one of them)", known()))
+        .with_context(|| {
+            format!(
+                "`label` is `{label}`, but the model's outputs are {} (choose one of them)",
+                known()
+            )
+        })
 }
 
 #[cfg(test)]
@@ -57,7 +70,10 @@ mod tests {
 
     #[test]
     fn names_of_outputs() {
-        assert_eq!(of(json!({"id2label": {"1": "b", "0": "a"}})).unwrap(), ["a", "b"]);
+        assert_eq!(
+            of(json!({"id2label": {"1": "b", "0": "a"}})).unwrap(),
+            ["a", "b"]
+        );
         assert_eq!(of(json!({"num_labels": 1})).unwrap(), ["LABEL_0"]);
         assert_eq!(of(json!({})).unwrap(), ["LABEL_0", "LABEL_1"]);
         let error = |json| of(json).unwrap_err().to_string();
@@ -75,7 +91,10 @@ mod tests {
         assert_eq!(chosen(&names[..1], None).unwrap(), 0);
         assert_eq!(chosen(&names, Some("good")).unwrap(), 1);
         let error = |label| chosen(&names, label).unwrap_err().to_string();
-        assert_eq!(error(None), "the model has 2 outputs, `bad`, `good` (choose one with `label`)");
+        assert_eq!(
+            error(None),
+            "the model has 2 outputs, `bad`, `good` (choose one with `label`)"
+        );
         assert_eq!(
             error(Some("Good")),
             "`label` is `Good`, but the model's outputs are `bad`, `good` (choose one of them)"

@@ -20,7 +20,11 @@ impl Reference {
             longest <= positions,
             "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
         );
-        Ok(Self(if dtype == DType::F32 { policy } else { policy.reference()? }))
+        Ok(Self(if dtype == DType::F32 {
+            policy
+        } else {
+            policy.reference()?
+        }))
     }
 
     /// A reference model from a policy that no update changes.

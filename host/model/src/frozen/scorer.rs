@@ -38,9 +38,18 @@ impl Scorer {
         let label = labels::chosen(&names, label)?;
         let shape = vec![names.len(), config.hidden_size];
         let params = Params::load(files, &config, Some((SCORE, shape)), device)?;
-        let score = params.get(SCORE)?.as_detached_tensor().narrow(0, label, 1)?.t()?.contiguous()?;
+        let score = params
+            .get(SCORE)?
+            .as_detached_tensor()
+            .narrow(0, label, 1)?
+            .t()?
+            .contiguous()?;
         let model = Decoder::new(&config, &params, None, DType::F32)?.pack()?;
-        Ok(Self { config, model, score })
+        Ok(Self {
+            config,
+            model,
+            score,
+        })
     }
 
     /// Numbers of ids and of positions that the model supports.
@@ -52,9 +61,12 @@ impl Scorer {
     pub(super) fn scores(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
         let device = self.score.device();
         let packed = Packed::of(rows.iter().map(|ids| (ids.as_slice(), [].as_slice())), true);
-        let x = self.model.residual(&packed.on(&self.config, device)?, |_, _| Ok(()))?;
+        let x = self
+            .model
+            .residual(&packed.on(&self.config, device)?, |_, _| Ok(()))?;
         let last = |(row, ids): (usize, &Vec<u32>)| {
-            (packed.prompt(row).start + ids.iter().rposition(|id| Some(*id) != pad).unwrap_or(0)) as u32
+            (packed.prompt(row).start + ids.iter().rposition(|id| Some(*id) != pad).unwrap_or(0))
+                as u32
         };
         let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
         let x = x.index_select(&Tensor::new(last, device)?, 0)?;
@@ -68,7 +80,11 @@ fn config(json: &Map<String, Value>) -> Result<Config> {
     let family = Family::of(json)?;
     let wanted = family.classifier();
     let named = json.get("architectures");
-    let is_wanted = |names: &Value| names.as_array().is_some_and(|names| names.iter().any(|name| *name == wanted));
+    let is_wanted = |names: &Value| {
+        names
+            .as_array()
+            .is_some_and(|names| names.iter().any(|name| *name == wanted))
+    };
     ensure!(
         named.is_some_and(is_wanted),
         "`architectures` is `{}`, only `{wanted}` of a `{}` model scores texts (use a reward model's directory)",

@@ -29,25 +29,46 @@ pub(super) struct Weights {
 /// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype in the configuration.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
     let config = files.object(CONFIG_FILE)?;
-    let dtype = config.get("dtype").or_else(|| config.get("torch_dtype")).and_then(serde_json::Value::as_str);
-    let sizes = weight_files(files)?.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
-    Ok(sizes * if matches!(dtype, Some("bfloat16" | "float16")) { 2 } else { 1 })
+    let dtype = config
+        .get("dtype")
+        .or_else(|| config.get("torch_dtype"))
+        .and_then(serde_json::Value::as_str);
+    let sizes = weight_files(files)?
+        .iter()
+        .map(|name| files.size(name))
+        .sum::<Result<u64>>()?;
+    Ok(sizes
+        * if matches!(dtype, Some("bfloat16" | "float16")) {
+            2
+        } else {
+            1
+        })
 }
 
 impl Weights {
     pub(super) fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let names = weight_files(files)?;
-        let sizes = names.iter().map(|name| files.size(name)).sum::<Result<u64>>()?;
+        let sizes = names
+            .iter()
+            .map(|name| files.size(name))
+            .sum::<Result<u64>>()?;
         if let Some([sizes, free]) = lacking(sizes.into()) {
-            bail!("the files of weights have {sizes}, and {free} of memory are free (use a larger machine)");
+            bail!(
+                "the files of weights have {sizes}, and {free} of memory are free (use a larger machine)"
+            );
         }
         let mut held = BTreeMap::new();
         for name in &names {
             let file = TensorFile::open(files, name)?;
-            add(file, device, &mut held).with_context(|| format!("cannot use {}", files.describe(name)))?;
+            add(file, device, &mut held)
+                .with_context(|| format!("cannot use {}", files.describe(name)))?;
         }
         let unused = Mutex::new(held.keys().cloned().collect());
-        Ok(Self { held: Arc::new(held), unused: Arc::new(unused), place: files.describe(&names[0]) })
+        Ok(Self {
+            held: Arc::new(held),
+            unused: Arc::new(unused),
+            place: files.describe(&names[0]),
+        })
     }
 
     /// A builder that returns the tensors by name and shape.
@@ -71,16 +92,34 @@ impl Weights {
     }
 }
 
-fn add(mut file: TensorFile<'_>, device: &Device, held: &mut BTreeMap<String, Tensor>) -> Result<()> {
-    for name in file.names().iter().filter(|name| !COMPUTED.iter().any(|ending| name.ends_with(ending))) {
+fn add(
+    mut file: TensorFile<'_>,
+    device: &Device,
+    held: &mut BTreeMap<String, Tensor>,
+) -> Result<()> {
+    for name in file
+        .names()
+        .iter()
+        .filter(|name| !COMPUTED.iter().any(|ending| name.ends_with(ending)))
+    {
         let before = held.insert(name.clone(), file.floats(name, device)?);
-        ensure!(before.is_none(), "tensor `{name}` is also in another shard (fetch the files again)");
+        ensure!(
+            before.is_none(),
+            "tensor `{name}` is also in another shard (fetch the files again)"
+        );
     }
     Ok(())
 }
 
 impl SimpleBackend for Weights {
-    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
         let tensor = self.get_unchecked(name, dtype, device)?;
         if tensor.shape() != &shape {
             let (actual, expected) = (tensor.dims(), shape.dims());

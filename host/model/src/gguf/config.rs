@@ -37,42 +37,73 @@ pub(super) fn config(
     divisors: Option<&[f32]>,
 ) -> Result<Map<String, Json>> {
     let name = metadata.needed("general.architecture")?;
-    let family = ARCHITECTURES.into_iter().find(|family| family.name() == name).with_context(|| {
-        let known = ARCHITECTURES.map(Family::name).join("`, `");
-        format!("`general.architecture` is `{}`, supported are `{known}` (use another model)", shown_text(name))
-    })?;
+    let family = ARCHITECTURES
+        .into_iter()
+        .find(|family| family.name() == name)
+        .with_context(|| {
+            let known = ARCHITECTURES.map(Family::name).join("`, `");
+            format!(
+                "`general.architecture` is `{}`, supported are `{known}` (use another model)",
+                shown_text(name)
+            )
+        })?;
     let prefix = format!("{name}.");
     let mut left = metadata.under(&prefix);
     let mut config = Map::new();
     for (number, (theirs, ours)) in SETTINGS.into_iter().enumerate() {
         let value = left.remove(theirs);
-        ensure!(value.is_some() || number >= NEEDED, missing(&format!("{prefix}{theirs}")));
+        ensure!(
+            value.is_some() || number >= NEEDED,
+            missing(&format!("{prefix}{theirs}"))
+        );
         config.extend(value.map(|value| (ours.to_owned(), value)));
     }
-    let size = |config: &Map<String, Json>, key: &str| config.get(key).and_then(Json::as_u64).unwrap_or(0);
+    let size =
+        |config: &Map<String, Json>, key: &str| config.get(key).and_then(Json::as_u64).unwrap_or(0);
     let heads = size(&config, "num_attention_heads");
     let width = size(&config, "hidden_size").checked_div(heads).unwrap_or(0);
     config.entry("num_key_value_heads").or_insert(json!(heads));
     let width = config.entry("head_dim").or_insert(json!(width)).clone();
-    let theta = config.entry("rope_theta").or_insert(json!(THETA)).as_f64().unwrap_or(THETA);
+    let theta = config
+        .entry("rope_theta")
+        .or_insert(json!(THETA))
+        .as_f64()
+        .unwrap_or(THETA);
     let scaling = match (rope::scaling(&mut left), divisors) {
         (None, Some(divisors)) => rope::llama3(divisors, width.as_u64().unwrap_or(0), theta)?,
         (scaling, None) => scaling,
-        _ => bail!("it has both `{prefix}rope.scaling` and `{}` (use the original model)", rope::DIVISORS),
+        _ => bail!(
+            "it has both `{prefix}rope.scaling` and `{}` (use the original model)",
+            rope::DIVISORS
+        ),
     };
     config.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     // Settings that only repeat known values.
     left.remove("vocab_size");
-    let repeated = [("attention.value_length", &width), ("rope.dimension_count", &width), ("expert_count", &json!(0))];
+    let repeated = [
+        ("attention.value_length", &width),
+        ("rope.dimension_count", &width),
+        ("expert_count", &json!(0)),
+    ];
     left.retain(|key, value| !repeated.contains(&(key.as_str(), value)));
-    config.extend(left.into_iter().map(|(key, value)| (prefix.clone() + &key, value)));
+    config.extend(
+        left.into_iter()
+            .map(|(key, value)| (prefix.clone() + &key, value)),
+    );
 
-    let embedding =
-        tensors.get("token_embd.weight").context("tensor `token_embd.weight` is missing (fetch the file again)")?;
+    let embedding = tensors
+        .get("token_embd.weight")
+        .context("tensor `token_embd.weight` is missing (fetch the file again)")?;
     let has = |name: &str| json!(tensors.contains_key(name));
     config.extend([
-        ("vocab_size".to_owned(), json!(embedding.shape.dims().first())),
-        ("tie_word_embeddings".to_owned(), json!(!tensors.contains_key("output.weight"))),
+        (
+            "vocab_size".to_owned(),
+            json!(embedding.shape.dims().first()),
+        ),
+        (
+            "tie_word_embeddings".to_owned(),
+            json!(!tensors.contains_key("output.weight")),
+        ),
         ("model_type".to_owned(), json!(name)),
         ("architectures".to_owned(), json!([family.architecture()])),
         ("torch_dtype".to_owned(), json!("float32")),
@@ -88,7 +119,12 @@ pub(super) fn config(
 
 /// Numbers of the query and key heads whose rows the file stores in another order: those of a Llama model.
 pub(super) fn permuted(config: &Map<String, Json>) -> Option<(usize, usize)> {
-    let count = |key: &str| config[key].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    let count = |key: &str| {
+        config[key]
+            .as_u64()
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(0)
+    };
     let is_llama = config["model_type"] == Family::Llama.name();
     is_llama.then(|| (count("num_attention_heads"), count("num_key_value_heads")))
 }

@@ -31,7 +31,9 @@ impl Metadata {
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
-        self.get(key, "a text", |value| value.to_string().ok().map(String::as_str))
+        self.get(key, "a text", |value| {
+            value.to_string().ok().map(String::as_str)
+        })
     }
 
     /// The text under `key`. An absent key is an error.
@@ -48,7 +50,9 @@ impl Metadata {
     }
 
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>> {
-        self.list(key, "a list of texts", |value| value.to_string().ok().map(String::as_str))
+        self.list(key, "a list of texts", |value| {
+            value.to_string().ok().map(String::as_str)
+        })
     }
 
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
@@ -57,19 +61,40 @@ impl Metadata {
 
     /// Values whose keys begin with `prefix`, by the rest of the key.
     pub(super) fn under(&self, prefix: &str) -> Map<String, Json> {
-        let named =
-            self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), scalar(value))));
+        let named = self
+            .0
+            .iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), scalar(value))));
         named.collect()
     }
 
-    fn list<'a, T>(&'a self, key: &str, wanted: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<Vec<T>>> {
-        self.get(key, wanted, |value| value.to_vec().ok()?.iter().map(&read).collect())
+    fn list<'a, T>(
+        &'a self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>> {
+        self.get(key, wanted, |value| {
+            value.to_vec().ok()?.iter().map(&read).collect()
+        })
     }
 
     /// The value under `key`, in the form that `read` gives it; `None` if the key is absent.
-    fn get<'a, T>(&'a self, key: &str, wanted: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
-        let Some(value) = self.0.get(key) else { return Ok(None) };
-        let found = || format!("`{key}` is `{}`, expected {wanted} (fetch the file again)", shown(&scalar(value)));
+    fn get<'a, T>(
+        &'a self,
+        key: &str,
+        wanted: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.0.get(key) else {
+            return Ok(None);
+        };
+        let found = || {
+            format!(
+                "`{key}` is `{}`, expected {wanted} (fetch the file again)",
+                shown(&scalar(value))
+            )
+        };
         read(value).with_context(found).map(Some)
     }
 }

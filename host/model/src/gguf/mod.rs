@@ -36,13 +36,15 @@ pub struct Gguf {
 
 /// True if `path` has the extension of a GGUF file.
 pub(super) fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    path.extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 impl Gguf {
     /// Reads the file at `path`, except for its weights.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let size = files::size(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let size =
+            files::size(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         Self::read(path, size).with_context(|| format!("cannot use `{}`", path.display()))
     }
 
@@ -50,7 +52,8 @@ impl Gguf {
         let mut file = File::open(path)?;
         let mut head = Vec::new();
         file.by_ref().take(MOST_HEADER).read_to_end(&mut head)?;
-        let content = contain(|| Content::read(&mut Cursor::new(&head)))?.map_err(types::unreadable)?;
+        let content =
+            contain(|| Content::read(&mut Cursor::new(&head)))?.map_err(types::unreadable)?;
         let metadata = Metadata::new(content.metadata);
         metadata.check_kind()?;
         types::check(&content.tensor_infos, content.tensor_data_offset, size)?;
@@ -61,24 +64,39 @@ impl Gguf {
         });
         let mut config = config::config(&metadata, &tensors, divisors.transpose()?.as_deref())?;
         let [tokenizer, tokenizer_config] = tokenizer::files(&metadata, &mut config)?;
-        let weights = Weights::new(tensors, content.tensor_data_offset, config::permuted(&config))?;
+        let weights = Weights::new(
+            tensors,
+            content.tensor_data_offset,
+            config::permuted(&config),
+        )?;
         let made = [
             ("config.json", serde_json::to_vec(&config)?),
             ("tokenizer.json", serde_json::to_vec(&tokenizer)?),
-            ("tokenizer_config.json", serde_json::to_vec(&tokenizer_config)?),
+            (
+                "tokenizer_config.json",
+                serde_json::to_vec(&tokenizer_config)?,
+            ),
         ];
-        Ok(Self { path: path.to_owned(), made, weights })
+        Ok(Self {
+            path: path.to_owned(),
+            made,
+            weights,
+        })
     }
 
     /// Contents of the file `name` that is built from the metadata; `None` for any other name.
     pub(super) fn made(&self, name: &str) -> Option<&[u8]> {
-        self.made.iter().find(|(made, _)| *made == name).map(|(_, bytes)| bytes.as_slice())
+        self.made
+            .iter()
+            .find(|(made, _)| *made == name)
+            .map(|(_, bytes)| bytes.as_slice())
     }
 
     /// A reader of the weights, which are the file `name`. An unknown name is an error.
     pub(super) fn weights(&self, name: &str) -> Result<Reader<'_>> {
         self.check_is_weights(name)?;
-        let file = File::open(&self.path).with_context(|| format!("cannot read `{}`", self.path.display()))?;
+        let file = File::open(&self.path)
+            .with_context(|| format!("cannot read `{}`", self.path.display()))?;
         Ok(self.weights.reader(file))
     }
 
@@ -88,7 +106,9 @@ impl Gguf {
         let size = self.weights.size();
         if let Some([size, free]) = lacking(size.into()) {
             let path = self.path.display();
-            bail!("the weights of `{path}` take {size}, and {free} of memory are free (use a larger machine)");
+            bail!(
+                "the weights of `{path}` take {size}, and {free} of memory are free (use a larger machine)"
+            );
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size)?);
         reader.read_to_end(&mut bytes)?;
@@ -117,7 +137,11 @@ impl Gguf {
     }
 
     fn check_is_weights(&self, name: &str) -> Result<()> {
-        ensure!(name == WEIGHTS, "`{}` has no file `{name}` (give a model directory instead)", self.path.display());
+        ensure!(
+            name == WEIGHTS,
+            "`{}` has no file `{name}` (give a model directory instead)",
+            self.path.display()
+        );
         Ok(())
     }
 }

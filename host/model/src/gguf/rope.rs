@@ -21,7 +21,10 @@ const MOST: usize = 1 << 12;
 /// Names of settings in GGUF and in transformers.
 const SETTINGS: [(&str, &str); 4] = [
     ("type", "rope_type"),
-    ("original_context_length", "original_max_position_embeddings"),
+    (
+        "original_context_length",
+        "original_max_position_embeddings",
+    ),
     ("yarn_beta_fast", "beta_fast"),
     ("yarn_beta_slow", "beta_slow"),
 ];
@@ -37,11 +40,18 @@ pub(super) fn check(info: &TensorInfo) -> Result<()> {
 
 /// Moves the scaling's settings out of the architecture's `settings`. Unknown keys stay in the scaling, and its reader refuses them.
 pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
-    let keys: Vec<String> = settings.keys().filter(|key| key.starts_with("rope.scaling.")).cloned().collect();
+    let keys: Vec<String> = settings
+        .keys()
+        .filter(|key| key.starts_with("rope.scaling."))
+        .cloned()
+        .collect();
     let mut scaling = Map::new();
     for key in keys {
         let name = key.trim_start_matches("rope.scaling.");
-        let name = SETTINGS.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
+        let name = SETTINGS
+            .iter()
+            .find(|(old, _)| *old == name)
+            .map_or(name, |(_, new)| new);
         scaling.extend(settings.remove(&key).map(|value| (name.to_owned(), value)));
     }
     // The key only says how the model was made.
@@ -62,13 +72,20 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
     if divisors.iter().all(|divisor| *divisor == 1.0) {
         return Ok(None);
     }
-    let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else { return refused() };
+    let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else {
+        return refused();
+    };
     let frequency = |index: usize| theta.powf(-(index as f64) / divisors.len() as f64);
     // A divisor between the bounds determines the number of turns of its frequency.
-    let between = divisors.iter().map(|divisor| f64::from(*divisor)).enumerate();
+    let between = divisors
+        .iter()
+        .map(|divisor| f64::from(*divisor))
+        .enumerate();
     let between = between.filter(|(_, divisor)| *divisor > 1.001 && *divisor < 0.999 * factor);
     let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
-    let original = |(index, divisor): (usize, f64)| (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index);
+    let original = |(index, divisor): (usize, f64)| {
+        (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index)
+    };
     let original = between.map(original).next().map_or(POSITIONS, f64::round);
     let fits = |(index, divisor): (usize, &f32)| {
         let kept = ((original * frequency(index) / TAU - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
@@ -84,7 +101,9 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
 }
 
 fn refused<T>() -> Result<T> {
-    bail!("tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)")
+    bail!(
+        "tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)"
+    )
 }
 
 #[cfg(test)]
@@ -111,23 +130,37 @@ mod tests {
     #[test]
     fn divisors_tell_their_scaling() {
         // Llama 3.1 and 3.2, a model with another length, and a model without frequencies between the bounds.
-        let cases = [(128, 5e5, 8.0, 8192.0), (64, 5e5, 32.0, 8192.0), (64, 1e4, 4.0, 2048.0), (4, 1e8, 8.0, 8192.0)];
+        let cases = [
+            (128, 5e5, 8.0, 8192.0),
+            (64, 5e5, 32.0, 8192.0),
+            (64, 1e4, 4.0, 2048.0),
+            (4, 1e8, 8.0, 8192.0),
+        ];
         for (width, theta, factor, original) in cases {
             let divisors = divisors(width, theta, factor, original);
             let scaling = llama3(&divisors, width as u64, theta).unwrap().unwrap();
             assert_eq!(scaling["factor"].as_f64(), Some(factor));
-            assert_eq!(scaling["original_max_position_embeddings"].as_f64(), Some(original));
+            assert_eq!(
+                scaling["original_max_position_embeddings"].as_f64(),
+                Some(original)
+            );
         }
         assert!(llama3(&[1.0; 4], 8, 10_000.0).unwrap().is_none());
     }
 
     #[test]
     fn other_divisors_are_refused() {
-        for divisors in
-            [&[1.0, 2.0, 1.0, 8.0][..], &[1.0, f32::NAN, 8.0, 8.0], &[1.0, -1.0, 0.0, f32::INFINITY], &[8.0]]
-        {
+        for divisors in [
+            &[1.0, 2.0, 1.0, 8.0][..],
+            &[1.0, f32::NAN, 8.0, 8.0],
+            &[1.0, -1.0, 0.0, f32::INFINITY],
+            &[8.0],
+        ] {
             let error = llama3(divisors, 8, 10_000.0).unwrap_err().to_string();
-            assert!(error.starts_with("tensor `rope_freqs.weight` has divisors"), "{error}");
+            assert!(
+                error.starts_with("tensor `rope_freqs.weight` has divisors"),
+                "{error}"
+            );
         }
     }
 }

@@ -15,8 +15,12 @@ const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
 /// Keys of special token ids, and the names that transformers gives these tokens.
-const NAMED: [(&str, &str); 4] =
-    [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")];
+const NAMED: [(&str, &str); 4] = [
+    ("bos", "bos_token"),
+    ("eos", "eos_token"),
+    ("unknown", "unk_token"),
+    ("padding", "pad_token"),
+];
 /// Keys of additional ids that end a completion.
 const ENDS: [&str; 2] = ["eot", "eom"];
 /// Longest token that a merge may produce, characters.
@@ -26,8 +30,7 @@ const MOST_MERGES: usize = 1 << 22;
 
 /// Patterns that split text before tokenization, named as in llama.cpp. Sources: the `tokenizer.json` of the models.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The tokens of a file, ordered by id.
@@ -43,30 +46,54 @@ pub(super) fn files(metadata: &Metadata, model: &mut Map<String, Json>) -> Resul
     let tokens = Tokens::new(metadata)?;
     let mut config = Map::new();
     for (key, name) in NAMED {
-        let Some(id) = tokens.named(metadata, key)? else { continue };
+        let Some(id) = tokens.named(metadata, key)? else {
+            continue;
+        };
         model.insert(format!("{name}_id"), json!(id));
         config.insert(name.to_owned(), json!(tokens.texts[id]));
     }
     let mut ends: Vec<Json> = model.get("eos_token_id").cloned().into_iter().collect();
     for key in ENDS {
-        ends.extend(tokens.named(metadata, key)?.map(|id| json!(id)).filter(|id| !ends.contains(id)));
+        ends.extend(
+            tokens
+                .named(metadata, key)?
+                .map(|id| json!(id))
+                .filter(|id| !ends.contains(id)),
+        );
     }
     if ends.len() > 1 {
         model.insert("eos_token_id".to_owned(), json!(ends));
     }
-    config.extend(metadata.text("tokenizer.chat_template")?.map(|text| ("chat_template".to_owned(), json!(text))));
+    config.extend(
+        metadata
+            .text("tokenizer.chat_template")?
+            .map(|text| ("chat_template".to_owned(), json!(text))),
+    );
     config.insert("clean_up_tokenization_spaces".to_owned(), json!(false));
-    config.insert("tokenizer_class".to_owned(), json!("PreTrainedTokenizerFast"));
+    config.insert(
+        "tokenizer_class".to_owned(),
+        json!("PreTrainedTokenizerFast"),
+    );
     Ok([tokens.json(metadata, &config)?, Json::Object(config)])
 }
 
 impl<'a> Tokens<'a> {
     fn new(metadata: &'a Metadata) -> Result<Self> {
-        let texts = metadata.texts("tokenizer.ggml.tokens")?.with_context(|| missing("tokenizer.ggml.tokens"))?;
+        let texts = metadata
+            .texts("tokenizer.ggml.tokens")?
+            .with_context(|| missing("tokenizer.ggml.tokens"))?;
         let kinds = per_token(metadata, "tokenizer.ggml.token_type", texts.len())?;
         let kinds = kinds.unwrap_or_else(|| vec![1.0; texts.len()]);
-        let mut tokens = Self { texts, kinds, special: BTreeSet::new() };
-        let kinds = tokens.kinds.iter().enumerate().filter(|(_, kind)| [UNKNOWN, CONTROL].contains(kind));
+        let mut tokens = Self {
+            texts,
+            kinds,
+            special: BTreeSet::new(),
+        };
+        let kinds = tokens
+            .kinds
+            .iter()
+            .enumerate()
+            .filter(|(_, kind)| [UNKNOWN, CONTROL].contains(kind));
         let mut special: BTreeSet<usize> = kinds.map(|(id, _)| id).collect();
         for key in NAMED.iter().map(|(key, _)| *key).chain(ENDS) {
             special.extend(tokens.named(metadata, key)?);
@@ -78,26 +105,40 @@ impl<'a> Tokens<'a> {
     /// The id that the file gives for a purpose.
     fn named(&self, metadata: &Metadata, purpose: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{purpose}_token_id");
-        let Some(id) = metadata.number(&key)? else { return Ok(None) };
+        let Some(id) = metadata.number(&key)? else {
+            return Ok(None);
+        };
         let count = self.texts.len();
         let known = usize::try_from(id).ok().filter(|id| *id < count);
-        known.map(Some).with_context(|| format!("`{key}` is {id}, but there are {count} tokens (fetch the file again)"))
+        known.map(Some).with_context(|| {
+            format!("`{key}` is {id}, but there are {count} tokens (fetch the file again)")
+        })
     }
 
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
-            "gpt2" => (true, byte_level(metadata.needed("tokenizer.ggml.pre")?)?, stated_merges(metadata)?),
+            "gpt2" => (
+                true,
+                byte_level(metadata.needed("tokenizer.ggml.pre")?)?,
+                stated_merges(metadata)?,
+            ),
             "llama" => (false, pieces(metadata)?, self.merges(metadata)?),
             other => bail!(
                 "`tokenizer.ggml.model` is `{}`, supported are `gpt2` and `llama` (use another model)",
                 shown_text(other)
             ),
         };
-        let vocab: Map<String, Json> = self.used().map(|(id, text)| (text.to_owned(), json!(id))).collect();
+        let vocab: Map<String, Json> = self
+            .used()
+            .map(|(id, text)| (text.to_owned(), json!(id)))
+            .collect();
         let is_added = |id: usize| self.special.contains(&id) || self.kinds[id] == USER_DEFINED;
-        let added: Vec<Json> =
-            self.used().filter(|(id, _)| is_added(*id)).map(|(id, text)| self.added(id, text)).collect();
+        let added: Vec<Json> = self
+            .used()
+            .filter(|(id, _)| is_added(*id))
+            .map(|(id, text)| self.added(id, text))
+            .collect();
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
             "normalizer": steps.normalizer, "pre_tokenizer": steps.split, "decoder": steps.decoder,
@@ -140,9 +181,18 @@ impl<'a> Tokens<'a> {
                 let (left, right) = text.split_at(end);
                 Some((ids.get(left)?, ids.get(right)?, count, left, right))
             };
-            let mut pairs: Vec<_> = text.char_indices().enumerate().skip(1).filter_map(pair).collect();
+            let mut pairs: Vec<_> = text
+                .char_indices()
+                .enumerate()
+                .skip(1)
+                .filter_map(pair)
+                .collect();
             pairs.sort();
-            merges.extend(pairs.into_iter().map(|(.., count, left, right)| (scores[id] + 0.0, count, left, right)));
+            merges.extend(
+                pairs
+                    .into_iter()
+                    .map(|(.., count, left, right)| (scores[id] + 0.0, count, left, right)),
+            );
             ensure!(
                 merges.len() <= MOST_MERGES,
                 "its tokens have more than {MOST_MERGES} merges (fetch the file again)"
@@ -151,9 +201,14 @@ impl<'a> Tokens<'a> {
         // At equal scores longer parts come first; otherwise the order of tokens is preserved.
         merges.sort_by(|a, b| {
             let right = |merge: &(f64, usize, &str, &str)| merge.3.chars().count();
-            b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)).then_with(|| right(b).cmp(&right(a)))
+            b.0.total_cmp(&a.0)
+                .then(b.1.cmp(&a.1))
+                .then_with(|| right(b).cmp(&right(a)))
         });
-        Ok(merges.into_iter().map(|(_, _, left, right)| json!([left, right])).collect())
+        Ok(merges
+            .into_iter()
+            .map(|(_, _, left, right)| json!([left, right]))
+            .collect())
     }
 }
 
@@ -161,7 +216,10 @@ impl<'a> Tokens<'a> {
 fn per_token(metadata: &Metadata, key: &str, tokens: usize) -> Result<Option<Vec<f64>>> {
     let numbers = metadata.numbers(key)?;
     let count = numbers.as_ref().map_or(tokens, Vec::len);
-    ensure!(count == tokens, "`{key}` has {count} values for {tokens} tokens (fetch the file again)");
+    ensure!(
+        count == tokens,
+        "`{key}` has {count} values for {tokens} tokens (fetch the file again)"
+    );
     Ok(numbers)
 }
 
@@ -184,7 +242,9 @@ fn byte_level(name: &str) -> Result<Steps> {
     let (splits, whole_words) = match name {
         "gpt-2" => (vec![bytes(true)], false),
         "smollm" | "starcoder" | "refact" => (vec![digits, bytes(true)], false),
-        "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" => (vec![regex(LLAMA3), bytes(false)], true),
+        "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" => {
+            (vec![regex(LLAMA3), bytes(false)], true)
+        }
         "qwen2" | "deepseek-r1-qwen" => (vec![regex(QWEN2), bytes(false)], false),
         "tekken" => (vec![regex(TEKKEN), bytes(false)], true),
         other => bail!(
@@ -192,24 +252,40 @@ fn byte_level(name: &str) -> Result<Steps> {
             shown_text(other)
         ),
     };
-    let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Json::Null };
+    let normalizer = if name == "qwen2" {
+        json!({"type": "NFC"})
+    } else {
+        Json::Null
+    };
     let split = json!({"type": "Sequence", "pretokenizers": splits});
     let begins = matches!(name, "llama-bpe" | "llama3" | "llama-v3" | "tekken");
-    Ok(Steps { normalizer, split, decoder: bytes(true), whole_words, begins })
+    Ok(Steps {
+        normalizer,
+        split,
+        decoder: bytes(true),
+        whole_words,
+        begins,
+    })
 }
 
 /// The steps of a SentencePiece tokenizer.
 fn pieces(metadata: &Metadata) -> Result<Steps> {
     let key = "tokenizer.ggml.remove_extra_whitespaces";
-    ensure!(metadata.switch(key)? != Some(true), "`{key}` is true, which is not supported (use the original model)");
-    let begins = metadata.switch("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    ensure!(
+        metadata.switch(key)? != Some(true),
+        "`{key}` is true, which is not supported (use the original model)"
+    );
+    let begins = metadata
+        .switch("tokenizer.ggml.add_space_prefix")?
+        .unwrap_or(true);
     let scheme = if begins { "first" } else { "never" };
     let mut decoders = vec![
         json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
         json!({"type": "ByteFallback"}),
         json!({"type": "Fuse"}),
     ];
-    decoders.extend(begins.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})));
+    decoders
+        .extend(begins.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})));
     Ok(Steps {
         normalizer: Json::Null,
         split: json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}),
@@ -225,7 +301,8 @@ fn stated_merges(metadata: &Metadata) -> Result<Json> {
     let merges = metadata.texts(key)?.with_context(|| missing(key))?;
     let pair = |merge: &&str| {
         let parts = merge.split_once(' ');
-        let parts = parts.with_context(|| format!("`{key}` has `{}`, expected two parts", shown_text(merge)))?;
+        let parts = parts
+            .with_context(|| format!("`{key}` has `{}`, expected two parts", shown_text(merge)))?;
         Ok(json!([parts.0, parts.1]))
     };
     merges.iter().map(pair).collect()
@@ -238,8 +315,12 @@ fn begun_and_ended(
     vocab: &Map<String, Json>,
     begins: bool,
 ) -> Result<Json> {
-    let begins = metadata.switch("tokenizer.ggml.add_bos_token")?.unwrap_or(begins);
-    let ends = metadata.switch("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let begins = metadata
+        .switch("tokenizer.ggml.add_bos_token")?
+        .unwrap_or(begins);
+    let ends = metadata
+        .switch("tokenizer.ggml.add_eos_token")?
+        .unwrap_or(false);
     let token = |on: bool, name: &str| config.get(name).and_then(Json::as_str).filter(|_| on);
     let (first, last) = (token(begins, "bos_token"), token(ends, "eos_token"));
     if first.or(last).is_none() {
@@ -247,12 +328,23 @@ fn begun_and_ended(
     }
     let special = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
     let around = |inner: Vec<Json>| -> Vec<Json> {
-        first.map(special).into_iter().chain(inner).chain(last.map(special)).collect()
+        first
+            .map(special)
+            .into_iter()
+            .chain(inner)
+            .chain(last.map(special))
+            .collect()
     };
     let part = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
     let tokens = [first, last].into_iter().flatten();
-    let tokens: Map<String, Json> =
-        tokens.map(|text| (text.to_owned(), json!({"id": text, "ids": [vocab.get(text)], "tokens": [text]}))).collect();
+    let tokens: Map<String, Json> = tokens
+        .map(|text| {
+            (
+                text.to_owned(),
+                json!({"id": text, "ids": [vocab.get(text)], "tokens": [text]}),
+            )
+        })
+        .collect();
     Ok(json!({
         "type": "TemplateProcessing", "single": around(vec![part("A")]), "pair": around(vec![part("A"), part("B")]),
         "special_tokens": tokens,

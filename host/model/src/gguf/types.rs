@@ -12,8 +12,9 @@ use crate::family::shown_text;
 const READ: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
 /// Names of types by number, from `FIRST` on; "" where no file has the type. Source: `enum ggml_type` of ggml.h.
 const NAMES: [&str; 25] = [
-    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64",
-    "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "", "", "", "MXFP4", "NVFP4",
+    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16",
+    "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "", "", "", "MXFP4",
+    "NVFP4",
 ];
 /// Number of the first type that has a name here.
 const FIRST: usize = 16;
@@ -29,8 +30,14 @@ pub(super) fn unreadable(error: candle_core::Error) -> Error {
             shown_text(text.lines().next().unwrap_or(""))
         );
     };
-    let number = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    let place = number.parse().ok().and_then(|number: usize| number.checked_sub(FIRST));
+    let number = number
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .unwrap_or_default();
+    let place = number
+        .parse()
+        .ok()
+        .and_then(|number: usize| number.checked_sub(FIRST));
     match place.and_then(|place| NAMES.get(place)) {
         None | Some(&"") => other(format!("number {number}")),
         Some(name) => other(format!("`{name}`")),
@@ -38,7 +45,9 @@ pub(super) fn unreadable(error: candle_core::Error) -> Error {
 }
 
 fn other(name: String) -> Error {
-    anyhow!("it has a tensor of the type {name}, supported are {READ} (use a file with one of these)")
+    anyhow!(
+        "it has a tensor of the type {name}, supported are {READ} (use a file with one of these)"
+    )
 }
 
 /// Refuses a tensor of an unsupported type, of a shape that does not fit its type, or beyond the file's end.
@@ -52,8 +61,12 @@ pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64
             shape.last().is_none_or(|width| width.is_multiple_of(block)),
             "tensor `{shown}` has shape {shape:?}, but numbers of its type come in blocks of {block} (fetch the file again)"
         );
-        let count = shape.iter().try_fold(1_u64, |count, size| count.checked_mul(*size as u64));
-        let bytes = count.and_then(|count| (count / block as u64).checked_mul(info.ggml_dtype.type_size() as u64));
+        let count = shape
+            .iter()
+            .try_fold(1_u64, |count, size| count.checked_mul(*size as u64));
+        let bytes = count.and_then(|count| {
+            (count / block as u64).checked_mul(info.ggml_dtype.type_size() as u64)
+        });
         let end = bytes.and_then(|bytes| bytes.checked_add(info.offset)?.checked_add(start));
         end.filter(|end| *end <= size).with_context(|| {
             format!("tensor `{shown}` of shape {shape:?} ends beyond the file's {size} bytes (fetch the file again)")

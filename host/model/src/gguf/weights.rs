@@ -69,18 +69,27 @@ impl Weights {
             let shape = info.shape.dims();
             let rows = shape.first().copied().unwrap_or(0);
             ensure!(
-                heads.is_none_or(|heads| rows > 0 && heads > 0 && rows.is_multiple_of(heads.saturating_mul(2))),
+                heads.is_none_or(|heads| rows > 0
+                    && heads > 0
+                    && rows.is_multiple_of(heads.saturating_mul(2))),
                 "tensor `{name}` has shape {shape:?}, which is none of {} heads (fetch the file again)",
                 heads.unwrap_or_default()
             );
             let begin = end;
             end += 4 * info.shape.elem_count() as u64;
-            header.insert(renamed(&name), json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}));
+            header.insert(
+                renamed(&name),
+                json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}),
+            );
             placed.push(Placed { info, heads, end });
         }
         let header = serde_json::to_vec(&header)?;
         let head = [&(header.len() as u64).to_le_bytes()[..], &header].concat();
-        Ok(Self { head, tensors: placed, start })
+        Ok(Self {
+            head,
+            tensors: placed,
+            start,
+        })
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -89,7 +98,12 @@ impl Weights {
 
     /// A reader of the safetensors file's bytes, which are computed from the GGUF `file`.
     pub(super) fn reader(&self, file: File) -> Reader<'_> {
-        Reader { weights: self, file, position: 0, held: None }
+        Reader {
+            weights: self,
+            file,
+            position: 0,
+            held: None,
+        }
     }
 }
 
@@ -109,7 +123,9 @@ fn renamed(name: &str) -> String {
 
 /// The numbers of a tensor; the file's tensor data begin at offset `start`.
 pub(super) fn values(info: &TensorInfo, start: u64, file: &mut File) -> Result<Vec<f32>> {
-    let tensor = info.read(file, start, &Device::Cpu)?.dequantize(&Device::Cpu)?;
+    let tensor = info
+        .read(file, start, &Device::Cpu)?
+        .dequantize(&Device::Cpu)?;
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
@@ -121,7 +137,10 @@ fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
         let (head, part, place) = (row / (2 * half), row / half % 2, row % half);
         head * 2 * half + 2 * place + part
     };
-    (0..rows).flat_map(|row| &values[source(row) * width..][..width]).copied().collect()
+    (0..rows)
+        .flat_map(|row| &values[source(row) * width..][..width])
+        .copied()
+        .collect()
 }
 
 /// A safetensors file that is computed while it is read.
@@ -151,10 +170,17 @@ impl Read for Reader<'_> {
             rest.read(into)?
         } else {
             let at = self.position - head;
-            let index = self.weights.tensors.partition_point(|tensor| tensor.end <= at);
-            let Some(tensor) = self.weights.tensors.get(index) else { return Ok(0) };
+            let index = self
+                .weights
+                .tensors
+                .partition_point(|tensor| tensor.end <= at);
+            let Some(tensor) = self.weights.tensors.get(index) else {
+                return Ok(0);
+            };
             let held = self.held.take().filter(|(held, _)| *held == index);
-            let held = held.map_or_else(|| self.hold(index), Ok).map_err(io::Error::other)?;
+            let held = held
+                .map_or_else(|| self.hold(index), Ok)
+                .map_err(io::Error::other)?;
             let (_, values) = self.held.insert(held);
             let bytes: &[u8] = bytemuck::cast_slice(values);
             let mut rest = &bytes[bytes.len() - (tensor.end - at) as usize..];

@@ -24,9 +24,14 @@ pub struct Base {
 impl Base {
     /// The base model `name` with the files `files`.
     pub fn of(name: &str, files: &ModelFiles) -> Result<Self> {
-        let names = weight_files(files)?.into_iter().chain([CONFIG_FILE.to_owned()]);
+        let names = weight_files(files)?
+            .into_iter()
+            .chain([CONFIG_FILE.to_owned()]);
         let digest = |file: String| Ok((file.clone(), sha256_hex(&files.read(&file)?)));
-        Ok(Self { name: name.to_owned(), files: names.map(digest).collect::<Result<_>>()? })
+        Ok(Self {
+            name: name.to_owned(),
+            files: names.map(digest).collect::<Result<_>>()?,
+        })
     }
 
     /// The base that the adapter in `files` records; `None` if another program wrote the adapter.
@@ -35,7 +40,12 @@ impl Base {
             return Ok(None);
         }
         let base = serde_json::from_slice(&files.read(BASE_FILE)?);
-        base.map(Some).with_context(|| format!("{} cannot be used (use another checkpoint)", files.describe(BASE_FILE)))
+        base.map(Some).with_context(|| {
+            format!(
+                "{} cannot be used (use another checkpoint)",
+                files.describe(BASE_FILE)
+            )
+        })
     }
 
     /// Name of the base model.
@@ -57,6 +67,9 @@ impl Base {
     }
 
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
-        write_atomic(&directory.join(BASE_FILE), &serde_json::to_vec_pretty(self)?)
+        write_atomic(
+            &directory.join(BASE_FILE),
+            &serde_json::to_vec_pretty(self)?,
+        )
     }
 }

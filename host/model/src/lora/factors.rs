@@ -31,7 +31,12 @@ pub(crate) struct FactorGradients {
 
 impl Factors {
     pub(super) fn new(a: Tensor, b: Tensor, scale: f64) -> Self {
-        Self { a, b, scale, dropout: None }
+        Self {
+            a,
+            b,
+            scale,
+            dropout: None,
+        }
     }
 
     /// Returns `y + s B A x` for `x` `[N, in]` and `y` `[N, out]`.
@@ -84,12 +89,20 @@ pub struct Dropout {
 impl Dropout {
     /// Dropout of the optimizer step that follows `step` completed steps.
     pub fn of_step(seed: u64, step: u64) -> Self {
-        Self { seed, stream: "lora.dropout", step }
+        Self {
+            seed,
+            stream: "lora.dropout",
+            step,
+        }
     }
 
     /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed steps.
     pub fn of_rollout(seed: u64, step: u64) -> Self {
-        Self { seed, stream: "lora.dropout.rollout", step }
+        Self {
+            seed,
+            stream: "lora.dropout.rollout",
+            step,
+        }
     }
 }
 
@@ -109,7 +122,10 @@ impl DropoutMask {
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let width = x.dim(1)?;
         let mut mask = vec![0.0_f32; x.elem_count()];
-        let (left_out, kept) = ((self.rate * 2.0_f64.powi(32)) as u32, (1.0 / (1.0 - self.rate)) as f32);
+        let (left_out, kept) = (
+            (self.rate * 2.0_f64.powi(32)) as u32,
+            (1.0 / (1.0 - self.rate)) as f32,
+        );
         let mut rest = mask.as_mut_slice();
         let own = |(row, tokens): &(u64, usize)| {
             let (own, others) = std::mem::take(&mut rest).split_at_mut(tokens * width);

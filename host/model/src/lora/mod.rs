@@ -39,9 +39,17 @@ pub struct Adapter {
 impl Adapter {
     /// A fresh adapter of the model `config`. A is uniform in `±1/√in`, drawn from the stream `lora.init` of `seed` in the order of names.
     /// B is 0, so the adapter has no effect yet. Source: `peft.LoraLayer.reset_lora_parameters`.
-    pub fn fresh(lora: LoraConfig, base: Base, config: &Config, seed: u64, device: &Device) -> Result<Self> {
+    pub fn fresh(
+        lora: LoraConfig,
+        base: Base,
+        config: &Config,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self> {
         let modules = settings::modules("model.lora_target_modules", &lora.targets, config)?;
-        let count = modules.values().map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
+        let count = modules
+            .values()
+            .map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
         if let Some([needed, free]) = lacking(4 * count.sum::<u128>()) {
             bail!(
                 "an adapter of rank {} takes {needed} of memory, and {free} are free (lower `model.lora_r`, or name fewer `model.lora_target_modules`)",
@@ -56,26 +64,46 @@ impl Adapter {
             let a: Vec<f32> = (0..lora.r * inputs).map(|_| draw()).collect();
             let a = Tensor::from_vec(a, (lora.r, inputs), device)?;
             vars.insert(format!("{module}.{A}"), Var::from_tensor(&a)?);
-            vars.insert(format!("{module}.{B}"), Var::zeros((outputs, lora.r), DType::F32, device)?);
+            vars.insert(
+                format!("{module}.{B}"),
+                Var::zeros((outputs, lora.r), DType::F32, device)?,
+            );
         }
-        Ok(Self { config: lora, base, params: vars.into_iter().collect() })
+        Ok(Self {
+            config: lora,
+            base,
+            params: vars.into_iter().collect(),
+        })
     }
 
     /// Reads an adapter of the model `config` from `files`, which also name and contain its base.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
         // An absolute path lets a saved adapter find its base from any directory.
-        let name = if Path::new(&name).exists() { absolute(&name)?.to_string_lossy().into_owned() } else { name };
+        let name = if Path::new(&name).exists() {
+            absolute(&name)?.to_string_lossy().into_owned()
+        } else {
+            name
+        };
         let base = Base::of(&name, files)?;
         if let Some(known) = Base::read(files)? {
             known.check(&base)?;
         }
         let params = peft::read_params(files, &lora, config, device)?;
-        Ok(Self { config: lora, base, params })
+        Ok(Self {
+            config: lora,
+            base,
+            params,
+        })
     }
 
     /// Reads the factors from a checkpoint of the same run, over the same base.
-    pub fn factors_of(&self, files: &ModelFiles, config: &Config, device: &Device) -> Result<Params> {
+    pub fn factors_of(
+        &self,
+        files: &ModelFiles,
+        config: &Config,
+        device: &Device,
+    ) -> Result<Params> {
         if let Some(known) = Base::read(files)? {
             known.check(&self.base)?;
         }
@@ -95,7 +123,10 @@ impl Adapter {
 
     /// A copy that shares no storage with the original.
     pub fn deep_copy(&self) -> Result<Self> {
-        Ok(Self { params: self.params.deep_copy(DType::F32)?, ..self.clone() })
+        Ok(Self {
+            params: self.params.deep_copy(DType::F32)?,
+            ..self.clone()
+        })
     }
 
     /// The factors of `module` in `dtype`; `None` if the module has no adapter.
@@ -104,17 +135,39 @@ impl Adapter {
         if !self.params.contains(&a) {
             return Ok(None);
         }
-        let factor = |name: &str| Ok::<_, anyhow::Error>(self.params.get(name)?.as_detached_tensor().to_dtype(dtype)?);
-        Ok(Some(Factors::new(factor(&a)?, factor(&b)?, self.config.scale())))
+        let factor = |name: &str| {
+            Ok::<_, anyhow::Error>(
+                self.params
+                    .get(name)?
+                    .as_detached_tensor()
+                    .to_dtype(dtype)?,
+            )
+        };
+        Ok(Some(Factors::new(
+            factor(&a)?,
+            factor(&b)?,
+            self.config.scale(),
+        )))
     }
 
     /// Adds `s B A` to the weights of the base, in place.
     pub(super) fn add_to(&self, weights: &Params) -> Result<()> {
         for (name, a) in self.params.iter() {
-            let Some(module) = name.strip_suffix(A) else { continue };
-            let (a, b) = (a.as_detached_tensor(), self.params.get(&format!("{module}{B}"))?.as_detached_tensor());
-            let weight = weights.get(&format!("{module}weight")).context("the adapter belongs to another model")?;
-            weight.set(&(weight.as_detached_tensor() + b.matmul(&a)?.affine(self.config.scale(), 0.0)?)?)?;
+            let Some(module) = name.strip_suffix(A) else {
+                continue;
+            };
+            let (a, b) = (
+                a.as_detached_tensor(),
+                self.params
+                    .get(&format!("{module}{B}"))?
+                    .as_detached_tensor(),
+            );
+            let weight = weights
+                .get(&format!("{module}weight"))
+                .context("the adapter belongs to another model")?;
+            weight.set(
+                &(weight.as_detached_tensor() + b.matmul(&a)?.affine(self.config.scale(), 0.0)?)?,
+            )?;
         }
         Ok(())
     }

@@ -54,32 +54,52 @@ pub(super) fn read_config(files: &ModelFiles) -> Result<(LoraConfig, String)> {
 }
 
 fn parse(json: Map<String, Value>) -> Result<LoraConfig> {
-    let kind = json.get("peft_type").map_or_else(|| "not set".to_owned(), shown);
-    ensure!(kind == "LORA", "`peft_type` is `{kind}`, only `LORA` is supported (use a LoRA adapter)");
-    json.iter().try_for_each(|(key, value)| check_key(key, value))?;
+    let kind = json
+        .get("peft_type")
+        .map_or_else(|| "not set".to_owned(), shown);
+    ensure!(
+        kind == "LORA",
+        "`peft_type` is `{kind}`, only `LORA` is supported (use a LoRA adapter)"
+    );
+    json.iter()
+        .try_for_each(|(key, value)| check_key(key, value))?;
     let number = |key: &str, default: f64| match json.get(key) {
         None => Ok(default),
-        Some(value) => value.as_f64().with_context(|| format!("`{key}` is `{}`, expected a number", shown(value))),
+        Some(value) => value
+            .as_f64()
+            .with_context(|| format!("`{key}` is `{}`, expected a number", shown(value))),
     };
     let r = match json.get("r") {
         None => 8,
-        Some(r) => {
-            r.as_u64().filter(|r| *r > 0).with_context(|| format!("`r` is `{}`, expected 1 or more", shown(r)))?
-        }
+        Some(r) => r
+            .as_u64()
+            .filter(|r| *r > 0)
+            .with_context(|| format!("`r` is `{}`, expected 1 or more", shown(r)))?,
     };
     let dropout = number("lora_dropout", 0.0)?;
-    ensure!((0.0..1.0).contains(&dropout), "`lora_dropout` is {dropout}, expected 0 or more and less than 1");
+    ensure!(
+        (0.0..1.0).contains(&dropout),
+        "`lora_dropout` is {dropout}, expected 0 or more and less than 1"
+    );
     let targets = match json.get("target_modules") {
         None | Some(Value::Null) => Targets::OfFamily,
         Some(Value::String(name)) if name == "all-linear" => Targets::AllLinear,
         Some(Value::String(pattern)) => Targets::Pattern(pattern.clone()),
-        Some(names) => Targets::Named(
-            serde_json::from_value(names.clone())
-                .with_context(|| format!("`target_modules` is `{}`, expected names", shown(names)))?,
-        ),
+        Some(names) => {
+            Targets::Named(serde_json::from_value(names.clone()).with_context(|| {
+                format!("`target_modules` is `{}`, expected names", shown(names))
+            })?)
+        }
     };
     let rslora = json.get("use_rslora") == Some(&Value::Bool(true));
-    Ok(LoraConfig { r: usize::try_from(r)?, alpha: number("lora_alpha", 8.0)?, dropout, targets, rslora, rest: json })
+    Ok(LoraConfig {
+        r: usize::try_from(r)?,
+        alpha: number("lora_alpha", 8.0)?,
+        dropout,
+        targets,
+        rslora,
+        rest: json,
+    })
 }
 
 fn check_key(key: &str, value: &Value) -> Result<()> {
@@ -101,7 +121,11 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
             shown(value)
         ),
         "use_rslora" => {
-            ensure!(off || value.is_boolean(), "`use_rslora` is `{}`, expected `true` or `false`", shown(value))
+            ensure!(
+                off || value.is_boolean(),
+                "`use_rslora` is `{}`, expected `true` or `false`",
+                shown(value)
+            )
         }
         "revision" => ensure!(
             off || value == "main",
@@ -109,7 +133,10 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
             shown(value)
         ),
         _ => ensure!(
-            off || KNOWN.iter().flat_map(|keys| keys.split(' ')).any(|known| known == key),
+            off || KNOWN
+                .iter()
+                .flat_map(|keys| keys.split(' '))
+                .any(|known| known == key),
             "`{key}` is `{}`, which is not supported of an adapter (use one without it)",
             shown(value)
         ),
@@ -118,17 +145,30 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
 }
 
 /// The factors of every module in the file. The modules that `lora` targets must be there.
-pub(super) fn read_params(files: &ModelFiles, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
+pub(super) fn read_params(
+    files: &ModelFiles,
+    lora: &LoraConfig,
+    config: &Config,
+    device: &Device,
+) -> Result<Params> {
     let file = TensorFile::open(files, ADAPTER_FILE)?;
-    factors(file, lora, config, device).with_context(|| format!("cannot use {}", files.describe(ADAPTER_FILE)))
+    factors(file, lora, config, device)
+        .with_context(|| format!("cannot use {}", files.describe(ADAPTER_FILE)))
 }
 
-fn factors(mut file: TensorFile<'_>, lora: &LoraConfig, config: &Config, device: &Device) -> Result<Params> {
+fn factors(
+    mut file: TensorFile<'_>,
+    lora: &LoraConfig,
+    config: &Config,
+    device: &Device,
+) -> Result<Params> {
     let names = file.names();
     let expected = expected(lora, config, &names)?;
     let mut vars = BTreeMap::new();
     for full in &names {
-        let known = full.strip_prefix(PREFIX).and_then(|name| Some((name, expected.get(name)?)));
+        let known = full
+            .strip_prefix(PREFIX)
+            .and_then(|name| Some((name, expected.get(name)?)));
         let Some((name, shape)) = known else {
             bail!("unexpected tensor `{full}` (its base and its settings must be its own)");
         };
@@ -137,7 +177,10 @@ fn factors(mut file: TensorFile<'_>, lora: &LoraConfig, config: &Config, device:
             found == shape.as_slice(),
             "tensor `{full}` has shape {found:?}, expected {shape:?} (its base and its settings must be its own)"
         );
-        vars.insert(name.to_owned(), Var::from_tensor(&file.floats(full, device)?)?);
+        vars.insert(
+            name.to_owned(),
+            Var::from_tensor(&file.floats(full, device)?)?,
+        );
     }
     if let Some(missing) = expected.keys().find(|name| !vars.contains_key(*name)) {
         bail!("tensor `{PREFIX}{missing}` is missing (fetch the file again)");
@@ -146,28 +189,46 @@ fn factors(mut file: TensorFile<'_>, lora: &LoraConfig, config: &Config, device:
 }
 
 /// The shape of every factor, by its name in the base model.
-fn expected(lora: &LoraConfig, config: &Config, found: &[String]) -> Result<BTreeMap<String, Vec<usize>>> {
+fn expected(
+    lora: &LoraConfig,
+    config: &Config,
+    found: &[String],
+) -> Result<BTreeMap<String, Vec<usize>>> {
     let targets = match &lora.targets {
         // The file has exactly the modules that the expression matched in the base.
         Targets::Pattern(_) => {
             let suffix = format!(".{A}");
-            let names = found.iter().filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix));
+            let names = found
+                .iter()
+                .filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix));
             Targets::Named(names.map(str::to_owned).collect())
         }
         named => named.clone(),
     };
     let modules = settings::modules("target_modules", &targets, config)?;
     let both = |(module, (outputs, inputs)): (String, (usize, usize))| {
-        [(format!("{module}.{A}"), vec![lora.r, inputs]), (format!("{module}.{B}"), vec![outputs, lora.r])]
+        [
+            (format!("{module}.{A}"), vec![lora.r, inputs]),
+            (format!("{module}.{B}"), vec![outputs, lora.r]),
+        ]
     };
     Ok(modules.into_iter().flat_map(both).collect())
 }
 
 /// Writes both files into `directory` (created when missing).
-pub(super) fn write(lora: &LoraConfig, base: &str, params: &Params, directory: &Path) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+pub(super) fn write(
+    lora: &LoraConfig,
+    base: &str,
+    params: &Params,
+    directory: &Path,
+) -> Result<()> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create `{}`", directory.display()))?;
     params.save_file(&directory.join(ADAPTER_FILE), PREFIX)?;
-    write_atomic(&directory.join(ADAPTER_CONFIG_FILE), &serde_json::to_vec_pretty(&to_json(lora, base))?)
+    write_atomic(
+        &directory.join(ADAPTER_CONFIG_FILE),
+        &serde_json::to_vec_pretty(&to_json(lora, base))?,
+    )
 }
 
 fn to_json(lora: &LoraConfig, base: &str) -> Map<String, Value> {

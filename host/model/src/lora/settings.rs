@@ -17,7 +17,15 @@ pub(super) const B: &str = "lora_B.weight";
 /// `peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`.
 pub(super) const OF_FAMILY: [&str; 2] = ["q_proj", "v_proj"];
 /// Every linear module of a layer, in the order of the forward pass.
-pub(super) const ALL: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+pub(super) const ALL: [&str; 7] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+];
 /// Modules that cannot be targets.
 const NEVER: [&str; 2] = ["lm_head", "embed_tokens"];
 
@@ -60,13 +68,19 @@ impl LoraConfig {
 }
 
 /// The target modules by name, with their shapes `[out, in]`; `key` is the setting's name for messages.
-pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<BTreeMap<String, (usize, usize)>> {
+pub(super) fn modules(
+    key: &str,
+    targets: &Targets,
+    config: &Config,
+) -> Result<BTreeMap<String, (usize, usize)>> {
     let mut modules = linear(config);
     let names: Vec<String> = match targets {
         Targets::AllLinear => return Ok(modules),
         Targets::OfFamily => OF_FAMILY.map(str::to_owned).to_vec(),
         Targets::Named(names) => names.clone(),
-        Targets::Pattern(pattern) => bail!("`{key}` is `{pattern}` (give a list of names, or `all-linear`)"),
+        Targets::Pattern(pattern) => {
+            bail!("`{key}` is `{pattern}` (give a list of names, or `all-linear`)")
+        }
     };
     ensure!(
         !names.is_empty(),
@@ -82,7 +96,10 @@ pub(super) fn modules(key: &str, targets: &Targets, config: &Config) -> Result<B
 
 /// Every module that can be a target, by name, with its shape `[out, in]`.
 pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
-    let module = |(name, shape): (String, Vec<usize>)| match (name.strip_suffix(".weight"), shape.as_slice()) {
+    let module = |(name, shape): (String, Vec<usize>)| match (
+        name.strip_suffix(".weight"),
+        shape.as_slice(),
+    ) {
         (Some(name), &[outputs, inputs]) if NEVER.iter().all(|never| !is(name, never)) => {
             Some((name.to_owned(), (outputs, inputs)))
         }
@@ -93,7 +110,9 @@ pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
 
 /// True if the setting's entry `name` selects `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
 fn is(module: &str, name: &str) -> bool {
-    module.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('.'))
+    module
+        .strip_suffix(name)
+        .is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
 
 fn check(key: &str, name: &str, modules: &BTreeMap<String, (usize, usize)>) -> Result<()> {

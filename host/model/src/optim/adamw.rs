@@ -70,7 +70,10 @@ impl AdamW {
     /// An optimizer before its first step; both moments of every weight are 0.
     pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
         let zeros = |kind| Moments::zeros(kind, params, config.moments);
-        Ok(Self { config, moments: [zeros("exp_avg")?, zeros("exp_avg_sq")?] })
+        Ok(Self {
+            config,
+            moments: [zeros("exp_avg")?, zeros("exp_avg_sq")?],
+        })
     }
 
     /// Descent direction of step `number` in the weight `name`, without weight decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
@@ -103,26 +106,66 @@ impl AdamW {
     }
 
     /// Step `number` of all weights at once, with the clipping factor `scale`.
-    pub fn update_all(&self, trained: &[Trained<'_>], number: u64, scale: f64, learning_rate: f64) -> Result<()> {
-        let (mean, square, Update { rate, root, eps, .. }) = self.rule(number, scale, learning_rate);
-        Ok(adamw::AdamW { mean, square, rate, root, eps }.update(trained)?)
+    pub fn update_all(
+        &self,
+        trained: &[Trained<'_>],
+        number: u64,
+        scale: f64,
+        learning_rate: f64,
+    ) -> Result<()> {
+        let (
+            mean,
+            square,
+            Update {
+                rate, root, eps, ..
+            },
+        ) = self.rule(number, scale, learning_rate);
+        Ok(adamw::AdamW {
+            mean,
+            square,
+            rate,
+            root,
+            eps,
+        }
+        .update(trained)?)
     }
 
     /// The parts of step `number`, without weight decay.
     fn rule(&self, number: u64, scale: f64, learning_rate: f64) -> (Mean, MeanSquare, Update) {
-        let AdamWConfig { beta1, beta2, eps, .. } = self.config;
+        let AdamWConfig {
+            beta1, beta2, eps, ..
+        } = self.config;
         let unbias = |beta: f64| 1.0 - beta.powf(number as f64);
         let (rate, root) = (learning_rate / unbias(beta1), unbias(beta2).sqrt());
-        let update = Update { decay_factor: 1.0, rate, root, eps };
-        (Mean { beta: beta1, scale }, MeanSquare { beta: beta2, scale }, update)
+        let update = Update {
+            decay_factor: 1.0,
+            rate,
+            root,
+            eps,
+        };
+        (
+            Mean { beta: beta1, scale },
+            MeanSquare { beta: beta2, scale },
+            update,
+        )
     }
 
     /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
-        let &WeightStep { name, var, scale, learning_rate, number, .. } = weight;
+        let &WeightStep {
+            name,
+            var,
+            scale,
+            learning_rate,
+            number,
+            ..
+        } = weight;
         let (mean, square, update) = self.rule(number, scale, learning_rate);
         let decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
-        let update = Update { decay_factor, ..update };
+        let update = Update {
+            decay_factor,
+            ..update
+        };
         let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
         let [mean_moments, square_moments] = &mut self.moments;
         let (mut exp_avg, mut exp_avg_sq) = (mean_moments.open(name)?, square_moments.open(name)?);

@@ -87,7 +87,10 @@ impl Optimizer {
             OptimizerConfig::AdamW(config) => Rule::AdamW(AdamW::new(params, config)?),
             OptimizerConfig::Sgd(config) => Rule::Sgd(Sgd::new(params, config)?),
         };
-        Ok(Self { rule, steps_taken: 0 })
+        Ok(Self {
+            rule,
+            steps_taken: 0,
+        })
     }
 
     /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its momentum.
@@ -98,12 +101,33 @@ impl Optimizer {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
                 };
-                (kind, config.beta1, config.beta2, config.eps, config.weight_decay)
+                (
+                    kind,
+                    config.beta1,
+                    config.beta2,
+                    config.eps,
+                    config.weight_decay,
+                )
             }
-            Rule::Sgd(Sgd { config, .. }) => (OptimizerKind::SGD, config.momentum, 0.0, 0.0, config.weight_decay),
+            Rule::Sgd(Sgd { config, .. }) => (
+                OptimizerKind::SGD,
+                config.momentum,
+                0.0,
+                0.0,
+                config.weight_decay,
+            ),
         };
         let steps_taken = self.steps_taken;
-        OptimizerInfo { kind, learning_rate, beta1, beta2, eps, weight_decay, max_grad_norm, steps_taken }
+        OptimizerInfo {
+            kind,
+            learning_rate,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            max_grad_norm,
+            steps_taken,
+        }
     }
 
     /// Number of updates so far.
@@ -125,7 +149,9 @@ impl Optimizer {
     /// Mean of squared gradients of the weight `name`, f32, and the divisor that corrects its bias from the start at 0. `None` for an
     /// optimizer without second moments.
     pub fn second_moment(&self, name: &str) -> Result<Option<(Tensor, f64)>> {
-        let Rule::AdamW(adamw) = &self.rule else { return Ok(None) };
+        let Rule::AdamW(adamw) = &self.rule else {
+            return Ok(None);
+        };
         let correction = 1.0 - adamw.config.beta2.powf(self.steps_taken as f64);
         Ok(Some((adamw.moments[1].open(name)?, correction)))
     }
@@ -169,7 +195,9 @@ impl Optimizer {
     /// A copy on the same device that shares no storage with the original.
     pub fn deep_copy(&self) -> Result<Self> {
         let mut rule = self.rule.clone();
-        rule.moments_mut().iter_mut().try_for_each(Moments::unshare)?;
+        rule.moments_mut()
+            .iter_mut()
+            .try_for_each(Moments::unshare)?;
         Ok(Self { rule, ..*self })
     }
 
@@ -211,7 +239,15 @@ impl Optimizer {
         for (name, var) in params.iter() {
             let grad = f32(grads, name)?;
             let rejected = rejected.map(|rejected| f32(rejected, name)).transpose()?;
-            let weight = WeightStep { name, var, grad, rejected, scale, learning_rate, number: self.steps_taken };
+            let weight = WeightStep {
+                name,
+                var,
+                grad,
+                rejected,
+                scale,
+                learning_rate,
+                number: self.steps_taken,
+            };
             match &mut self.rule {
                 Rule::AdamW(adamw) => adamw.update(&weight)?,
                 Rule::Sgd(sgd) => sgd.update(&weight)?,
@@ -224,28 +260,48 @@ impl Optimizer {
     /// `exp_avg` and `exp_avg_sq` for AdamW or `momentum_buffer` for SGD with momentum. `steps_taken` is i64, `[1]`.
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();
-        self.rule.moments().iter().try_for_each(|moments| moments.save(&mut state))?;
-        state.insert(STEPS_TAKEN.to_owned(), Tensor::new(&[self.steps_taken as i64], &Device::Cpu)?);
+        self.rule
+            .moments()
+            .iter()
+            .try_for_each(|moments| moments.save(&mut state))?;
+        state.insert(
+            STEPS_TAKEN.to_owned(),
+            Tensor::new(&[self.steps_taken as i64], &Device::Cpu)?,
+        );
         Ok(state)
     }
 
     /// Restores a result of `state`, bit for bit. A missing, extra or wrongly shaped tensor is an error.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         // The state may share its storage with another optimizer, so it is copied.
-        self.restore(state.len(), &mut |name| Ok(state.get(name).map(Tensor::copy).transpose()?))
+        self.restore(state.len(), &mut |name| {
+            Ok(state.get(name).map(Tensor::copy).transpose()?)
+        })
     }
 
     /// Like `load_state`, for `count` tensors that `get` returns by name, one at a time. After an error, some tensors are already restored.
-    pub fn restore(&mut self, count: usize, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
+    pub fn restore(
+        &mut self,
+        count: usize,
+        get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>,
+    ) -> Result<()> {
         let steps = get(STEPS_TAKEN)?.context("the optimizer state has no `steps_taken`")?;
         let steps_taken = u64::try_from(steps.to_vec1::<i64>()?.first().copied().unwrap_or(-1))
             .context("the optimizer state has a negative `steps_taken`")?;
-        let expected = 1 + self.rule.moments().iter().map(Moments::count).sum::<usize>();
+        let expected = 1 + self
+            .rule
+            .moments()
+            .iter()
+            .map(Moments::count)
+            .sum::<usize>();
         ensure!(
             count == expected,
             "the optimizer state has {count} tensors, expected {expected} (use a checkpoint of this model and this optimizer)"
         );
-        self.rule.moments_mut().iter_mut().try_for_each(|moments| moments.restore(get))?;
+        self.rule
+            .moments_mut()
+            .iter_mut()
+            .try_for_each(|moments| moments.restore(get))?;
         self.steps_taken = steps_taken;
         Ok(())
     }
@@ -259,32 +315,55 @@ impl StepOutcome {
             None => (0.0, grad_norm),
             Some(rejected) => (global_norm(rejected)?, norm_of_sum(grads, rejected)?),
         };
-        Ok(Self::from_norms([grad_norm, rejected_grad_norm, grad_norm_unmasked]))
+        Ok(Self::from_norms([
+            grad_norm,
+            rejected_grad_norm,
+            grad_norm_unmasked,
+        ]))
     }
 
     /// From the sums of squares of the gradients, of the rejected ones and of their sums.
     fn from_squares(squares: [f64; 3], rejects: bool) -> Self {
         let [grad, rejected, sum] = squares.map(f64::sqrt);
-        Self::from_norms(if rejects { [grad, rejected, sum] } else { [grad, 0.0, grad] })
+        Self::from_norms(if rejects {
+            [grad, rejected, sum]
+        } else {
+            [grad, 0.0, grad]
+        })
     }
 
     fn from_norms(norms: [f64; 3]) -> Self {
         let [grad_norm, rejected_grad_norm, grad_norm_unmasked] = norms;
         let taken = norms.iter().all(|norm| norm.is_finite());
-        Self { grad_norm, rejected_grad_norm, grad_norm_unmasked, taken }
+        Self {
+            grad_norm,
+            rejected_grad_norm,
+            grad_norm_unmasked,
+            taken,
+        }
     }
 }
 
 /// The sum of `a b` over all elements.
 fn products(a: &Tensor, b: &Tensor) -> Result<f64> {
     if !fused(a) {
-        return Ok((a * b)?.sum(D::Minus1)?.flatten_all()?.to_dtype(DType::F64)?.sum_all()?.to_scalar()?);
+        return Ok((a * b)?
+            .sum(D::Minus1)?
+            .flatten_all()?
+            .to_dtype(DType::F64)?
+            .sum_all()?
+            .to_scalar()?);
     }
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     let (a, b) = (a.storage_and_layout(), b.storage_and_layout());
     let (a, b) = (values(&a.0, a.1)?, values(&b.0, b.1)?);
-    let sum =
-        |block: Range<usize>| a[block.clone()].iter().zip(&b[block]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+    let sum = |block: Range<usize>| {
+        a[block.clone()]
+            .iter()
+            .zip(&b[block])
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum()
+    };
     Ok(sum_blocks(a.len(), sum))
 }
 
@@ -298,23 +377,44 @@ pub fn global_norm(grads: &Gradients) -> Result<f64> {
 fn norm_of_sum(a: &Gradients, b: &Gradients) -> Result<f64> {
     let f32 = |grad: &Tensor| grad.to_dtype(DType::F32);
     let on_host = a.iter().chain(b.iter()).all(|(_, grad)| fused(grad));
-    norm(a.iter().map(|(name, grad)| Ok(add(&f32(grad)?, &f32(b.get(name)?)?)?)), on_host)
+    norm(
+        a.iter()
+            .map(|(name, grad)| Ok(add(&f32(grad)?, &f32(b.get(name)?)?)?)),
+        on_host,
+    )
 }
 
 /// Euclidean norm of all `grads`; `on_host` is true if the fused kernels accept each of them.
 fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f64> {
     if !on_host {
-        let rows = |grad: Result<Tensor>| Ok(grad?.to_dtype(DType::F32)?.sqr()?.sum(D::Minus1)?.flatten_all()?);
+        let rows = |grad: Result<Tensor>| {
+            Ok(grad?
+                .to_dtype(DType::F32)?
+                .sqr()?
+                .sum(D::Minus1)?
+                .flatten_all()?)
+        };
         let rows = grads.map(rows).collect::<Result<Vec<_>>>()?;
-        return Ok(Tensor::cat(&rows, 0)?.to_dtype(DType::F64)?.sum_all()?.to_scalar::<f64>()?.sqrt());
+        return Ok(Tensor::cat(&rows, 0)?
+            .to_dtype(DType::F64)?
+            .sum_all()?
+            .to_scalar::<f64>()?
+            .sqrt());
     }
     let mut sum = 0.0;
     for grad in grads {
         let grad = grad?.contiguous()?;
         let (storage, layout) = grad.storage_and_layout();
         sum += match (&*storage, layout.contiguous_offsets()) {
-            (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => sum_squares(&values[from..to]),
-            _ => f64::from(grad.sqr()?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?),
+            (Storage::Cpu(CpuStorage::F32(values)), Some((from, to))) => {
+                sum_squares(&values[from..to])
+            }
+            _ => f64::from(
+                grad.sqr()?
+                    .sum_all()?
+                    .to_dtype(DType::F32)?
+                    .to_scalar::<f32>()?,
+            ),
         };
     }
     Ok(sum.sqrt())
@@ -322,5 +422,9 @@ fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f6
 
 /// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)`, but at most 1. It is 1 if `max` is 0.
 fn clip_scale(norm: f64, max: f64) -> f64 {
-    if max > 0.0 { (max / (norm + 1e-6)).min(1.0) } else { 1.0 }
+    if max > 0.0 {
+        (max / (norm + 1e-6)).min(1.0)
+    } else {
+        1.0
+    }
 }

@@ -30,7 +30,11 @@ pub struct WeightStep<'a> {
 /// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm weights do not. Source:
 /// `transformers.Trainer.get_decay_parameter_names`.
 pub fn decay_factor(weight: &Tensor, learning_rate: f64, weight_decay: f64) -> f64 {
-    let decay = if weight.rank() >= 2 { weight_decay } else { 0.0 };
+    let decay = if weight.rank() >= 2 {
+        weight_decay
+    } else {
+        0.0
+    };
     1.0 - learning_rate * decay
 }
 
@@ -53,12 +57,26 @@ pub struct Moments {
 impl Moments {
     /// Zeros for every weight, in `dtype` for matrices below the last layer. `kind` is the moment's name in a state.
     pub fn zeros(kind: &'static str, params: &Params, dtype: Dtype) -> Result<Self> {
-        let last_layer = if params.contains(HEAD) { HEAD } else { EMBEDDING };
+        let last_layer = if params.contains(HEAD) {
+            HEAD
+        } else {
+            EMBEDDING
+        };
         let zeros = params.iter().map(|(name, var)| {
-            let dtype = if name == last_layer || var.rank() < 2 { var.dtype() } else { dtype.into() };
-            Ok((name.to_owned(), Tensor::zeros(var.shape(), dtype, var.device())?))
+            let dtype = if name == last_layer || var.rank() < 2 {
+                var.dtype()
+            } else {
+                dtype.into()
+            };
+            Ok((
+                name.to_owned(),
+                Tensor::zeros(var.shape(), dtype, var.device())?,
+            ))
         });
-        Ok(Self { kind, tensors: zeros.collect::<Result<_>>()? })
+        Ok(Self {
+            kind,
+            tensors: zeros.collect::<Result<_>>()?,
+        })
     }
 
     /// Number of weights.
@@ -91,7 +109,11 @@ impl Moments {
 
     /// The name in a state of the first weight whose moment has a number that is not finite.
     pub fn not_finite(&self) -> Result<Option<String>> {
-        let name = not_finite(self.tensors.iter().map(|(name, moment)| (name.as_str(), moment)))?;
+        let name = not_finite(
+            self.tensors
+                .iter()
+                .map(|(name, moment)| (name.as_str(), moment)),
+        )?;
         Ok(name.map(|name| self.named(name)))
     }
 
@@ -101,7 +123,10 @@ impl Moments {
     }
 
     pub fn bytes(&self) -> usize {
-        self.tensors.values().map(|moment| moment.elem_count() * moment.dtype().size_in_bytes()).sum()
+        self.tensors
+            .values()
+            .map(|moment| moment.elem_count() * moment.dtype().size_in_bytes())
+            .sum()
     }
 
     /// Moves the moments to storage of their own on the same device.
@@ -125,7 +150,9 @@ impl Moments {
         for (name, slot) in &mut self.tensors {
             let full = format!("{}/{name}", self.kind);
             let Some(moment) = get(&full)? else {
-                bail!("the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)");
+                bail!(
+                    "the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)"
+                );
             };
             ensure!(
                 moment.dims() == slot.dims() && moment.dtype() == slot.dtype(),

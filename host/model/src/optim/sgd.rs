@@ -34,7 +34,10 @@ impl Sgd {
     /// An optimizer before its first step.
     pub fn new(params: &Params, config: SgdConfig) -> Result<Self> {
         let sums = || Moments::zeros("momentum_buffer", params, config.moments);
-        Ok(Self { config, sums: (config.momentum != 0.0).then(sums).transpose()? })
+        Ok(Self {
+            config,
+            sums: (config.momentum != 0.0).then(sums).transpose()?,
+        })
     }
 
     /// Descent direction of the previous step in the weight `name`, without weight decay, f32; `None` without momentum.
@@ -44,18 +47,44 @@ impl Sgd {
 
     /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
-        let &WeightStep { name, var, scale, learning_rate, .. } = weight;
+        let &WeightStep {
+            name,
+            var,
+            scale,
+            learning_rate,
+            ..
+        } = weight;
         let decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
         let Some(sums) = &mut self.sums else {
-            return descend(var, &weight.grad, &Blend { old: decay_factor, new: -learning_rate * scale });
+            return descend(
+                var,
+                &weight.grad,
+                &Blend {
+                    old: decay_factor,
+                    new: -learning_rate * scale,
+                },
+            );
         };
-        let (mut sum, grow) = (sums.open(name)?, Blend { old: self.config.momentum, new: scale });
+        let (mut sum, grow) = (
+            sums.open(name)?,
+            Blend {
+                old: self.config.momentum,
+                new: scale,
+            },
+        );
         if fused(&sum) {
             grow.update(&sum, &weight.grad)?;
         } else {
             sum = grow.of(&sum, &weight.grad)?;
         }
-        descend(var, &sum, &Blend { old: decay_factor, new: -learning_rate })?;
+        descend(
+            var,
+            &sum,
+            &Blend {
+                old: decay_factor,
+                new: -learning_rate,
+            },
+        )?;
         sums.close(name, sum, weight.number)
     }
 }

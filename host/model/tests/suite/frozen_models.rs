@@ -21,7 +21,11 @@ struct Row {
 }
 
 fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
-    Classifier::load(&ModelFiles::Directory(directory.to_owned()), label, &Device::Cpu)
+    Classifier::load(
+        &ModelFiles::Directory(directory.to_owned()),
+        label,
+        &Device::Cpu,
+    )
 }
 
 /// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
@@ -35,11 +39,19 @@ fn compare_with(directory: &Path, name: &str, label: Option<&str>, output: usize
     let rows: Vec<Row> = shared::json(&data("frozen-golden").join(name).join("scores.json"));
     let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.ids.clone()).collect();
     let together = model.score(&ids, PAD).unwrap();
-    let alone = ids.iter().map(|ids| model.score(std::slice::from_ref(ids), PAD).unwrap()[0]);
+    let alone = ids
+        .iter()
+        .map(|ids| model.score(std::slice::from_ref(ids), PAD).unwrap()[0]);
     for ((together, alone), row) in together.iter().zip(alone).zip(&rows) {
         let expected = row.scores[output];
-        assert!((together - expected).abs() < 1e-4, "{name}: {together} {expected}");
-        assert!((alone - expected).abs() < 1e-4, "{name}: alone {alone} {expected}");
+        assert!(
+            (together - expected).abs() < 1e-4,
+            "{name}: {together} {expected}"
+        );
+        assert!(
+            (alone - expected).abs() < 1e-4,
+            "{name}: alone {alone} {expected}"
+        );
     }
 }
 
@@ -55,7 +67,12 @@ fn decoders_score_as_transformers_does() {
 
 #[test]
 fn encoders_score_as_transformers_does() {
-    for name in ["bert-score", "deberta-v2-score", "modernbert-score", "xlm-roberta-score"] {
+    for name in [
+        "bert-score",
+        "deberta-v2-score",
+        "modernbert-score",
+        "xlm-roberta-score",
+    ] {
         compare(name, None, 0);
     }
 }
@@ -73,9 +90,21 @@ fn copy_with(name: &str, changes: &Value, weight: &str, value: Tensor) -> tempfi
 /// A number that is added to all features of a position, which the norm behind takes out again.
 #[test]
 fn positions_that_add_to_the_input_have_batches_too() {
-    let (name, weight) = ("deberta-v2-score", "deberta.embeddings.position_embeddings.weight");
-    let value = Tensor::arange(0.0f32, 64.0, &Device::Cpu).unwrap().affine(1e-3, 0.0).unwrap();
-    let value = value.unsqueeze(1).unwrap().broadcast_as((64, 16)).unwrap().contiguous().unwrap();
+    let (name, weight) = (
+        "deberta-v2-score",
+        "deberta.embeddings.position_embeddings.weight",
+    );
+    let value = Tensor::arange(0.0f32, 64.0, &Device::Cpu)
+        .unwrap()
+        .affine(1e-3, 0.0)
+        .unwrap();
+    let value = value
+        .unsqueeze(1)
+        .unwrap()
+        .broadcast_as((64, 16))
+        .unwrap()
+        .contiguous()
+        .unwrap();
     let copy = copy_with(name, &json!({"position_biased_input": true}), weight, value);
     compare_with(copy.path(), name, None, 0);
 }
@@ -105,10 +134,15 @@ fn adapters_of_models_that_score_are_refused() {
         let config = json!({ "peft_type": "LORA", "base_model_name_or_path": data("frozen-golden").join(name) });
         fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
         let files = embedded::model_files(adapter.to_str().unwrap()).unwrap();
-        let error = Classifier::load(&files, None, &Device::Cpu).err().unwrap().to_string();
-        let expected =
-            "makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)";
-        assert!(error.ends_with(expected) && error.contains("adapter_config.json"), "{error}");
+        let error = Classifier::load(&files, None, &Device::Cpu)
+            .err()
+            .unwrap()
+            .to_string();
+        let expected = "makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)";
+        assert!(
+            error.ends_with(expected) && error.contains("adapter_config.json"),
+            "{error}"
+        );
     }
 }
 
@@ -122,13 +156,19 @@ fn changed(name: &str, changes: &Value) -> String {
 #[test]
 fn what_cannot_be_used_is_told() {
     assert_eq!(
-        changed("qwen2-score", &json!({"architectures": ["Qwen2ForCausalLM"]})),
+        changed(
+            "qwen2-score",
+            &json!({"architectures": ["Qwen2ForCausalLM"]})
+        ),
         "cannot use `FOLDER/config.json`: `architectures` is `[\"Qwen2ForCausalLM\"]`, only `Qwen2ForSequenceClassification` of a `qwen2` model scores texts (use a reward model's directory)"
     );
     let shape = changed("qwen3-score", &json!({"id2label": {"0": "good"}}));
     assert!(shape.ends_with("tensor `score.weight` has shape [3, 16], expected [1, 16] (the weights and `config.json` must be of one model)"), "{shape}");
     let unknown = changed("qwen2-score", &json!({"logit_scale": 2}));
-    assert!(unknown.contains("`logit_scale` is `2`, which is an unknown setting"), "{unknown}");
+    assert!(
+        unknown.contains("`logit_scale` is `2`, which is an unknown setting"),
+        "{unknown}"
+    );
     for (name, key, value, expected) in [
         (
             "bert-score",
@@ -180,11 +220,20 @@ fn what_cannot_be_used_is_told() {
         ),
     ] {
         let said = changed(name, &json!({ key: value }));
-        assert!(said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"), "{key}: {said}");
+        assert!(
+            said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"),
+            "{key}: {said}"
+        );
         // Where backtraces are asked for, one follows.
         assert!(said.contains(expected), "{key}: {said}");
     }
-    let longer =
-        load(&data("frozen-golden/qwen2-score"), None).unwrap().score(&[vec![2; 65]], PAD).unwrap_err().to_string();
-    assert_eq!(longer, "a text has 65 tokens, the model has 64 positions (cut it)");
+    let longer = load(&data("frozen-golden/qwen2-score"), None)
+        .unwrap()
+        .score(&[vec![2; 65]], PAD)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        longer,
+        "a text has 65 tokens, the model has 64 positions (cut it)"
+    );
 }

@@ -9,10 +9,19 @@ use host_ops::rng::stream;
 use serde_json::{Map, Value, json};
 
 use crate::shared::{
-    self, assert_golden, batch, bits, d_logps, data, distance, load, logits_of_rows, rows, sampling, tensors,
+    self, assert_golden, batch, bits, d_logps, data, distance, load, logits_of_rows, rows,
+    sampling, tensors,
 };
 
-const NAMES: [&str; 7] = ["llama2", "llama3", "llama-biased", "mistral", "qwen2-yarn", "qwen3", "qwen3-biased"];
+const NAMES: [&str; 7] = [
+    "llama2",
+    "llama3",
+    "llama-biased",
+    "mistral",
+    "qwen2-yarn",
+    "qwen3",
+    "qwen3-biased",
+];
 
 fn folder(name: &str) -> PathBuf {
     data("families-golden").join(name)
@@ -21,7 +30,9 @@ fn folder(name: &str) -> PathBuf {
 #[test]
 fn logits_are_those_of_transformers() {
     for name in NAMES {
-        let expected = tensors("families-golden", name)["logits"].narrow(1, 3, 7).unwrap();
+        let expected = tensors("families-golden", name)["logits"]
+            .narrow(1, 3, 7)
+            .unwrap();
         let distance = distance(&logits_of_rows(&load(&folder(name)).unwrap()), &expected);
         println!("{name}: {distance:.1e}");
         assert!(distance < 1e-5, "{name}: {distance:e}");
@@ -31,13 +42,21 @@ fn logits_are_those_of_transformers() {
 #[test]
 fn logps_and_gradients_are_those_of_transformers() {
     for name in NAMES {
-        let (policy, golden) = (load(&folder(name)).unwrap(), tensors("families-golden", name));
+        let (policy, golden) = (
+            load(&folder(name)).unwrap(),
+            tensors("families-golden", name),
+        );
         let forward = policy.forward(&rows(6), 0.9).unwrap();
         let logps = forward.outputs(&Wants::default()).unwrap().logps;
         let logps = Tensor::from_vec(logps, (2, 5), &Device::Cpu).unwrap();
         assert!(distance(&logps, &golden["logps"]) < 1e-5, "{name}");
         let gradients = forward.backward(&d_logps()).unwrap();
-        assert!(gradients.iter().map(|(weight, _)| weight).eq(shapes(policy.config()).keys()));
+        assert!(
+            gradients
+                .iter()
+                .map(|(weight, _)| weight)
+                .eq(shapes(policy.config()).keys())
+        );
         assert_eq!(gradients.iter().count() + 2, golden.len());
         assert_golden(name, &gradients, &golden);
     }
@@ -61,15 +80,25 @@ fn what_was_drawn_with_a_cache_is_as_probable_without() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
         for (temperature, top_k, top_p) in [(1.0, 0, 1.0), (0.7, 5, 0.9)] {
-            let generation = Generation { eos_ids: vec![1], ..sampling(temperature, top_k, top_p) };
+            let generation = Generation {
+                eos_ids: vec![1],
+                ..sampling(temperature, top_k, top_p)
+            };
             let prompts = vec![vec![3, 20, 9, 4], vec![7]];
             let mut rngs: Vec<_> = (0..2).map(|row| stream(3, "test", &[row])).collect();
             let completions = policy.generate(&prompts, &generation, &mut rngs).unwrap();
             for (prompt, SampledTokens { ids, logps, .. }) in prompts.into_iter().zip(completions) {
                 let row = batch(&[(&prompt, &ids)]);
-                let outputs = policy.forward_detached(&row, temperature).unwrap().outputs(&Wants::default()).unwrap();
+                let outputs = policy
+                    .forward_detached(&row, temperature)
+                    .unwrap()
+                    .outputs(&Wants::default())
+                    .unwrap();
                 for (drawn, passed) in logps.iter().zip(&outputs.logps) {
-                    assert!((drawn - passed).abs() < 1e-4, "{name} at {temperature}: {drawn} {passed}");
+                    assert!(
+                        (drawn - passed).abs() < 1e-4,
+                        "{name} at {temperature}: {drawn} {passed}"
+                    );
                 }
             }
         }
@@ -84,29 +113,52 @@ fn config(directory: &Path) -> Map<String, Value> {
 #[test]
 fn saved_models_have_the_same_bits_and_all_keys() {
     for name in NAMES {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("families").join(name);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join("families")
+            .join(name);
         let policy = load(&folder(name)).unwrap();
         policy.save(&directory).unwrap();
         let again = load(&directory).unwrap();
         assert_eq!(bits(&policy), bits(&again), "{name}");
         again.save(&directory).unwrap();
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left behind");
+        assert_eq!(
+            fs::read_dir(&directory).unwrap().count(),
+            2,
+            "nothing else is left behind"
+        );
         assert_eq!(policy.config().rotary, again.config().rotary, "{name}");
         let (before, mut after) = (config(&folder(name)), config(&directory));
         assert_eq!(after.remove("torch_dtype"), Some(json!("float32")));
         for (key, value) in before.iter().filter(|(key, _)| *key != "torch_dtype") {
             assert_eq!(after.get(key), Some(value), "{name}: {key}");
         }
-        assert_eq!(logits_of_rows(&policy).to_vec3::<f32>().unwrap(), logits_of_rows(&again).to_vec3::<f32>().unwrap());
+        assert_eq!(
+            logits_of_rows(&policy).to_vec3::<f32>().unwrap(),
+            logits_of_rows(&again).to_vec3::<f32>().unwrap()
+        );
     }
 }
 
 #[test]
 fn switches_are_read() {
     let config = |name: &str| load(&folder(name)).unwrap().config().clone();
-    assert_eq!((config("llama2").num_key_value_heads, config("mistral").head_dim()), (2, 6));
-    assert!(matches!(config("llama3").rotary.scaling, Scaling::Llama3 { original: 16.0, .. }));
-    let Scaling::Yarn { attention_factor, truncate, .. } = config("qwen3-biased").rotary.scaling else {
+    assert_eq!(
+        (
+            config("llama2").num_key_value_heads,
+            config("mistral").head_dim()
+        ),
+        (2, 6)
+    );
+    assert!(matches!(
+        config("llama3").rotary.scaling,
+        Scaling::Llama3 { original: 16.0, .. }
+    ));
+    let Scaling::Yarn {
+        attention_factor,
+        truncate,
+        ..
+    } = config("qwen3-biased").rotary.scaling
+    else {
         panic!("yarn")
     };
     assert!(!truncate && attention_factor > 1.0 && attention_factor < 1.1);
@@ -117,7 +169,9 @@ fn switches_are_read() {
 /// The values in a file of `families-golden`, one on each line.
 fn json_lines(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder(name)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// The configuration of a checkpoint with `changes`, an object; null removes a key.
@@ -131,27 +185,44 @@ fn changed(name: &str, changes: &Value) -> anyhow::Result<Config> {
 #[test]
 fn settings_that_are_not_understood_are_told() {
     for case in json_lines("refused.jsonl") {
-        let error = changed(case["model"].as_str().unwrap(), &case["change"]).expect_err(&case.to_string());
+        let error =
+            changed(case["model"].as_str().unwrap(), &case["change"]).expect_err(&case.to_string());
         let error = format!("{error:#}");
         println!("{error}");
-        assert!(error.starts_with(case["error"].as_str().unwrap()), "{error}");
+        assert!(
+            error.starts_with(case["error"].as_str().unwrap()),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn settings_that_change_nothing_are_kept() {
     for (name, changes) in [
-        ("llama3", json!({"pretraining_tp": 2, "rope_interleaved": false, "attention_dropout": 0})),
-        ("llama3", json!({"torch_dtype": "bfloat16", "id2label": {"0": "a"}})),
+        (
+            "llama3",
+            json!({"pretraining_tp": 2, "rope_interleaved": false, "attention_dropout": 0}),
+        ),
+        (
+            "llama3",
+            json!({"torch_dtype": "bfloat16", "id2label": {"0": "a"}}),
+        ),
         ("mistral", json!({"sliding_window": 64})),
-        ("qwen2-yarn", json!({"attention_bias": true, "use_mrope": false})),
+        (
+            "qwen2-yarn",
+            json!({"attention_bias": true, "use_mrope": false}),
+        ),
         ("llama-biased", json!({"rope_theta": 7.0})),
     ] {
         changed(name, &changes).unwrap();
     }
     // A key that says nothing, which `changed` would remove.
     let null = fs::read_to_string(folder("llama3").join("config.json")).unwrap();
-    Config::from_json(null.replacen('{', r#"{"sliding_window": null,"#, 1).as_bytes()).unwrap();
+    Config::from_json(
+        null.replacen('{', r#"{"sliding_window": null,"#, 1)
+            .as_bytes(),
+    )
+    .unwrap();
 }
 
 /// `config.json` as published, and how many weights the model is known to have.
@@ -159,7 +230,9 @@ fn settings_that_change_nothing_are_kept() {
 fn published_models_have_as_many_weights_as_they_say() {
     for case in json_lines("published.jsonl") {
         let config = Config::from_json(&serde_json::to_vec(&case["config"]).unwrap()).unwrap();
-        let sizes = shapes(&config).into_values().map(|shape| shape.iter().product::<usize>());
+        let sizes = shapes(&config)
+            .into_values()
+            .map(|shape| shape.iter().product::<usize>());
         assert_eq!(sizes.sum::<usize>() as u64, case["weights"], "{case}");
     }
 }

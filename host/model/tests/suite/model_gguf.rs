@@ -49,8 +49,16 @@ struct Greedy {
 
 fn golden() -> Vec<(Golden, ModelFiles)> {
     let rows: Vec<Golden> = json(&data("gguf-golden/golden.json"));
-    let file = |name: &str| data("gguf-golden").join(format!("{name}.gguf")).to_string_lossy().into_owned();
-    let files = rows.iter().map(|golden| model_files(&file(&golden.name)).unwrap()).collect::<Vec<_>>();
+    let file = |name: &str| {
+        data("gguf-golden")
+            .join(format!("{name}.gguf"))
+            .to_string_lossy()
+            .into_owned()
+    };
+    let files = rows
+        .iter()
+        .map(|golden| model_files(&file(&golden.name)).unwrap())
+        .collect::<Vec<_>>();
     rows.into_iter().zip(files).collect()
 }
 
@@ -59,12 +67,37 @@ fn texts_are_those_of_transformers() {
     for (golden, files) in golden() {
         let tokenizer = Tokenizer::open(&files).unwrap();
         let prompts = tokenizer.clone().with_special_tokens(true).unwrap();
-        for Text { text, ids, with_special, decoded } in &golden.texts {
-            assert_eq!(tokenizer.encode(text).unwrap(), *ids, "{}: {text:?}", golden.name);
+        for Text {
+            text,
+            ids,
+            with_special,
+            decoded,
+        } in &golden.texts
+        {
+            assert_eq!(
+                tokenizer.encode(text).unwrap(),
+                *ids,
+                "{}: {text:?}",
+                golden.name
+            );
             // A text that begins with the token gets no second one.
-            let begun = if ids.starts_with(prompts.begin()) { ids } else { with_special };
-            assert_eq!(prompts.encode_prompt(text).unwrap(), *begun, "{}: {text:?}", golden.name);
-            assert_eq!(tokenizer.decode(ids).unwrap(), *decoded, "{}: {text:?}", golden.name);
+            let begun = if ids.starts_with(prompts.begin()) {
+                ids
+            } else {
+                with_special
+            };
+            assert_eq!(
+                prompts.encode_prompt(text).unwrap(),
+                *begun,
+                "{}: {text:?}",
+                golden.name
+            );
+            assert_eq!(
+                tokenizer.decode(ids).unwrap(),
+                *decoded,
+                "{}: {text:?}",
+                golden.name
+            );
         }
         assert_eq!(tokenizer.eos_ids(), [golden.eos], "{}", golden.name);
     }
@@ -76,10 +109,19 @@ fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
     for (golden, files) in golden() {
         let tokenizer = Tokenizer::open(&files).unwrap();
         let encode = |text: &str| tokenizer.encode(text).unwrap();
-        for (before, text) in [("1+2=", "3 is the number"), ("the number", "(number,"), ("is", " the 12 number")] {
+        for (before, text) in [
+            ("1+2=", "3 is the number"),
+            ("the number", "(number,"),
+            ("is", " the 12 number"),
+        ] {
             let whole = encode(&(before.to_owned() + text));
             let expected = whole.strip_prefix(&encode(before)[..]).unwrap();
-            assert_eq!(tokenizer.encode_after(text).unwrap(), expected, "{}: {text:?}", golden.name);
+            assert_eq!(
+                tokenizer.encode_after(text).unwrap(),
+                expected,
+                "{}: {text:?}",
+                golden.name
+            );
         }
     }
 }
@@ -88,14 +130,32 @@ fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
 fn log_probabilities_are_those_of_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
-        assert_eq!(policy.params().element_count(), golden.weights, "{}", golden.name);
-        let pairs: Vec<_> = golden.rows.iter().map(|row| (&row.prompt_ids[..], &row.completion_ids[..])).collect();
+        assert_eq!(
+            policy.params().element_count(),
+            golden.weights,
+            "{}",
+            golden.name
+        );
+        let pairs: Vec<_> = golden
+            .rows
+            .iter()
+            .map(|row| (&row.prompt_ids[..], &row.completion_ids[..]))
+            .collect();
         let rows = batch(&pairs);
-        let logps = policy.forward_detached(&rows, 1.0).unwrap().outputs(&Wants::default()).unwrap().logps;
+        let logps = policy
+            .forward_detached(&rows, 1.0)
+            .unwrap()
+            .outputs(&Wants::default())
+            .unwrap()
+            .logps;
         let mut worst = 0.0_f32;
         for (row, logps) in golden.rows.iter().zip(logps.chunks(rows.completion_len)) {
             assert_eq!(row.logps.len(), row.completion_ids.len());
-            worst = logps.iter().zip(&row.logps).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+            worst = logps
+                .iter()
+                .zip(&row.logps)
+                .map(|(a, b)| (a - b).abs())
+                .fold(worst, f32::max);
         }
         println!("{}: {worst:.1e}", golden.name);
         assert!(worst < 1e-5, "{}: {worst:e}", golden.name);
@@ -107,11 +167,20 @@ fn greedy_completions_are_those_of_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
         let max_completion_length = golden.greedy.ids.len();
-        let generation = Generation { max_completion_length, logps: false, ..sampling(0.0, 0, 1.0) };
+        let generation = Generation {
+            max_completion_length,
+            logps: false,
+            ..sampling(0.0, 0, 1.0)
+        };
         let prompts = [golden.greedy.prompt_ids];
-        let completions = policy.generate(&prompts, &generation, &mut [stream(0, "test", &[])]).unwrap();
+        let completions = policy
+            .generate(&prompts, &generation, &mut [stream(0, "test", &[])])
+            .unwrap();
         assert_eq!(completions[0].ids, golden.greedy.ids, "{}", golden.name);
-        let text = Tokenizer::open(&files).unwrap().decode(&completions[0].ids).unwrap();
+        let text = Tokenizer::open(&files)
+            .unwrap()
+            .decode(&completions[0].ids)
+            .unwrap();
         assert_eq!(text, golden.greedy.text, "{}", golden.name);
     }
 }
@@ -143,12 +212,23 @@ fn changed(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Opti
 fn rewritten(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Vec<u8> {
     let mut file = Cursor::new(bytes(name));
     let content = gguf_file::Content::read(&mut file).unwrap();
-    let read = |name: &String| (name.clone(), content.tensor(&mut file, name, &Device::Cpu).unwrap());
+    let read = |name: &String| {
+        (
+            name.clone(),
+            content.tensor(&mut file, name, &Device::Cpu).unwrap(),
+        )
+    };
     let tensors: Vec<_> = content.tensor_infos.keys().map(read).collect();
     let mut metadata = content.metadata;
     change(&mut metadata);
-    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let metadata: Vec<_> = metadata
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .collect();
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
     let mut out = Cursor::new(Vec::new());
     gguf_file::write(&mut out, &metadata, &tensors).unwrap();
     out.into_inner()
@@ -162,7 +242,11 @@ fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
         let path = folder.path().join("x.gguf");
         fs::write(&path, file).unwrap();
         let tokenizer = Tokenizer::open(&model_files(path.to_str().unwrap()).unwrap()).unwrap();
-        tokenizer.with_special_tokens(true).unwrap().begin().to_vec()
+        tokenizer
+            .with_special_tokens(true)
+            .unwrap()
+            .begin()
+            .to_vec()
     };
     let silent = |pattern: &str| {
         begin(&rewritten("llama-f16.gguf", |metadata| {
@@ -172,14 +256,23 @@ fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
     };
     let said = begin(&bytes("llama-f16.gguf"));
     assert_eq!(said.len(), 1);
-    assert_eq!([silent("llama-bpe"), silent("tekken")], [said.clone(), said]);
-    assert_eq!([silent("smaug-bpe"), silent("qwen2")], [Vec::<u32>::new(), Vec::new()]);
+    assert_eq!(
+        [silent("llama-bpe"), silent("tekken")],
+        [said.clone(), said]
+    );
+    assert_eq!(
+        [silent("smaug-bpe"), silent("qwen2")],
+        [Vec::<u32>::new(), Vec::new()]
+    );
 }
 
 #[test]
 fn what_is_not_supported_is_named() {
     let set = |key: &'static str, value: Value| {
-        changed("qwen2-q4_0.gguf", |metadata| drop(metadata.insert(key.to_owned(), value))).unwrap_or_default()
+        changed("qwen2-q4_0.gguf", |metadata| {
+            drop(metadata.insert(key.to_owned(), value))
+        })
+        .unwrap_or_default()
     };
     let text = |text: &str| Value::String(text.to_owned());
     let cases = [
@@ -187,9 +280,18 @@ fn what_is_not_supported_is_named() {
             set("general.architecture", text("gemma3")),
             "`general.architecture` is `gemma3`, supported are `llama`, `qwen2`, `qwen3`",
         ),
-        (set("general.type", text("adapter")), "`general.type` is `adapter`, only `model` is supported"),
-        (set("split.count", Value::U16(3)), "it is one of 3 files that hold a model together"),
-        (set("qwen2.embedding_length", text("x")), "invalid type: string \"x\", expected usize"),
+        (
+            set("general.type", text("adapter")),
+            "`general.type` is `adapter`, only `model` is supported",
+        ),
+        (
+            set("split.count", Value::U16(3)),
+            "it is one of 3 files that hold a model together",
+        ),
+        (
+            set("qwen2.embedding_length", text("x")),
+            "invalid type: string \"x\", expected usize",
+        ),
         (
             set("qwen2.rope.dimension_count", Value::U32(4)),
             "`qwen2.rope.dimension_count` is `4`, which is an unknown setting",
@@ -202,13 +304,22 @@ fn what_is_not_supported_is_named() {
             set("qwen2.rope.scaling.type", text("longrope")),
             "`rope_type` of `rope_scaling` is `longrope`, supported are",
         ),
-        (set("tokenizer.ggml.model", text("t5")), "`tokenizer.ggml.model` is `t5`, supported are `gpt2` and `llama`"),
-        (set("tokenizer.ggml.pre", text("chameleon")), "`tokenizer.ggml.pre` is `chameleon`, supported are `gpt-2`, "),
+        (
+            set("tokenizer.ggml.model", text("t5")),
+            "`tokenizer.ggml.model` is `t5`, supported are `gpt2` and `llama`",
+        ),
+        (
+            set("tokenizer.ggml.pre", text("chameleon")),
+            "`tokenizer.ggml.pre` is `chameleon`, supported are `gpt-2`, ",
+        ),
         (
             set("tokenizer.ggml.eos_token_id", Value::U32(999)),
             "`tokenizer.ggml.eos_token_id` is 999, but there are 344 tokens",
         ),
-        (set("tokenizer.ggml.tokens", Value::U32(9)), "`tokenizer.ggml.tokens` is `9`, expected a list of texts"),
+        (
+            set("tokenizer.ggml.tokens", Value::U32(9)),
+            "`tokenizer.ggml.tokens` is `9`, expected a list of texts",
+        ),
         (
             set("tokenizer.ggml.merges", Value::Array(vec![text("ab")])),
             "`tokenizer.ggml.merges` has `ab`, expected two parts",
@@ -217,24 +328,45 @@ fn what_is_not_supported_is_named() {
             set("tokenizer.ggml.token_type", Value::Array(vec![])),
             "`tokenizer.ggml.token_type` has 0 values for 344 tokens",
         ),
-        (set("qwen2.attention.head_count", Value::U32(0)), "`num_attention_heads` is 0, expected at least 1"),
+        (
+            set("qwen2.attention.head_count", Value::U32(0)),
+            "`num_attention_heads` is 0, expected at least 1",
+        ),
         (
             set("qwen2.attention.key_length", Value::U32(16)),
             "`qwen2.attention.value_length` is `8`, which is an unknown setting",
         ),
     ];
     for (sentence, expected) in &cases {
-        assert!(sentence.starts_with("cannot use ") && sentence.contains(expected), "{sentence}\n{expected}");
+        assert!(
+            sentence.starts_with("cannot use ") && sentence.contains(expected),
+            "{sentence}\n{expected}"
+        );
     }
-    let missing = |key: &'static str| changed("llama-pieces.gguf", |metadata| drop(metadata.remove(key))).unwrap();
-    for key in ["general.architecture", "llama.block_count", "tokenizer.ggml.tokens", "tokenizer.ggml.scores"] {
-        assert_eq!(missing(key), format!("cannot use `x.gguf`: `{key}` is missing (fetch the file again)"));
+    let missing = |key: &'static str| {
+        changed("llama-pieces.gguf", |metadata| drop(metadata.remove(key))).unwrap()
+    };
+    for key in [
+        "general.architecture",
+        "llama.block_count",
+        "tokenizer.ggml.tokens",
+        "tokenizer.ggml.scores",
+    ] {
+        assert_eq!(
+            missing(key),
+            format!("cannot use `x.gguf`: `{key}` is missing (fetch the file again)")
+        );
     }
 }
 
 /// Where the type of a tensor stands in the file, after its name and two sizes.
 fn type_of(file: &[u8], name: &str) -> usize {
-    file.windows(name.len()).position(|window| window == name.as_bytes()).unwrap() + name.len() + 4 + 16
+    file.windows(name.len())
+        .position(|window| window == name.as_bytes())
+        .unwrap()
+        + name.len()
+        + 4
+        + 16
 }
 
 #[test]
@@ -245,14 +377,26 @@ fn other_types_are_named() {
         file[place..place + 4].copy_from_slice(&number.to_le_bytes());
         refused(&file).unwrap()
     };
-    for (number, name) in [(20, "`IQ4_NL`"), (10, "`Q2_K`"), (39, "`MXFP4`"), (777, "number 777")] {
-        let expected =
-            format!("cannot use `x.gguf`: it has a tensor of the type {name}, supported are F32, F16, BF16, Q8_0,");
-        assert!(with_type(number).starts_with(&expected), "{}", with_type(number));
+    for (number, name) in [
+        (20, "`IQ4_NL`"),
+        (10, "`Q2_K`"),
+        (39, "`MXFP4`"),
+        (777, "number 777"),
+    ] {
+        let expected = format!(
+            "cannot use `x.gguf`: it has a tensor of the type {name}, supported are F32, F16, BF16, Q8_0,"
+        );
+        assert!(
+            with_type(number).starts_with(&expected),
+            "{}",
+            with_type(number)
+        );
     }
     let sentence = with_type(12);
     assert!(
-        sentence.contains("`token_embd.weight` has shape [344, 32], but numbers of its type come in blocks of 256"),
+        sentence.contains(
+            "`token_embd.weight` has shape [344, 32], but numbers of its type come in blocks of 256"
+        ),
         "{sentence}"
     );
 }
@@ -262,7 +406,10 @@ fn damaged_files_end_in_a_sentence() {
     let whole = bytes("llama-q8_0.gguf");
     for length in (0..whole.len()).step_by(61) {
         let sentence = refused(&whole[..length]).unwrap();
-        assert!(sentence.starts_with("cannot use `x.gguf`: "), "{length}: {sentence}");
+        assert!(
+            sentence.starts_with("cannot use `x.gguf`: "),
+            "{length}: {sentence}"
+        );
     }
     let patched = |place: usize, number: u64| {
         let mut file = whole.clone();
@@ -274,13 +421,24 @@ fn damaged_files_end_in_a_sentence() {
         // Counts of tensors and of metadata, both sizes of a matrix, and where it begins.
         for place in [8, 16, dims, dims + 8, dims + 20] {
             let sentence = patched(place, number);
-            assert!(sentence.starts_with("cannot use `x.gguf`: "), "{place}: {number}: {sentence}");
+            assert!(
+                sentence.starts_with("cannot use `x.gguf`: "),
+                "{place}: {number}: {sentence}"
+            );
         }
     }
-    assert!(patched(dims + 20, 1 << 40).contains("`token_embd.weight` of shape [344, 32] ends beyond the file's"));
-    let aligned =
-        changed("llama-q8_0.gguf", |metadata| drop(metadata.insert("general.alignment".to_owned(), Value::U32(0))));
-    assert!(aligned.unwrap().contains("it is damaged, or of a kind that is not supported"));
+    assert!(
+        patched(dims + 20, 1 << 40)
+            .contains("`token_embd.weight` of shape [344, 32] ends beyond the file's")
+    );
+    let aligned = changed("llama-q8_0.gguf", |metadata| {
+        drop(metadata.insert("general.alignment".to_owned(), Value::U32(0)))
+    });
+    assert!(
+        aligned
+            .unwrap()
+            .contains("it is damaged, or of a kind that is not supported")
+    );
 }
 
 #[test]

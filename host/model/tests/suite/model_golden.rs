@@ -6,14 +6,27 @@ use serde_json::Value;
 use crate::shared::{d_logps, logits, qwen2, qwen2_numbers, values, wave_difference};
 
 fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|number| number.as_f64().unwrap())
+        .collect()
 }
 
 fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
-    let rows: Vec<Vec<f64>> = golden["ids"].as_array().unwrap().iter().map(numbers).collect();
+    let rows: Vec<Vec<f64>> = golden["ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(numbers)
+        .collect();
     Sequences {
         ids: rows.iter().flatten().map(|id| *id as u32).collect(),
-        starts: numbers(&golden["starts"]).iter().map(|start| *start as usize).collect(),
+        starts: numbers(&golden["starts"])
+            .iter()
+            .map(|start| *start as usize)
+            .collect(),
         prompt_len,
         completion_len: rows[0].len() - prompt_len,
         lengths: vec![rows[0].len() - prompt_len; rows.len()],
@@ -23,7 +36,10 @@ fn sequences(golden: &Value, prompt_len: usize) -> Sequences {
 
 fn largest_difference(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max)
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (f64::from(*a) - b).abs())
+        .fold(0.0, f64::max)
 }
 
 #[test]
@@ -39,7 +55,10 @@ fn logits_of_left_padded_rows_match_transformers() {
             .chunks_exact(length * vocab)
             .flat_map(|row| row[(prompt_len - 1) * vocab..(length - 1) * vocab].to_vec())
             .collect();
-        let actual = values(&logits(&policy, &policy.forward_detached(&rows, 1.0).unwrap()));
+        let actual = values(&logits(
+            &policy,
+            &policy.forward_detached(&rows, 1.0).unwrap(),
+        ));
         let difference = largest_difference(&actual, &expected);
         println!("{name}: largest difference of logits {difference:.2e}");
         assert!(difference < 1e-4, "{name}: {difference:e}");
@@ -66,7 +85,9 @@ fn logps_and_gradients_match_transformers() {
             worst = worst.max(error);
             assert!(error < 2e-5, "{name}: {weight}: {error:e}");
         }
-        println!("{name}: largest difference of logps {difference:.2e}, relative difference of gradients {worst:.2e}");
+        println!(
+            "{name}: largest difference of logps {difference:.2e}, relative difference of gradients {worst:.2e}"
+        );
     }
 }
 
@@ -76,15 +97,32 @@ fn the_last_layer_data_rebuild_the_outputs() {
     let (policy, rows) = (qwen2("untied"), sequences(&golden, 4));
     let (temperature, k) = (0.7, 5);
     let forward = policy.forward_detached(&rows, temperature).unwrap();
-    let outputs = forward.outputs(&Wants { entropy: true, last_layer_k: Some(k), ..Wants::default() }).unwrap();
+    let outputs = forward
+        .outputs(&Wants {
+            entropy: true,
+            last_layer_k: Some(k),
+            ..Wants::default()
+        })
+        .unwrap();
     let last_layer = outputs.last_layer.unwrap();
-    let (data, logits) = (last_layer.to_host().unwrap(), values(&logits(&policy, &forward)));
+    let (data, logits) = (
+        last_layer.to_host().unwrap(),
+        values(&logits(&policy, &forward)),
+    );
     assert_eq!((data.k, data.width, data.vocab_size), (5, 32, 48));
     for (n, row) in logits.chunks_exact(48).enumerate() {
-        let action = rows.ids[n / rows.completion_len * 11 + rows.prompt_len + n % rows.completion_len] as usize;
-        let scaled: Vec<f64> = row.iter().map(|logit| f64::from(*logit) / temperature).collect();
+        let action = rows.ids
+            [n / rows.completion_len * 11 + rows.prompt_len + n % rows.completion_len]
+            as usize;
+        let scaled: Vec<f64> = row
+            .iter()
+            .map(|logit| f64::from(*logit) / temperature)
+            .collect();
         let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
-        let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
+        let entropy: f64 = scaled
+            .iter()
+            .map(|z| -(z - logsumexp).exp() * (z - logsumexp))
+            .sum();
         assert!((f64::from(data.logsumexp[n]) - logsumexp).abs() < 1e-5);
         assert!((f64::from(outputs.logps[n]) - (scaled[action] - logsumexp)).abs() < 1e-5);
         assert!((f64::from(outputs.entropy.as_ref().unwrap()[n]) - entropy).abs() < 1e-5);
@@ -95,6 +133,11 @@ fn the_last_layer_data_rebuild_the_outputs() {
         let top: Vec<f32> = order[..k].iter().map(|id| row[*id as usize]).collect();
         assert_eq!(data.topk_logits[n * k..][..k], top);
     }
-    let all = forward.outputs(&Wants { last_layer_k: Some(1000), ..Wants::default() }).unwrap();
+    let all = forward
+        .outputs(&Wants {
+            last_layer_k: Some(1000),
+            ..Wants::default()
+        })
+        .unwrap();
     assert_eq!(all.last_layer.unwrap().extents(), (32, 48));
 }

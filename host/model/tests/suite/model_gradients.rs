@@ -17,12 +17,18 @@ fn policy(tied: bool) -> Policy {
     );
     let mut rng = stream(7, "test", &[]);
     let mut fill = |out: &mut [f32]| fill_standard_normal(&mut rng, out);
-    let policy = Policy::init(Config::from_json(json.as_bytes()).unwrap(), &Device::Cpu, &mut fill).unwrap();
+    let policy = Policy::init(
+        Config::from_json(json.as_bytes()).unwrap(),
+        &Device::Cpu,
+        &mut fill,
+    )
+    .unwrap();
     for (_, var) in policy.params().iter().filter(|(_, var)| var.rank() == 1) {
         let mut noise = vec![0.0; var.elem_count()];
         fill(&mut noise);
         let noise = Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap();
-        var.set(&(var.as_detached_tensor() + (noise * 0.2).unwrap()).unwrap()).unwrap();
+        var.set(&(var.as_detached_tensor() + (noise * 0.2).unwrap()).unwrap())
+            .unwrap();
     }
     policy
 }
@@ -31,30 +37,66 @@ fn policy(tied: bool) -> Policy {
 fn rows() -> Sequences {
     let (prompt_len, completion_len) = (4, 5);
     let ids = (0..3 * 9).map(|i| if i / 9 == 2 && i % 9 < 4 { i - 18 } else { i });
-    let (ids, lengths, numbers) = (ids.map(|i| (i * 7 + i / 4) % 23).collect(), vec![5, 3, 4], Sequences::numbered(3));
-    Sequences { ids, starts: vec![0, 3, 0], prompt_len, completion_len, lengths, numbers }
+    let (ids, lengths, numbers) = (
+        ids.map(|i| (i * 7 + i / 4) % 23).collect(),
+        vec![5, 3, 4],
+        Sequences::numbered(3),
+    );
+    Sequences {
+        ids,
+        starts: vec![0, 3, 0],
+        prompt_len,
+        completion_len,
+        lengths,
+        numbers,
+    }
 }
 
 /// Derivatives of a loss, which reads no padding.
 fn wave(phase: impl Fn(usize) -> f32) -> Vec<f32> {
     let padding = [8, 9, 14];
-    (0..15).map(|i| if padding.contains(&i) { 0.0 } else { phase(i) }).collect()
+    (0..15)
+        .map(|i| if padding.contains(&i) { 0.0 } else { phase(i) })
+        .collect()
 }
 
 fn d_logps() -> Vec<f32> {
-    wave(|i| if i % 6 == 4 { 0.0 } else { (i as f32 * 0.9).sin() })
+    wave(|i| {
+        if i % 6 == 4 {
+            0.0
+        } else {
+            (i as f32 * 0.9).sin()
+        }
+    })
 }
 
 /// A loss may have a part by entropies too.
 fn d_entropy() -> Vec<f32> {
-    wave(|i| if i % 4 == 1 { 0.0 } else { (i as f32 * 1.7).cos() })
+    wave(|i| {
+        if i % 4 == 1 {
+            0.0
+        } else {
+            (i as f32 * 1.7).cos()
+        }
+    })
 }
 
 fn loss(policy: &Policy, entropy: bool) -> f64 {
-    let wants = Wants { entropy, ..Wants::default() };
-    let outputs = policy.forward_detached(&rows(), TEMPERATURE).unwrap().outputs(&wants).unwrap();
+    let wants = Wants {
+        entropy,
+        ..Wants::default()
+    };
+    let outputs = policy
+        .forward_detached(&rows(), TEMPERATURE)
+        .unwrap()
+        .outputs(&wants)
+        .unwrap();
     let sum = |values: &[f32], weights: Vec<f32>| -> f64 {
-        values.iter().zip(weights).map(|(value, weight)| f64::from(*value) * f64::from(weight)).sum()
+        values
+            .iter()
+            .zip(weights)
+            .map(|(value, weight)| f64::from(*value) * f64::from(weight))
+            .sum()
     };
     sum(&outputs.logps, d_logps()) + sum(&outputs.entropy.unwrap_or_default(), d_entropy())
 }
@@ -62,7 +104,11 @@ fn loss(policy: &Policy, entropy: bool) -> f64 {
 fn gradients(policy: &Policy, entropy: bool) -> Gradients {
     let mut sum = Gradients::default();
     let entropy = entropy.then(d_entropy);
-    policy.forward(&rows(), TEMPERATURE).unwrap().finish(&d_logps(), entropy.as_deref(), &mut sum).unwrap();
+    policy
+        .forward(&rows(), TEMPERATURE)
+        .unwrap()
+        .finish(&d_logps(), entropy.as_deref(), &mut sum)
+        .unwrap();
     sum
 }
 
@@ -72,7 +118,8 @@ fn difference(policy: &Policy, entropy: bool, name: &str, direction: &[f32], eps
     let start = var.as_detached_tensor().copy().unwrap();
     let direction = Tensor::from_slice(direction, start.shape(), &Device::Cpu).unwrap();
     let at = |shift: f64| {
-        var.set(&(&start + (&direction * shift).unwrap()).unwrap()).unwrap();
+        var.set(&(&start + (&direction * shift).unwrap()).unwrap())
+            .unwrap();
         loss(policy, entropy)
     };
     let slope = (at(eps) - at(-eps)) / (2.0 * eps);
@@ -91,7 +138,9 @@ fn worst_error(policy: &Policy, entropy: bool) -> f64 {
         assert!(norm > 0.0, "{name} has no gradient");
         // Along the gradient the slope is its norm; along a fixed wave it can have any size up to that.
         let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
-        let wave: Vec<f32> = (0..gradient.len()).map(|i| (1.1 * i as f32).cos()).collect();
+        let wave: Vec<f32> = (0..gradient.len())
+            .map(|i| (1.1 * i as f32).cos())
+            .collect();
         let wave_norm = wave.iter().map(|w| w * w).sum::<f32>().sqrt();
         let wave: Vec<f32> = wave.iter().map(|w| w / wave_norm).collect();
         for direction in [along, wave] {
@@ -108,18 +157,29 @@ fn worst_error(policy: &Policy, entropy: bool) -> f64 {
 #[test]
 fn every_weight_has_the_gradient_that_finite_differences_give() {
     for tied in [false, true] {
-        println!("tied {tied}: largest relative error {:.1e}", worst_error(&policy(tied), false));
+        println!(
+            "tied {tied}: largest relative error {:.1e}",
+            worst_error(&policy(tied), false)
+        );
     }
 }
 
 #[test]
 fn so_it_has_of_entropies_and_of_what_truncation_leaves() {
-    let truncations = [None, Some((5, 1.0)), Some((0, 0.7)), Some((9, 0.8))]
-        .map(|truncation| truncation.map(|(top_k, top_p)| Truncation { temperature: TEMPERATURE, top_k, top_p }));
+    let truncations = [None, Some((5, 1.0)), Some((0, 0.7)), Some((9, 0.8))].map(|truncation| {
+        truncation.map(|(top_k, top_p)| Truncation {
+            temperature: TEMPERATURE,
+            top_k,
+            top_p,
+        })
+    });
     for truncation in truncations {
         let policy = policy(false).with_truncation(truncation);
         for entropy in [truncation.is_none(), true] {
-            println!("{truncation:?}: largest relative error {:.1e}", worst_error(&policy, entropy));
+            println!(
+                "{truncation:?}: largest relative error {:.1e}",
+                worst_error(&policy, entropy)
+            );
         }
     }
 }
@@ -127,11 +187,20 @@ fn so_it_has_of_entropies_and_of_what_truncation_leaves() {
 #[test]
 fn a_truncation_that_leaves_all_changes_no_bit() {
     let whole = policy(false);
-    let truncation = Truncation { temperature: TEMPERATURE, top_k: 23, top_p: 1.0 };
+    let truncation = Truncation {
+        temperature: TEMPERATURE,
+        top_k: 23,
+        top_p: 1.0,
+    };
     let same = whole.share().with_truncation(Some(truncation));
     assert_eq!(loss(&whole, true).to_bits(), loss(&same, true).to_bits());
     let (whole, same) = (gradients(&whole, false), gradients(&same, false));
-    assert!(whole.iter().zip(same.iter()).all(|((_, a), (_, b))| values(a) == values(b)));
+    assert!(
+        whole
+            .iter()
+            .zip(same.iter())
+            .all(|((_, a), (_, b))| values(a) == values(b))
+    );
 }
 
 #[test]
@@ -154,7 +223,11 @@ fn gradients_of_micro_batches_add_up() {
     for (name, gradient) in sum.unwrap().iter() {
         let (sum, whole) = (values(gradient), values(whole.get(name).unwrap()));
         let scale = whole.iter().fold(0.0f32, |max, g| max.max(g.abs()));
-        let worst = sum.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let worst = sum
+            .iter()
+            .zip(&whole)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
         assert!(worst < 1e-5 * scale, "{name}: {worst:e} of {scale:e}");
     }
 }
@@ -175,12 +248,22 @@ fn tokens_in_the_padding_change_nothing() {
 #[test]
 fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
     let policy = policy(false);
-    let wants = Wants { entropy: true, last_layer_k: Some(3), ..Wants::default() };
-    let (graph, detached) =
-        (policy.forward(&rows(), TEMPERATURE).unwrap(), policy.forward_detached(&rows(), TEMPERATURE).unwrap());
+    let wants = Wants {
+        entropy: true,
+        last_layer_k: Some(3),
+        ..Wants::default()
+    };
+    let (graph, detached) = (
+        policy.forward(&rows(), TEMPERATURE).unwrap(),
+        policy.forward_detached(&rows(), TEMPERATURE).unwrap(),
+    );
     let outputs = [&graph, &detached].map(|forward| {
         let outputs = forward.outputs(&wants).unwrap();
-        (outputs.logps, outputs.entropy, outputs.last_layer.unwrap().to_host().unwrap().into_owned())
+        (
+            outputs.logps,
+            outputs.entropy,
+            outputs.last_layer.unwrap().to_host().unwrap().into_owned(),
+        )
     });
     assert_eq!(outputs[0], outputs[1]);
     assert!(detached.backward(&d_logps()).is_err());
@@ -202,11 +285,41 @@ fn a_reference_does_not_follow_the_policy() {
 #[test]
 fn malformed_batches_are_errors() {
     let policy = policy(false);
-    let message = |rows: Sequences| policy.forward(&rows, TEMPERATURE).err().unwrap().to_string();
-    assert!(message(Sequences { starts: vec![0, 4, 0], ..rows() }).contains("starts at 4 in 4 prompt tokens"));
-    assert!(message(Sequences { completion_len: 4, ..rows() }).contains("do not fill"));
-    assert!(message(Sequences { lengths: vec![5, 6, 4], ..rows() }).contains("of 6 tokens is longer than 5"));
-    assert!(message(Sequences { lengths: vec![5], ..rows() }).contains("1 lengths for 3 rows"));
+    let message = |rows: Sequences| {
+        policy
+            .forward(&rows, TEMPERATURE)
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    assert!(
+        message(Sequences {
+            starts: vec![0, 4, 0],
+            ..rows()
+        })
+        .contains("starts at 4 in 4 prompt tokens")
+    );
+    assert!(
+        message(Sequences {
+            completion_len: 4,
+            ..rows()
+        })
+        .contains("do not fill")
+    );
+    assert!(
+        message(Sequences {
+            lengths: vec![5, 6, 4],
+            ..rows()
+        })
+        .contains("of 6 tokens is longer than 5")
+    );
+    assert!(
+        message(Sequences {
+            lengths: vec![5],
+            ..rows()
+        })
+        .contains("1 lengths for 3 rows")
+    );
     let mut outside = rows();
     outside.ids[3] = 23;
     assert!(message(outside).contains("token id 23 is outside the vocabulary of 23"));

@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use host_model::{Config, Forward, Generation, Gradients, ModelFiles, Policy, SamplingParams, Sequences, head_name};
+use host_model::{
+    Config, Forward, Generation, Gradients, ModelFiles, Policy, SamplingParams, Sequences,
+    head_name,
+};
 use host_ops::rng::{fill_standard_normal, stream};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -13,7 +16,9 @@ use tempfile::TempDir;
 
 /// A path in `tests/data`.
 pub fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(path)
 }
 
 /// The value in a file of JSON.
@@ -28,10 +33,18 @@ pub fn load(directory: &Path) -> anyhow::Result<Policy> {
 /// A copy of the checkpoint `source` that a test may break, whose configuration has these other values.
 pub fn changed_copy(source: &Path, changes: &Value) -> TempDir {
     let copy = TempDir::new().unwrap();
-    fs::copy(source.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    fs::copy(
+        source.join("model.safetensors"),
+        copy.path().join("model.safetensors"),
+    )
+    .unwrap();
     let mut config: Map<String, Value> = json(&source.join("config.json"));
     config.extend(changes.as_object().unwrap().clone());
-    fs::write(copy.path().join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+    fs::write(
+        copy.path().join("config.json"),
+        serde_json::to_vec(&config).unwrap(),
+    )
+    .unwrap();
     copy
 }
 
@@ -55,41 +68,75 @@ pub fn tensors(folder: &str, name: &str) -> HashMap<String, Tensor> {
 pub fn random(json: &str, seed: u64) -> Policy {
     let mut rng = stream(seed, "test", &[]);
     let config = Config::from_json(json.as_bytes()).unwrap();
-    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| fill_standard_normal(&mut rng, out)).unwrap()
+    Policy::init(config, &Device::Cpu, &mut |out: &mut [f32]| {
+        fill_standard_normal(&mut rng, out)
+    })
+    .unwrap()
 }
 
 /// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are the prompt.
 pub fn rows(prompt_len: usize) -> Sequences {
-    let ids = [[0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11], [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6]].concat();
+    let ids = [
+        [0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11],
+        [0, 11, 2, 23, 17, 19, 19, 8, 1, 15, 6],
+    ]
+    .concat();
     let (completion_len, numbers) = (11 - prompt_len, Sequences::numbered(2));
-    Sequences { ids, starts: vec![3, 1], prompt_len, completion_len, lengths: vec![completion_len; 2], numbers }
+    Sequences {
+        ids,
+        starts: vec![3, 1],
+        prompt_len,
+        completion_len,
+        lengths: vec![completion_len; 2],
+        numbers,
+    }
 }
 
 /// Prompts with their completions, padded by 0 on the left and on the right.
 pub fn batch(rows: &[(&[u32], &[u32])]) -> Sequences {
     let prompt_len = rows.iter().map(|(prompt, _)| prompt.len()).max().unwrap();
-    let completion_len = rows.iter().map(|(_, completion)| completion.len()).max().unwrap();
+    let completion_len = rows
+        .iter()
+        .map(|(_, completion)| completion.len())
+        .max()
+        .unwrap();
     let numbers = Sequences::numbered(rows.len());
-    let lengths = rows.iter().map(|(_, completion)| completion.len()).collect();
-    let mut batch = Sequences { ids: Vec::new(), starts: Vec::new(), prompt_len, completion_len, lengths, numbers };
+    let lengths = rows
+        .iter()
+        .map(|(_, completion)| completion.len())
+        .collect();
+    let mut batch = Sequences {
+        ids: Vec::new(),
+        starts: Vec::new(),
+        prompt_len,
+        completion_len,
+        lengths,
+        numbers,
+    };
     for (number, (prompt, completion)) in rows.iter().enumerate() {
         let start = prompt_len - prompt.len();
         batch.starts.push(start);
         batch.ids.extend(std::iter::repeat_n(0, start));
         batch.ids.extend(prompt.iter().chain(*completion));
-        batch.ids.resize((number + 1) * (prompt_len + completion_len), 0);
+        batch
+            .ids
+            .resize((number + 1) * (prompt_len + completion_len), 0);
     }
     batch
 }
 
 /// The derivatives of a loss by the log-probabilities of `rows(6)`, as in the golden numbers.
 pub fn d_logps() -> Vec<f32> {
-    (0..10).map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32).collect()
+    (0..10)
+        .map(|i| (1.0 + 2.0 * (i / 5) as f64 + 0.7 * (i % 5) as f64).sin() as f32)
+        .collect()
 }
 
 /// Logits of all tokens of those rows from the fourth on, `[2, 7, V]`: of those whose last token before is no padding.
 pub fn logits_of_rows(policy: &Policy) -> Tensor {
-    logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap()).reshape((2, 7, ())).unwrap()
+    logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap())
+        .reshape((2, 7, ()))
+        .unwrap()
 }
 
 /// Asserts that the gradients are those of `golden`, which has them under the names of the weights.
@@ -106,7 +153,11 @@ pub fn assert_golden(name: &str, gradients: &Gradients, golden: &HashMap<String,
 /// A sampler of at most 12 tokens, without an end.
 pub fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     Generation {
-        sampling: SamplingParams { temperature, top_k, top_p },
+        sampling: SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+        },
         max_completion_length: 12,
         max_turn_length: 0,
         eos_ids: vec![],
@@ -119,8 +170,16 @@ pub fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
 
 /// The logits of a forward pass, `[tokens, V]`.
 pub fn logits(policy: &Policy, forward: &Forward) -> Tensor {
-    let head = policy.weights().get(head_name(policy.config())).unwrap().as_detached_tensor();
-    forward.hidden().unwrap().matmul(&head.t().unwrap()).unwrap()
+    let head = policy
+        .weights()
+        .get(head_name(policy.config()))
+        .unwrap()
+        .as_detached_tensor();
+    forward
+        .hidden()
+        .unwrap()
+        .matmul(&head.t().unwrap())
+        .unwrap()
 }
 
 pub fn values(tensor: &Tensor) -> Vec<f32> {
@@ -130,22 +189,44 @@ pub fn values(tensor: &Tensor) -> Vec<f32> {
 /// The bits of every weight.
 pub fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
     let bits = |tensor: &Tensor| values(tensor).iter().map(|value| value.to_bits()).collect();
-    policy.params().iter().map(|(name, var)| (name.to_owned(), bits(var.as_tensor()))).collect()
+    policy
+        .params()
+        .iter()
+        .map(|(name, var)| (name.to_owned(), bits(var.as_tensor())))
+        .collect()
 }
 
 /// The largest difference of two arrays, as a share of the largest number.
 pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
     assert_eq!(actual.dims(), expected.dims());
     let (actual, expected) = (values(actual), values(expected));
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+    let largest = expected
+        .iter()
+        .fold(0.0f32, |largest, value| largest.max(value.abs()));
+    actual
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
+        / largest
 }
 
 /// The larger relative difference of norm and wave product from what `make.py` has of a tensor, the latter relative to the norm.
 pub fn wave_difference(tensor: &Tensor, expected: &Value) -> f64 {
     let values = values(tensor);
-    let norm = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    let dot: f64 = values.iter().enumerate().map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos()).sum();
-    let (norm_, dot_) = (expected["norm"].as_f64().unwrap(), expected["dot"].as_f64().unwrap());
+    let norm = values
+        .iter()
+        .map(|v| f64::from(*v).powi(2))
+        .sum::<f64>()
+        .sqrt();
+    let dot: f64 = values
+        .iter()
+        .enumerate()
+        .map(|(i, v)| f64::from(*v) * (0.37 * i as f64).cos())
+        .sum();
+    let (norm_, dot_) = (
+        expected["norm"].as_f64().unwrap(),
+        expected["dot"].as_f64().unwrap(),
+    );
     (norm - norm_).abs().max((dot - dot_).abs()) / norm_
 }

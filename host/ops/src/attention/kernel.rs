@@ -23,11 +23,19 @@ struct Matrix<'a, T> {
 impl<'a, T> Matrix<'a, T> {
     /// Lines of `line` numbers each, from the number `from` on.
     fn new(numbers: &'a [T], from: usize, line: usize) -> Self {
-        Self { numbers: &numbers[from..], line, inner: 1 }
+        Self {
+            numbers: &numbers[from..],
+            line,
+            inner: 1,
+        }
     }
 
     fn t(self) -> Self {
-        Self { line: self.inner, inner: self.line, ..self }
+        Self {
+            line: self.inner,
+            inner: self.line,
+            ..self
+        }
     }
 
     fn fits(&self, lines: usize, inner: usize) -> bool {
@@ -48,7 +56,8 @@ fn multiply<T: Real>(
     assert!(m * k * n > 0 && a.fits(m, k) && b.fits(k, n) && (m - 1) * line + n <= out.len());
     let (one, to, part) = (T::from_f64(1.0), out.as_mut_ptr(), part_of(k));
     let (a_at, b_at) = (a.numbers.as_ptr(), b.numbers.as_ptr());
-    let [line, a_line, a_inner, b_line, b_inner] = [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
+    let [line, a_line, a_inner, b_line, b_inner] =
+        [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
     for from in (0..k).step_by(part) {
         // SAFETY: the assertion says that all numbers of the three matrices lie in their slices, and `out` is borrowed alone. A part of the
         // inner axis lies within the axis.
@@ -90,7 +99,12 @@ fn multiply_in_company<T: Real>(
     } else if m == 1 {
         // The library has a way of its own for one line.
         let (twice, mut both) = (a.numbers[..k].repeat(2), vec![T::from_f64(0.0); 2 * n]);
-        multiply((2, k, n), (Matrix::new(&twice, 0, k), b), (&mut both, n), false);
+        multiply(
+            (2, k, n),
+            (Matrix::new(&twice, 0, k), b),
+            (&mut both, n),
+            false,
+        );
         out[..n].copy_from_slice(&both[..n]);
     } else {
         multiply(sizes, (a, b), (out, line), false);
@@ -103,7 +117,9 @@ fn multiply_in_order<T: Real>(
     (a, b): (Matrix<'_, T>, Matrix<'_, T>),
     (out, line): (&mut [T], usize),
 ) {
-    let lines: Vec<T> = (0..k * n).map(|at| b.numbers[at / n * b.line + at % n * b.inner]).collect();
+    let lines: Vec<T> = (0..k * n)
+        .map(|at| b.numbers[at / n * b.line + at % n * b.inner])
+        .collect();
     let out = &mut out[..(m - 1) * line + n];
     for_rows!(out, line, |row, out| {
         let (out, mut sums) = (&mut out[..n], vec![T::from_f64(0.0); n]);
@@ -111,11 +127,16 @@ fn multiply_in_order<T: Real>(
             sums.fill(T::from_f64(0.0));
             let numbers = &a.numbers[row * a.line + number * part_of(k)..];
             for (number, line) in numbers.iter().zip(lines.chunks_exact(n)) {
-                sums.iter_mut().zip(line).for_each(|(sum, other)| *sum = number.mul_add(*other, *sum));
+                sums.iter_mut()
+                    .zip(line)
+                    .for_each(|(sum, other)| *sum = number.mul_add(*other, *sum));
             }
             match number {
                 0 => out.copy_from_slice(&sums),
-                _ => out.iter_mut().zip(&sums).for_each(|(out, sum)| *out += *sum),
+                _ => out
+                    .iter_mut()
+                    .zip(&sums)
+                    .for_each(|(out, sum)| *out += *sum),
             }
         }
     });
@@ -141,7 +162,9 @@ impl<'a, T: Real> Head<'a, T> {
 
     /// The rows from `row` on of a matrix of key heads.
     fn of_keys(&self, all: &'a [T], row: usize) -> Matrix<'a, T> {
-        let HeadSizes { kv_heads, width, .. } = self.sizes;
+        let HeadSizes {
+            kv_heads, width, ..
+        } = self.sizes;
         Matrix::new(all, (row * kv_heads + self.kv) * width, kv_heads * width)
     }
 
@@ -150,13 +173,28 @@ impl<'a, T: Real> Head<'a, T> {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         let mut scores = vec![T::from_f64(0.0); block.rows.len() * line];
         if context > 0 {
-            let pair = (self.of_queries(left, block.rows.start), self.of_keys(right, block.context.start).t());
-            multiply_in_company((block.rows.len(), width, context), pair, (&mut scores, line));
+            let pair = (
+                self.of_queries(left, block.rows.start),
+                self.of_keys(right, block.context.start).t(),
+            );
+            multiply_in_company(
+                (block.rows.len(), width, context),
+                pair,
+                (&mut scores, line),
+            );
         }
         for piece in &block.pieces {
-            let pair = (self.of_queries(left, piece.rows.start), self.of_keys(right, piece.first).t());
+            let pair = (
+                self.of_queries(left, piece.rows.start),
+                self.of_keys(right, piece.first).t(),
+            );
             let out = &mut scores[(piece.rows.start - block.rows.start) * line + context..];
-            multiply((piece.rows.len(), width, piece.own()), pair, (out, line), false);
+            multiply(
+                (piece.rows.len(), width, piece.own()),
+                pair,
+                (out, line),
+                false,
+            );
         }
         scores
     }
@@ -169,7 +207,8 @@ impl<'a, T: Real> Head<'a, T> {
             let (line, others) = line.split_at_mut(read(block, row));
             others.fill(T::from_f64(0.0));
             let largest = maximum(line);
-            line.iter_mut().for_each(|score| *score = (scale * (*score - largest)).exp());
+            line.iter_mut()
+                .for_each(|score| *score = (scale * (*score - largest)).exp());
             let inverse = T::from_f64(1.0) / sum(line);
             line.iter_mut().for_each(|prob| *prob *= inverse);
         });
@@ -185,7 +224,9 @@ impl<'a, T: Real> Head<'a, T> {
             others.fill(T::from_f64(0.0));
             let probs = &probs[row * keys..][..line.len()];
             let mean = dot(probs, line);
-            line.iter_mut().zip(probs).for_each(|(d, prob)| *d = scale * *prob * (*d - mean));
+            line.iter_mut()
+                .zip(probs)
+                .for_each(|(d, prob)| *d = scale * *prob * (*d - mean));
         });
         d_scores
     }
@@ -194,13 +235,24 @@ impl<'a, T: Real> Head<'a, T> {
     fn mix(&self, block: &Block, factors: &[T], right: &'a [T], out: &mut [T]) {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         if context > 0 {
-            let pair = (Matrix::new(factors, 0, line), self.of_keys(right, block.context.start));
+            let pair = (
+                Matrix::new(factors, 0, line),
+                self.of_keys(right, block.context.start),
+            );
             multiply_in_company((block.rows.len(), context, width), pair, (out, width));
         }
         for piece in &block.pieces {
             let row = piece.rows.start - block.rows.start;
-            let pair = (Matrix::new(factors, row * line + context, line), self.of_keys(right, piece.first));
-            multiply((piece.rows.len(), piece.own(), width), pair, (&mut out[row * width..], width), context > 0);
+            let pair = (
+                Matrix::new(factors, row * line + context, line),
+                self.of_keys(right, piece.first),
+            );
+            multiply(
+                (piece.rows.len(), piece.own(), width),
+                pair,
+                (&mut out[row * width..], width),
+                context > 0,
+            );
         }
     }
 
@@ -208,14 +260,25 @@ impl<'a, T: Real> Head<'a, T> {
     fn spread(&self, (stem, block): (&Stem, &Block), factors: &[T], left: &'a [T], out: &mut [T]) {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         if context > 0 {
-            let pair = (Matrix::new(factors, 0, line).t(), self.of_queries(left, block.rows.start));
+            let pair = (
+                Matrix::new(factors, 0, line).t(),
+                self.of_queries(left, block.rows.start),
+            );
             multiply((context, block.rows.len(), width), pair, (out, width), true);
         }
         for Piece { rows, first } in &block.pieces {
             let row = rows.start - block.rows.start;
-            let pair = (Matrix::new(factors, row * line + context, line).t(), self.of_queries(left, rows.start));
+            let pair = (
+                Matrix::new(factors, row * line + context, line).t(),
+                self.of_queries(left, rows.start),
+            );
             let out = &mut out[(first - stem.rows.start) * width..];
-            multiply((rows.end - first, rows.len(), width), pair, (out, width), true);
+            multiply(
+                (rows.end - first, rows.len(), width),
+                pair,
+                (out, width),
+                true,
+            );
         }
     }
 }
@@ -236,12 +299,19 @@ struct Parts<T> {
 
 impl<T: Real> Parts<T> {
     fn new(packing: &Packing, heads: usize, width: usize) -> Self {
-        Self { numbers: vec![T::from_f64(0.0); packing.rows() * heads * width], heads, width }
+        Self {
+            numbers: vec![T::from_f64(0.0); packing.rows() * heads * width],
+            heads,
+            width,
+        }
     }
 
     /// The places, stem by stem.
     fn split(&mut self, packing: &Packing, kv_heads: usize) -> Vec<&mut [T]> {
-        let (each, mut rest) = (self.heads / kv_heads * self.width, self.numbers.as_mut_slice());
+        let (each, mut rest) = (
+            self.heads / kv_heads * self.width,
+            self.numbers.as_mut_slice(),
+        );
         let mut places = Vec::with_capacity(packing.stems.len() * kv_heads);
         for stem in packing.stems.iter() {
             for _ in 0..kv_heads {
@@ -255,8 +325,16 @@ impl<T: Real> Parts<T> {
 
     /// The tensor `[N, heads * width]`.
     fn finish<N: Number<Real = T>>(self, packing: &Packing) -> Result<Tensor> {
-        let Self { numbers, heads, width } = self;
-        let stem_of: Vec<&Stem> = packing.stems.iter().flat_map(|stem| vec![stem; stem.rows.len()]).collect();
+        let Self {
+            numbers,
+            heads,
+            width,
+        } = self;
+        let stem_of: Vec<&Stem> = packing
+            .stems
+            .iter()
+            .flat_map(|stem| vec![stem; stem.rows.len()])
+            .collect();
         let out = rows!(N; numbers.len(), heads * width, |row, out| {
             let stem = stem_of[row].rows.clone();
             for (head, out) in out.chunks_exact_mut(width).enumerate() {
@@ -268,7 +346,11 @@ impl<T: Real> Parts<T> {
     }
 }
 
-pub(super) fn attention(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+pub(super) fn attention(
+    heads: &[Tensor; 3],
+    packing: &Packing,
+    sizes: HeadSizes,
+) -> Result<Tensor> {
     match heads[0].dtype() {
         DType::F64 => forward::<f64>(heads, packing, sizes),
         DType::BF16 => forward::<bf16>(heads, packing, sizes),
@@ -280,21 +362,43 @@ fn forward<N: Number>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) 
     let mut mixed = Parts::<N::Real>::new(packing, sizes.heads, sizes.width);
     with_numbers::<N, _>(heads, |[queries, keys, values]| {
         let places = mixed.split(packing, sizes.kv_heads);
-        places.into_par_iter().enumerate().for_each(|(number, place)| {
-            let (stem, kv) = (&packing.stems[number / sizes.kv_heads], number % sizes.kv_heads);
-            for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
-                let head = Head { queries, keys, values, sizes, head: kv * sizes.shared() + shared, kv };
-                for block in &stem.blocks {
-                    let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
-                    head.mix(block, &head.probs(block), values, &mut out[..block.rows.len() * sizes.width]);
+        places
+            .into_par_iter()
+            .enumerate()
+            .for_each(|(number, place)| {
+                let (stem, kv) = (
+                    &packing.stems[number / sizes.kv_heads],
+                    number % sizes.kv_heads,
+                );
+                for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
+                    let head = Head {
+                        queries,
+                        keys,
+                        values,
+                        sizes,
+                        head: kv * sizes.shared() + shared,
+                        kv,
+                    };
+                    for block in &stem.blocks {
+                        let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
+                        head.mix(
+                            block,
+                            &head.probs(block),
+                            values,
+                            &mut out[..block.rows.len() * sizes.width],
+                        );
+                    }
                 }
-            }
-        });
+            });
     })?;
     mixed.finish::<N>(packing)
 }
 
-pub(super) fn attention_backward(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
+pub(super) fn attention_backward(
+    all: &[Tensor; 4],
+    packing: &Packing,
+    sizes: HeadSizes,
+) -> Result<[Tensor; 3]> {
     match all[0].dtype() {
         DType::F64 => backward::<f64>(all, packing, sizes),
         DType::BF16 => backward::<bf16>(all, packing, sizes),
@@ -302,29 +406,54 @@ pub(super) fn attention_backward(all: &[Tensor; 4], packing: &Packing, sizes: He
     }
 }
 
-fn backward<N: Number>(all: &[Tensor; 4], packing: &Packing, sizes: HeadSizes) -> Result<[Tensor; 3]> {
-    let [mut d_queries, mut d_keys, mut d_values] =
-        [sizes.heads, sizes.kv_heads, sizes.kv_heads].map(|heads| Parts::<N::Real>::new(packing, heads, sizes.width));
+fn backward<N: Number>(
+    all: &[Tensor; 4],
+    packing: &Packing,
+    sizes: HeadSizes,
+) -> Result<[Tensor; 3]> {
+    let [mut d_queries, mut d_keys, mut d_values] = [sizes.heads, sizes.kv_heads, sizes.kv_heads]
+        .map(|heads| Parts::<N::Real>::new(packing, heads, sizes.width));
     with_numbers::<N, _>(all, |[queries, keys, values, grad]| {
         let places = d_queries.split(packing, sizes.kv_heads).into_par_iter();
         let of_keys = d_keys.split(packing, sizes.kv_heads).into_par_iter();
         let of_values = d_values.split(packing, sizes.kv_heads).into_par_iter();
-        places.zip(of_keys).zip(of_values).enumerate().for_each(|(number, ((place, d_keys), d_values))| {
-            let (stem, kv) = (&packing.stems[number / sizes.kv_heads], number % sizes.kv_heads);
-            for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
-                let head = Head { queries, keys, values, sizes, head: kv * sizes.shared() + shared, kv };
-                for block in &stem.blocks {
-                    let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
-                    let probs = head.probs(block);
-                    let d_scores = head.d_scores(block, &probs, grad);
-                    head.mix(block, &d_scores, keys, &mut out[..block.rows.len() * sizes.width]);
-                    head.spread((stem, block), &d_scores, queries, d_keys);
-                    head.spread((stem, block), &probs, grad, d_values);
+        places.zip(of_keys).zip(of_values).enumerate().for_each(
+            |(number, ((place, d_keys), d_values))| {
+                let (stem, kv) = (
+                    &packing.stems[number / sizes.kv_heads],
+                    number % sizes.kv_heads,
+                );
+                for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
+                    let head = Head {
+                        queries,
+                        keys,
+                        values,
+                        sizes,
+                        head: kv * sizes.shared() + shared,
+                        kv,
+                    };
+                    for block in &stem.blocks {
+                        let out = &mut out[(block.rows.start - stem.rows.start) * sizes.width..];
+                        let probs = head.probs(block);
+                        let d_scores = head.d_scores(block, &probs, grad);
+                        head.mix(
+                            block,
+                            &d_scores,
+                            keys,
+                            &mut out[..block.rows.len() * sizes.width],
+                        );
+                        head.spread((stem, block), &d_scores, queries, d_keys);
+                        head.spread((stem, block), &probs, grad, d_values);
+                    }
                 }
-            }
-        });
+            },
+        );
     })?;
-    Ok([d_queries.finish::<N>(packing)?, d_keys.finish::<N>(packing)?, d_values.finish::<N>(packing)?])
+    Ok([
+        d_queries.finish::<N>(packing)?,
+        d_keys.finish::<N>(packing)?,
+        d_values.finish::<N>(packing)?,
+    ])
 }
 
 /// Calls `work` with the numbers of contiguous tensors in host memory, widened if they are bf16.
@@ -332,7 +461,9 @@ fn with_numbers<N: Number, const COUNT: usize>(
     tensors: &[Tensor; COUNT],
     work: impl FnOnce([&[N::Real]; COUNT]),
 ) -> Result<()> {
-    let tensors = tensors.each_ref().map(|tensor| to_dtype(tensor, N::Real::DTYPE));
+    let tensors = tensors
+        .each_ref()
+        .map(|tensor| to_dtype(tensor, N::Real::DTYPE));
     let tensors: Vec<Tensor> = tensors.into_iter().collect::<Result<_>>()?;
     let stored: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
     let mut numbers: [&[N::Real]; COUNT] = [&[]; COUNT];

@@ -34,17 +34,28 @@ impl<'a> Packed<'a> {
         if sizes.width > WIDEST_HEAD {
             return layout_error(
                 "attention",
-                format!("heads of {} numbers, at most {WIDEST_HEAD} on a GPU", sizes.width),
+                format!(
+                    "heads of {} numbers, at most {WIDEST_HEAD} on a GPU",
+                    sizes.width
+                ),
             );
         }
         let mut tables = packing.on_device.iter().zip(&packing.tables().arrays);
         let mut next = || {
             let (kept, table) = tables.next().expect("four tables");
             // A device gives no memory for no number.
-            let table = if table.is_empty() { &[0] } else { table.as_slice() };
+            let table = if table.is_empty() {
+                &[0]
+            } else {
+                table.as_slice()
+            };
             kept.get(x.device(), || Tensor::new(table, x.device()))
         };
-        Ok(Self { packing, sizes, tables: [next()?, next()?, next()?, next()?] })
+        Ok(Self {
+            packing,
+            sizes,
+            tables: [next()?, next()?, next()?, next()?],
+        })
     }
 
     /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the others.
@@ -56,9 +67,19 @@ impl<'a> Packed<'a> {
         (tiles, count, heads): (&'b Tensor, usize, usize),
         outs: &[&'b Tensor],
     ) -> Result<()> {
-        let (rows, HeadSizes { heads: all, kv_heads, width }) = (self.packing.rows(), self.sizes);
+        let (
+            rows,
+            HeadSizes {
+                heads: all,
+                kv_heads,
+                width,
+            },
+        ) = (self.packing.rows(), self.sizes);
         let dtype = queries.dtype();
-        let form = [64, 128, WIDEST_HEAD].into_iter().find(|widest| width <= *widest).unwrap_or(WIDEST_HEAD);
+        let form = [64, 128, WIDEST_HEAD]
+            .into_iter()
+            .find(|widest| width <= *widest)
+            .unwrap_or(WIDEST_HEAD);
         let by_matrix = width <= WIDEST_MATRIX
             && width.is_multiple_of(RUN)
             && [queries, keys, values].into_iter().chain(grad).all(in_runs);
@@ -68,13 +89,20 @@ impl<'a> Packed<'a> {
             _ => (format!("{name}_{form}"), THREADS),
         };
         let (mut launch, mut lines) = (Launch::new(&name, queries)?.threads(threads), [0; 3]);
-        for ((x, heads), line) in [(queries, all), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines) {
+        for ((x, heads), line) in [(queries, all), (keys, kv_heads), (values, kv_heads)]
+            .into_iter()
+            .zip(&mut lines)
+        {
             (launch, *line) = launch.lines(x, dtype, [rows, heads * width])?;
         }
         if let Some(grad) = grad {
             launch = launch.memory(grad, dtype, rows * all * width)?;
         }
-        launch = launch.memory(&self.tables[0], DType::U32, rows)?.memory(tiles, DType::U32, tiles.elem_count())?;
+        launch = launch.memory(&self.tables[0], DType::U32, rows)?.memory(
+            tiles,
+            DType::U32,
+            tiles.elem_count(),
+        )?;
         for out in outs {
             launch = launch.memory(out, out.dtype(), out.elem_count())?;
         }
@@ -90,14 +118,28 @@ impl<'a> Packed<'a> {
 /// True if the rows of `x`, and the heads in them, begin at whole runs.
 fn in_runs(x: &Tensor) -> bool {
     let layout = x.layout();
-    layout.start_offset().is_multiple_of(RUN) && layout.stride().first().is_some_and(|line| line.is_multiple_of(RUN))
+    layout.start_offset().is_multiple_of(RUN)
+        && layout
+            .stride()
+            .first()
+            .is_some_and(|line| line.is_multiple_of(RUN))
 }
 
-pub(crate) fn attention(heads: [&Tensor; 3], packing: &Packing, sizes: HeadSizes) -> Result<Tensor> {
+pub(crate) fn attention(
+    heads: [&Tensor; 3],
+    packing: &Packing,
+    sizes: HeadSizes,
+) -> Result<Tensor> {
     let packed = Packed::new(heads[0], packing, sizes)?;
     let out = unwritten(heads[0], heads[0].shape(), heads[0].dtype())?;
     let tiles = &packed.tables[1];
-    packed.run("attention", heads, None, (tiles, tiles.elem_count() / 4, sizes.heads), &[&out])?;
+    packed.run(
+        "attention",
+        heads,
+        None,
+        (tiles, tiles.elem_count() / 4, sizes.heads),
+        &[&out],
+    )?;
     Ok(out)
 }
 
@@ -113,17 +155,33 @@ pub(crate) fn attention_backward(
     let (by_queries, by_keys, by_values) = (by_queries?, by_keys?, by_values?);
     let [_, of_queries, of_keys, joined] = &packed.tables;
     let tiles = (of_queries, of_queries.elem_count() / 4, sizes.heads);
-    packed.run("attention_by_queries", heads, Some(&grad), tiles, &[&by_queries, &stats])?;
+    packed.run(
+        "attention_by_queries",
+        heads,
+        Some(&grad),
+        tiles,
+        &[&by_queries, &stats],
+    )?;
     // No tensor is empty, so that each has an address.
     let (line, count) = (sizes.kv_heads * sizes.width, packing.tables().shares);
     let shares = unwritten(&grad, (count.max(1), 2, TILE, line), DType::F32)?;
     let tiles = (of_keys, of_keys.elem_count() / 6, sizes.kv_heads);
-    packed.run("attention_by_keys", heads, Some(&grad), tiles, &[&stats, &by_keys, &by_values, &shares])?;
+    packed.run(
+        "attention_by_keys",
+        heads,
+        Some(&grad),
+        tiles,
+        &[&stats, &by_keys, &by_values, &shares],
+    )?;
     if count > 0 {
-        let launch = Launch::new("join_shares", &grad)?.memory(joined, DType::U32, joined.elem_count())?;
+        let launch =
+            Launch::new("join_shares", &grad)?.memory(joined, DType::U32, joined.elem_count())?;
         let launch = launch.memory(&shares, DType::F32, shares.elem_count())?;
         let all = packing.rows() * line;
-        let launch = launch.memory(&by_keys, grad.dtype(), all)?.memory(&by_values, grad.dtype(), all)?;
+        let launch =
+            launch
+                .memory(&by_keys, grad.dtype(), all)?
+                .memory(&by_values, grad.dtype(), all)?;
         // SAFETY: a block for each matrix and tile of several shares, which have TILE lines each; the rows of tiles are the packing's.
         unsafe { launch.words([line])?.run((joined.elem_count() / 4, 2)) }?;
     }
@@ -150,9 +208,18 @@ impl Sizes {
             && rows.longest() <= tokens
             && rows.cache_rows.iter().all(|row| *row < all);
         if !fits {
-            return layout_error("decode", format!("queries {:?} do not fit {:?}", queries.dims(), cache.dims()));
+            return layout_error(
+                "decode",
+                format!("queries {:?} do not fit {:?}", queries.dims(), cache.dims()),
+            );
         }
-        Ok(Self { active, heads, kv_heads, tokens, width })
+        Ok(Self {
+            active,
+            heads,
+            kv_heads,
+            tokens,
+            width,
+        })
     }
 }
 
@@ -171,26 +238,49 @@ pub(crate) fn decode_heads(
     [key_cache, value_cache]: [&Tensor; 2],
     rows: &DecodeRows,
 ) -> Result<Tensor> {
-    let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, key_cache, rows)?;
+    let Sizes {
+        active,
+        heads,
+        kv_heads,
+        tokens,
+        width,
+    } = Sizes::of(queries, key_cache, rows)?;
     let longest = rows.longest();
     if width % 2 != 0 || cos.dims2()?.1 != width / 2 || longest > cos.dim(0)? {
-        return layout_error("decode", format!("heads of {width} of {longest} tokens do not fit {:?}", cos.dims()));
+        return layout_error(
+            "decode",
+            format!(
+                "heads of {width} of {longest} tokens do not fit {:?}",
+                cos.dims()
+            ),
+        );
     }
     let dtype = queries.dtype();
-    let (places, out) = (rows.places(queries.device())?, unwritten(queries, (active, heads * width), dtype)?);
+    let (places, out) = (
+        rows.places(queries.device())?,
+        unwritten(queries, (active, heads * width), dtype)?,
+    );
     let (mut launch, mut lines) = (Launch::new("decode_heads", queries)?, [0; 3]);
-    for ((tensor, heads), line) in [(queries, heads), (keys, kv_heads), (values, kv_heads)].into_iter().zip(&mut lines)
+    for ((tensor, heads), line) in [(queries, heads), (keys, kv_heads), (values, kv_heads)]
+        .into_iter()
+        .zip(&mut lines)
     {
         (launch, *line) = launch.lines(tensor, dtype, [active, heads * width])?;
     }
     for table in [cos, sin] {
         launch = launch.memory(table, DType::F32, cos.elem_count())?;
     }
-    launch = launch.memory(&places, DType::U32, 2 * active)?.memory(&out, dtype, active * heads * width)?;
+    launch = launch.memory(&places, DType::U32, 2 * active)?.memory(
+        &out,
+        dtype,
+        active * heads * width,
+    )?;
     for cache in [key_cache, value_cache] {
         launch = launch.memory(cache, dtype, key_cache.elem_count())?;
     }
-    let launch = launch.words(lines)?.words([active, heads, kv_heads, tokens, width])?;
+    let launch = launch
+        .words(lines)?
+        .words([active, heads, kv_heads, tokens, width])?;
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
     // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and the table has all positions. A thread takes
     // one or four pairs.
@@ -198,36 +288,74 @@ pub(crate) fn decode_heads(
     Ok(out)
 }
 
-pub(crate) fn decode_attention(queries: &Tensor, keys: &Tensor, values: &Tensor, rows: &DecodeRows) -> Result<Tensor> {
-    let Sizes { active, heads, kv_heads, tokens, width } = Sizes::of(queries, keys, rows)?;
+pub(crate) fn decode_attention(
+    queries: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    rows: &DecodeRows,
+) -> Result<Tensor> {
+    let Sizes {
+        active,
+        heads,
+        kv_heads,
+        tokens,
+        width,
+    } = Sizes::of(queries, keys, rows)?;
     let (dtype, group) = (queries.dtype(), heads / kv_heads.max(1));
     let (queries, places) = (queries.contiguous()?, rows.places(queries.device())?);
     let out = unwritten(&queries, (active, heads * width), dtype)?;
     let longest = rows.longest();
     let wanted = ENOUGH_BLOCKS.div_ceil((active * kv_heads).max(1));
-    let length = longest.div_ceil(wanted).max(FEWEST_KEYS).min(MOST_SCORES / group.max(1));
+    let length = longest
+        .div_ceil(wanted)
+        .max(FEWEST_KEYS)
+        .min(MOST_SCORES / group.max(1));
     let parts = longest.div_ceil(length).max(1);
     if parts > MOST_PARTS {
         return layout_error("decode", format!("{longest} keys are too many"));
     }
     let several = |width: usize| -> Result<Option<Tensor>> {
         let shape = (active * heads * parts, width);
-        if parts == 1 { Ok(None) } else { unwritten(&queries, shape, DType::F32).map(Some) }
+        if parts == 1 {
+            Ok(None)
+        } else {
+            unwritten(&queries, shape, DType::F32).map(Some)
+        }
     };
     let (mixed, sizes) = (several(width)?, several(2)?);
     let of_parts = |width: usize| active * heads * parts * width;
-    let launch = Launch::new("decode_attention", &queries)?.memory(&queries, dtype, active * heads * width)?;
-    let launch = launch.memory(keys, dtype, keys.elem_count())?.memory(values, dtype, keys.elem_count())?;
-    let launch = launch.memory(&places, DType::U32, 2 * active)?.memory(&out, dtype, active * heads * width)?;
+    let launch = Launch::new("decode_attention", &queries)?.memory(
+        &queries,
+        dtype,
+        active * heads * width,
+    )?;
+    let launch =
+        launch
+            .memory(keys, dtype, keys.elem_count())?
+            .memory(values, dtype, keys.elem_count())?;
+    let launch = launch.memory(&places, DType::U32, 2 * active)?.memory(
+        &out,
+        dtype,
+        active * heads * width,
+    )?;
     let launch = launch.optional(mixed.as_ref(), DType::F32, of_parts(width))?;
     let launch = launch.optional(sizes.as_ref(), DType::F32, of_parts(2))?;
     let launch = launch.words([active, kv_heads, group, tokens, width, length])?;
     // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and `attends` what a block holds. There is a block for each key
     // head and part.
-    unsafe { launch.float((width as f64).powf(-0.5)).run((active * kv_heads, parts)) }?;
+    unsafe {
+        launch
+            .float((width as f64).powf(-0.5))
+            .run((active * kv_heads, parts))
+    }?;
     if let (Some(mixed), Some(sizes)) = (&mixed, &sizes) {
-        let launch = Launch::new("join_parts", &queries)?.memory(mixed, DType::F32, of_parts(width))?;
-        let launch = launch.memory(sizes, DType::F32, of_parts(2))?.memory(&out, dtype, active * heads * width)?;
+        let launch =
+            Launch::new("join_parts", &queries)?.memory(mixed, DType::F32, of_parts(width))?;
+        let launch = launch.memory(sizes, DType::F32, of_parts(2))?.memory(
+            &out,
+            dtype,
+            active * heads * width,
+        )?;
         // SAFETY: a block for each query, which has `parts` parts in the first two.
         unsafe { launch.words([parts, width])?.run((active * heads, 1)) }?;
     }

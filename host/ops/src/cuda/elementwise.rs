@@ -10,19 +10,32 @@ use super::launch::{Launch, unwritten};
 const PER_BLOCK: usize = 4 * THREADS;
 
 fn of_one_shape<const N: usize>(op: &'static str, tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
-    if let Some(other) = tensors.iter().find(|tensor| tensor.shape() != tensors[0].shape()) {
-        return layout_error(op, format!("{:?} and {:?} differ", tensors[0].dims(), other.dims()));
+    if let Some(other) = tensors
+        .iter()
+        .find(|tensor| tensor.shape() != tensors[0].shape())
+    {
+        return layout_error(
+            op,
+            format!("{:?} and {:?} differ", tensors[0].dims(), other.dims()),
+        );
     }
-    let ready: Vec<Tensor> = tensors.iter().map(|tensor| tensor.contiguous()).collect::<Result<_>>()?;
+    let ready: Vec<Tensor> = tensors
+        .iter()
+        .map(|tensor| tensor.contiguous())
+        .collect::<Result<_>>()?;
     Ok(ready.try_into().expect("as many as there were"))
 }
 
 /// A kernel that reads `inputs` and gives as many tensors as `outputs`, all of one shape.
-fn apply<const N: usize, const OUT: usize>(op: &'static str, inputs: [&Tensor; N]) -> Result<[Tensor; OUT]> {
+fn apply<const N: usize, const OUT: usize>(
+    op: &'static str,
+    inputs: [&Tensor; N],
+) -> Result<[Tensor; OUT]> {
     let inputs = of_one_shape(op, inputs)?;
     let (dtype, count) = (inputs[0].dtype(), inputs[0].elem_count());
-    let outputs: Vec<Tensor> =
-        (0..OUT).map(|_| unwritten(&inputs[0], inputs[0].shape(), dtype)).collect::<Result<_>>()?;
+    let outputs: Vec<Tensor> = (0..OUT)
+        .map(|_| unwritten(&inputs[0], inputs[0].shape(), dtype))
+        .collect::<Result<_>>()?;
     let mut launch = Launch::new(op, &inputs[0])?;
     for tensor in inputs.iter().chain(&outputs) {
         launch = launch.memory(tensor, dtype, count)?;
@@ -39,34 +52,63 @@ pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Gate and up may be two parts of the columns of one tensor.
 pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if gate.shape() != up.shape() {
-        return layout_error("swiglu", format!("gate {:?} and up {:?} differ", gate.dims(), up.dims()));
+        return layout_error(
+            "swiglu",
+            format!("gate {:?} and up {:?} differ", gate.dims(), up.dims()),
+        );
     }
     let (count, width, dtype) = (gate.elem_count(), gate.dim(D::Minus1)?, gate.dtype());
     let rows = count / width.max(1);
     let are_parts = gate.dim(0)? == rows && gate.stride() == up.stride();
-    let ready = |x: &Tensor| if are_parts { Ok(x.clone()) } else { x.contiguous() };
-    let (gate, up, out) = (ready(gate)?, ready(up)?, unwritten(gate, gate.shape(), dtype)?);
+    let ready = |x: &Tensor| {
+        if are_parts {
+            Ok(x.clone())
+        } else {
+            x.contiguous()
+        }
+    };
+    let (gate, up, out) = (
+        ready(gate)?,
+        ready(up)?,
+        unwritten(gate, gate.shape(), dtype)?,
+    );
     let (launch, line) = Launch::new("swiglu", &gate)?.lines(&gate, dtype, [rows, width])?;
     let (launch, _) = launch.lines(&up, dtype, [rows, width])?;
-    let launch = launch.memory(&out, dtype, count)?.long(count).long(width).long(line);
+    let launch = launch
+        .memory(&out, dtype, count)?
+        .long(count)
+        .long(width)
+        .long(line);
     // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line` apart.
     unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(out)
 }
 
-pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Tensor, Tensor)> {
+pub(crate) fn swiglu_backward(
+    gate: &Tensor,
+    up: &Tensor,
+    grad: &Tensor,
+) -> Result<(Tensor, Tensor)> {
     apply("swiglu_backward", [gate, up, grad]).map(|[by_gate, by_up]| (by_gate, by_up))
 }
 
 pub(crate) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (width, count) = (bias.dims1()?, x.elem_count());
     if x.dims().last() != Some(&width) {
-        return layout_error("add-bias", format!("x {:?} does not end in {width}", x.dims()));
+        return layout_error(
+            "add-bias",
+            format!("x {:?} does not end in {width}", x.dims()),
+        );
     }
     let (x, bias) = (x.contiguous()?, bias.contiguous()?);
     let out = unwritten(&x, x.shape(), x.dtype())?;
-    let launch = Launch::new("add_bias", &x)?.memory(&x, x.dtype(), count)?.memory(&bias, x.dtype(), width)?;
-    let launch = launch.memory(&out, x.dtype(), count)?.long(count).words([width])?;
+    let launch = Launch::new("add_bias", &x)?
+        .memory(&x, x.dtype(), count)?
+        .memory(&bias, x.dtype(), width)?;
+    let launch = launch
+        .memory(&out, x.dtype(), count)?
+        .long(count)
+        .words([width])?;
     // SAFETY: `x` and `out` have `count` elements, and each one's place modulo `width` is within `bias`.
     unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(out)

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule};
-use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts, result as nvrtc, sys};
+use candle_core::cuda_backend::cudarc::nvrtc::{
+    CompileOptions, Ptx, compile_ptx_with_opts, result as nvrtc, sys,
+};
 use candle_core::cuda_backend::{CudaDevice, DeviceId, WrapErr};
 
 use super::super::kernels::{self, OPTIONS};
@@ -47,7 +49,10 @@ fn loaded() -> MutexGuard<'static, Vec<Loaded>> {
 /// The kernels as one unit.
 fn source() -> String {
     let lines = SOURCES.iter().flat_map(|source| source.lines());
-    lines.filter(|line| !line.starts_with("#include")).collect::<Vec<_>>().join("\n")
+    lines
+        .filter(|line| !line.starts_with("#include"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The name of a device's architecture.
@@ -60,14 +65,24 @@ fn architecture(device: &CudaDevice) -> Result<String> {
 fn file(architecture: &str) -> Option<PathBuf> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: NVRTC writes two numbers.
-    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result().ok()?;
-    kernels::file(&[&source(), &OPTIONS.concat(), architecture, &format!("{major}.{minor}")])
+    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }
+        .result()
+        .ok()?;
+    kernels::file(&[
+        &source(),
+        &OPTIONS.concat(),
+        architecture,
+        &format!("{major}.{minor}"),
+    ])
 }
 
 /// True if the device's kernels are compiled already, by this process or by one that kept them.
 pub fn are_kernels_kept(device: &CudaDevice) -> Result<bool> {
     let is_loaded = loaded().iter().any(|loaded| loaded.device == device.id());
-    Ok(is_loaded || file(&architecture(device)?).is_some_and(|file| kernels::kept(&file).is_some()))
+    Ok(
+        is_loaded
+            || file(&architecture(device)?).is_some_and(|file| kernels::kept(&file).is_some()),
+    )
 }
 
 /// Loads the kernels. If they are not kept, compiles and keeps them.
@@ -80,13 +95,23 @@ fn place(all: &mut Vec<Loaded>, device: &CudaDevice) -> Result<usize> {
     if let Some(place) = all.iter().position(|loaded| loaded.device == device.id()) {
         return Ok(place);
     }
-    let (architecture, context) = (architecture(device)?, device.cuda_stream().context().clone());
+    let (architecture, context) = (
+        architecture(device)?,
+        device.cuda_stream().context().clone(),
+    );
     let file = file(&architecture);
     let load = |image| context.load_module(Ptx::from_binary(image));
     // A crash may have left a file that the driver refuses.
-    let kept = file.as_deref().and_then(kernels::kept).and_then(|image| load(image).ok());
+    let kept = file
+        .as_deref()
+        .and_then(kernels::kept)
+        .and_then(|image| load(image).ok());
     let module = kept.map_or_else(|| load(compiled(&architecture, file)?).w(), Ok)?;
-    all.push(Loaded { device: device.id(), module, functions: HashMap::new() });
+    all.push(Loaded {
+        device: device.id(),
+        module,
+        functions: HashMap::new(),
+    });
     Ok(all.len() - 1)
 }
 
@@ -94,7 +119,9 @@ fn place(all: &mut Vec<Loaded>, device: &CudaDevice) -> Result<usize> {
 pub(super) fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     let mut all = loaded();
     let place = place(&mut all, device)?;
-    let Loaded { module, functions, .. } = &mut all[place];
+    let Loaded {
+        module, functions, ..
+    } = &mut all[place];
     if let Some(function) = functions.get(name) {
         return Ok(function.clone());
     }
@@ -107,7 +134,11 @@ pub(super) fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
 fn compiled(architecture: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
     let Some(image) = machine_code(architecture) else {
         let options = OPTIONS.map(str::to_owned).to_vec();
-        let options = CompileOptions { arch: Some(ANY_GPU), options, ..CompileOptions::default() };
+        let options = CompileOptions {
+            arch: Some(ANY_GPU),
+            options,
+            ..CompileOptions::default()
+        };
         let ptx = compile_ptx_with_opts(source(), options).w()?.to_src();
         return Ok([ptx.as_bytes(), &[0]].concat());
     };

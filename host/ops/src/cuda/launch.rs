@@ -4,7 +4,9 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, SyncOnDrop,
 };
 use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor};
+use candle_core::{
+    CudaDevice, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor,
+};
 
 use super::super::kernel::layout_error;
 use super::THREADS;
@@ -60,17 +62,28 @@ impl<'a> Launch<'a> {
 
     /// A launch of exactly this kernel, on the device of `x`.
     pub(super) fn named(name: String, x: &'a Tensor) -> Result<Self> {
-        Ok(Self { name, device: device_of(x)?, arguments: Vec::new(), threads: THREADS })
+        Ok(Self {
+            name,
+            device: device_of(x)?,
+            arguments: Vec::new(),
+            threads: THREADS,
+        })
     }
 
     /// The address of a contiguous tensor of this dtype and number of elements, which the kernel reads or writes.
     pub(super) fn memory(mut self, tensor: &'a Tensor, dtype: DType, len: usize) -> Result<Self> {
         if tensor.dtype() != dtype || tensor.elem_count() != len || !tensor.is_contiguous() {
             let found = (tensor.dtype(), tensor.dims());
-            return layout_error("a kernel", format!("`{}` got {found:?}, expected {len} of {dtype:?}", self.name));
+            return layout_error(
+                "a kernel",
+                format!("`{}` got {found:?}, expected {len} of {dtype:?}", self.name),
+            );
         }
         if !device_of(tensor)?.id().eq(&self.device.id()) {
-            return layout_error("a kernel", format!("`{}` got tensors of two devices", self.name));
+            return layout_error(
+                "a kernel",
+                format!("`{}` got tensors of two devices", self.name),
+            );
         }
         let (storage, layout) = tensor.storage_and_layout();
         self.arguments.push(Argument::Memory(storage, layout));
@@ -87,7 +100,8 @@ impl<'a> Launch<'a> {
     ) -> Result<(Self, usize)> {
         let (first, last) = (tensor.dim(0)?, tensor.rank() - 1);
         let (stride, layout) = (tensor.stride(), tensor.layout());
-        let fits = first == rows && tensor.dim(last)? == width && tensor.elem_count() == rows * width;
+        let fits =
+            first == rows && tensor.dim(last)? == width && tensor.elem_count() == rows * width;
         if tensor.is_contiguous() || !fits || stride[last] != 1 || tensor.dtype() != dtype {
             return Ok((self.memory(tensor, dtype, rows * width)?, width));
         }
@@ -97,7 +111,12 @@ impl<'a> Launch<'a> {
     }
 
     /// As `memory`; without a tensor, the address is null.
-    pub(super) fn optional(mut self, tensor: Option<&'a Tensor>, dtype: DType, len: usize) -> Result<Self> {
+    pub(super) fn optional(
+        mut self,
+        tensor: Option<&'a Tensor>,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Self> {
         if let Some(tensor) = tensor {
             return self.memory(tensor, dtype, len);
         }
@@ -109,7 +128,10 @@ impl<'a> Launch<'a> {
     pub(super) fn words<const N: usize>(mut self, values: [usize; N]) -> Result<Self> {
         for value in values {
             let Ok(word) = u32::try_from(value) else {
-                return layout_error("a kernel", format!("`{}` got {value}, at most {}", self.name, u32::MAX));
+                return layout_error(
+                    "a kernel",
+                    format!("`{}` got {value}, at most {}", self.name, u32::MAX),
+                );
             };
             self.arguments.push(Argument::Word(word));
         }
@@ -147,7 +169,10 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         let Ok(columns) = i32::try_from(columns) else {
-            return layout_error("a kernel", format!("{columns} blocks are too many (use a smaller batch)"));
+            return layout_error(
+                "a kernel",
+                format!("{columns} blocks are too many (use a smaller batch)"),
+            );
         };
         let (function, stream) = (kernel(self.device, &self.name)?, self.device.cuda_stream());
         let mut addresses = Vec::with_capacity(self.arguments.len());
@@ -159,16 +184,28 @@ impl<'a> Launch<'a> {
         let (mut launch, mut address) = (stream.launch_builder(&function), addresses.iter());
         for argument in &self.arguments {
             match argument {
-                Argument::Memory(..) => launch.arg(&address.next().expect("an address for each tensor").0),
+                Argument::Memory(..) => {
+                    launch.arg(&address.next().expect("an address for each tensor").0)
+                }
                 Argument::Word(value) => launch.arg(value),
                 Argument::Long(value) => launch.arg(value),
                 Argument::Float(value) => launch.arg(value),
                 Argument::Double(value) => launch.arg(value),
             };
         }
-        let (grid_dim, block_dim) = ((columns as u32, rows as u32, 1), (self.threads as u32, 1, 1));
+        let (grid_dim, block_dim) = (
+            (columns as u32, rows as u32, 1),
+            (self.threads as u32, 1, 1),
+        );
         // SAFETY: the caller's; the storages stay locked until the kernel is on the stream, on which they are freed.
-        unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }) }.w()?;
+        unsafe {
+            launch.launch(LaunchConfig {
+                grid_dim,
+                block_dim,
+                shared_mem_bytes: 0,
+            })
+        }
+        .w()?;
         Ok(())
     }
 }
@@ -179,7 +216,11 @@ pub(super) fn address<'a>(
     layout: &Layout,
     stream: &'a CudaStream,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
-    fn at<'a, T: CudaDType>(slice: &'a CudaSlice<T>, offset: usize, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+    fn at<'a, T: CudaDType>(
+        slice: &'a CudaSlice<T>,
+        offset: usize,
+        stream: &'a CudaStream,
+    ) -> (u64, SyncOnDrop<'a>) {
         let (start, used) = slice.device_ptr(stream);
         (start + (offset * size_of::<T>()) as u64, used)
     }
@@ -193,6 +234,9 @@ pub(super) fn address<'a>(
         CudaStorageSlice::F64(slice) => Ok(at(slice, offset, stream)),
         CudaStorageSlice::U32(slice) => Ok(at(slice, offset, stream)),
         CudaStorageSlice::I64(slice) => Ok(at(slice, offset, stream)),
-        _ => layout_error("a kernel", "tensors must be f32, bf16, f64, u32 or i64".to_owned()),
+        _ => layout_error(
+            "a kernel",
+            "tensors must be f32, bf16, f64, u32 or i64".to_owned(),
+        ),
     }
 }

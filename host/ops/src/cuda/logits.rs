@@ -10,7 +10,11 @@ use super::image::kernel;
 use super::launch::{Launch, unwritten};
 use super::{Arg, MOST_TOP, blocks, check_len, view_of};
 
-pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
+pub(crate) fn logit_stats(
+    logits: Arg<'_>,
+    targets: Arg<'_>,
+    temperature: f64,
+) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "logit-stats";
     let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
     let (logits, targets) = (view_of::<f32>(logits, OP)?, view_of::<u32>(targets, OP)?);
@@ -19,10 +23,18 @@ pub(crate) fn logit_stats(logits: Arg<'_>, targets: Arg<'_>, temperature: f64) -
     let (function, vocab) = (kernel(device, "logit_stats_f32")?, vocab as u32);
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&targets).arg(&mut out).arg(&vocab).arg(&temperature);
+    launch
+        .arg(&logits)
+        .arg(&targets)
+        .arg(&mut out)
+        .arg(&vocab)
+        .arg(&temperature);
     // SAFETY: one block per row of `logits` [rows, vocab]; `targets` has `rows` ids, which `Sequences::check` bounded, `out` 4 * rows.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, 4).into()))
+    Ok((
+        CudaStorage::wrap_cuda_slice(out, device.clone()),
+        (rows, 4).into(),
+    ))
 }
 
 pub(crate) fn logit_gradient(
@@ -33,11 +45,29 @@ pub(crate) fn logit_gradient(
     dtype: DType,
 ) -> Result<Tensor> {
     let (rows, vocab) = logits.dims2()?;
-    let name = if dtype == DType::BF16 { "logit_gradient_to_bf16" } else { "logit_gradient_f32" };
-    let out = unwritten(logits, logits.shape(), if dtype == DType::BF16 { dtype } else { DType::F32 })?;
-    let launch = Launch::named(name.to_owned(), logits)?.memory(logits, DType::F32, rows * vocab)?;
-    let launch = launch.memory(targets, DType::U32, rows)?.memory(d_logps, DType::F32, rows)?;
-    let launch = launch.memory(&out, out.dtype(), rows * vocab)?.words([vocab])?.double(temperature);
+    let name = if dtype == DType::BF16 {
+        "logit_gradient_to_bf16"
+    } else {
+        "logit_gradient_f32"
+    };
+    let out = unwritten(
+        logits,
+        logits.shape(),
+        if dtype == DType::BF16 {
+            dtype
+        } else {
+            DType::F32
+        },
+    )?;
+    let launch =
+        Launch::named(name.to_owned(), logits)?.memory(logits, DType::F32, rows * vocab)?;
+    let launch = launch
+        .memory(targets, DType::U32, rows)?
+        .memory(d_logps, DType::F32, rows)?;
+    let launch = launch
+        .memory(&out, out.dtype(), rows * vocab)?
+        .words([vocab])?
+        .double(temperature);
     // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have `rows` elements.
     unsafe { launch.run((rows, 1)) }?;
     out.to_dtype(dtype)
@@ -58,10 +88,17 @@ pub(crate) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)>
     launch.arg(&logits).arg(&mut out).arg(&width).arg(&count);
     // SAFETY: one block per row of `logits` [rows, vocab] and of `out` [rows, k], with k in the kernel's bounds.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), (rows, k).into()))
+    Ok((
+        CudaStorage::wrap_cuda_slice(out, device.clone()),
+        (rows, k).into(),
+    ))
 }
 
-pub(crate) fn draw(logits: Arg<'_>, uniform: Arg<'_>, temperature: f64) -> Result<(CudaStorage, Shape)> {
+pub(crate) fn draw(
+    logits: Arg<'_>,
+    uniform: Arg<'_>,
+    temperature: f64,
+) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "draw";
     let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
     let (logits, uniform) = (view_of::<f32>(logits, OP)?, view_of::<f64>(uniform, OP)?);
@@ -70,8 +107,16 @@ pub(crate) fn draw(logits: Arg<'_>, uniform: Arg<'_>, temperature: f64) -> Resul
     let (function, vocab) = (kernel(device, "draw_f32")?, vocab as u32);
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
-    launch.arg(&logits).arg(&uniform).arg(&mut out).arg(&vocab).arg(&temperature);
+    launch
+        .arg(&logits)
+        .arg(&uniform)
+        .arg(&mut out)
+        .arg(&vocab)
+        .arg(&temperature);
     // SAFETY: one block per row of `logits` [rows, vocab]; `uniform` and `out` have `rows` elements.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
-    Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), rows.into()))
+    Ok((
+        CudaStorage::wrap_cuda_slice(out, device.clone()),
+        rows.into(),
+    ))
 }

@@ -17,7 +17,9 @@ mod product;
 mod rope;
 mod rows;
 
-pub(super) use attention::{attends, attention, attention_backward, decode_attention, decode_heads};
+pub(super) use attention::{
+    attends, attention, attention_backward, decode_attention, decode_heads,
+};
 pub(super) use elementwise::{add, add_bias, swiglu, swiglu_backward};
 pub use image::{are_kernels_kept, load_kernels};
 pub(super) use logits::{draw, logit_gradient, logit_stats, top_ids};
@@ -45,13 +47,23 @@ pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
 
 fn blocks(count: usize) -> Result<LaunchConfig> {
     let Ok(count) = u32::try_from(count) else {
-        return layout_error("a kernel", format!("{count} blocks are too many (use a smaller batch)"));
+        return layout_error(
+            "a kernel",
+            format!("{count} blocks are too many (use a smaller batch)"),
+        );
     };
-    Ok(LaunchConfig { grid_dim: (count, 1, 1), block_dim: (THREADS as u32, 1, 1), shared_mem_bytes: 0 })
+    Ok(LaunchConfig {
+        grid_dim: (count, 1, 1),
+        block_dim: (THREADS as u32, 1, 1),
+        shared_mem_bytes: 0,
+    })
 }
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
-fn view_of<'a, T: CudaDType>((storage, layout): Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
+fn view_of<'a, T: CudaDType>(
+    (storage, layout): Arg<'a>,
+    op: &'static str,
+) -> Result<CudaView<'a, T>> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(storage.as_cuda_slice::<T>()?.slice(from..to)),
         None => Err(Error::RequiresContiguous { op }),
@@ -64,5 +76,9 @@ pub(super) fn to_host(arg: Arg<'_>, op: &'static str) -> Result<Vec<f32>> {
 }
 
 fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {
-    if len == expected { Ok(()) } else { layout_error(op, format!("{len} numbers, expected {expected}")) }
+    if len == expected {
+        Ok(())
+    } else {
+        layout_error(op, format!("{len} numbers, expected {expected}"))
+    }
 }

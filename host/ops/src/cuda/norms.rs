@@ -19,21 +19,48 @@ const MOST_BLOCKS: usize = 264;
 fn sizes(x: &Tensor, weight: &Tensor) -> Result<(usize, usize, usize)> {
     let width = weight.dims1()?;
     if x.dims().last() != Some(&width) || width == 0 {
-        return layout_error("rms-norm", format!("x {:?} and weight {:?} do not fit", x.dims(), weight.dims()));
+        return layout_error(
+            "rms-norm",
+            format!("x {:?} and weight {:?} do not fit", x.dims(), weight.dims()),
+        );
     }
-    Ok((x.elem_count() / width, width, if width <= WARP_WIDTH { THREADS / 32 } else { 1 }))
+    Ok((
+        x.elem_count() / width,
+        width,
+        if width <= WARP_WIDTH { THREADS / 32 } else { 1 },
+    ))
 }
 
 /// With `plus`, of the sum of `x` and `plus`, which is the first result.
-pub(crate) fn rms_norm(x: &Tensor, plus: Option<&Tensor>, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+pub(crate) fn rms_norm(
+    x: &Tensor,
+    plus: Option<&Tensor>,
+    weight: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor)> {
     let (rows, width, at_once) = sizes(x, weight)?;
     let (dtype, count) = (x.dtype(), x.elem_count());
-    let (x, plus, weight) = (x.contiguous()?, plus.map(Tensor::contiguous).transpose()?, weight.contiguous()?);
-    let sum = plus.as_ref().map(|_| unwritten(&x, x.shape(), dtype)).transpose()?;
+    let (x, plus, weight) = (
+        x.contiguous()?,
+        plus.map(Tensor::contiguous).transpose()?,
+        weight.contiguous()?,
+    );
+    let sum = plus
+        .as_ref()
+        .map(|_| unwritten(&x, x.shape(), dtype))
+        .transpose()?;
     let out = unwritten(&x, x.shape(), dtype)?;
-    let launch = Launch::new("rms_norm", &x)?.memory(&x, dtype, count)?.optional(plus.as_ref(), dtype, count)?;
-    let launch = launch.memory(&weight, dtype, width)?.optional(sum.as_ref(), dtype, count)?;
-    let launch = launch.memory(&out, dtype, count)?.long(rows).words([width])?.float(eps);
+    let launch = Launch::new("rms_norm", &x)?
+        .memory(&x, dtype, count)?
+        .optional(plus.as_ref(), dtype, count)?;
+    let launch = launch
+        .memory(&weight, dtype, width)?
+        .optional(sum.as_ref(), dtype, count)?;
+    let launch = launch
+        .memory(&out, dtype, count)?
+        .long(rows)
+        .words([width])?
+        .float(eps);
     // SAFETY: all but `weight`, of `width`, have rows * width elements, and the blocks cover the rows.
     unsafe { launch.run((rows.div_ceil(at_once), 1)) }?;
     Ok((sum.unwrap_or(x), out))
@@ -52,14 +79,28 @@ pub(crate) fn rms_norm_backward(
     let (x, weight, grad) = (x.contiguous()?, weight.contiguous()?, grad.contiguous()?);
     let plus = plus.map(Tensor::contiguous).transpose()?;
     if rows == 0 || width > WIDEST {
-        return layout_error("rms-norm-backward", format!("{rows} rows of {width}, at least one of at most {WIDEST}"));
+        return layout_error(
+            "rms-norm-backward",
+            format!("{rows} rows of {width}, at least one of at most {WIDEST}"),
+        );
     }
     let blocks = rows.div_ceil(at_once).min(MOST_BLOCKS);
-    let (dx, partial) = (unwritten(&x, x.shape(), dtype)?, unwritten(&x, (blocks, width), DType::F32)?);
-    let launch = Launch::new("rms_norm_backward", &x)?.memory(&x, dtype, count)?.memory(&weight, dtype, width)?;
-    let launch =
-        launch.memory(&grad, dtype, count)?.optional(plus.as_ref(), dtype, count)?.memory(&dx, dtype, count)?;
-    let launch = launch.memory(&partial, DType::F32, blocks * width)?.long(rows).words([width])?.float(eps);
+    let (dx, partial) = (
+        unwritten(&x, x.shape(), dtype)?,
+        unwritten(&x, (blocks, width), DType::F32)?,
+    );
+    let launch = Launch::new("rms_norm_backward", &x)?
+        .memory(&x, dtype, count)?
+        .memory(&weight, dtype, width)?;
+    let launch = launch
+        .memory(&grad, dtype, count)?
+        .optional(plus.as_ref(), dtype, count)?
+        .memory(&dx, dtype, count)?;
+    let launch = launch
+        .memory(&partial, DType::F32, blocks * width)?
+        .long(rows)
+        .words([width])?
+        .float(eps);
     // SAFETY: all but `weight` and `partial` have rows * width elements; each block writes its row of `partial`.
     unsafe { launch.run((blocks, 1)) }?;
     Ok((dx, sum_to(&partial, 1, dtype)?.reshape(width)?))
@@ -69,7 +110,10 @@ pub(crate) fn rms_norm_backward(
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
     let width = x.dim(D::Minus1)?;
     let (x, rows) = (x.contiguous()?, x.elem_count() / width.max(1));
-    let parts = MANY.div_ceil(width.div_ceil(32)).min(rows.div_ceil(64)).min(MOST_PARTS);
+    let parts = MANY
+        .div_ceil(width.div_ceil(32))
+        .min(rows.div_ceil(64))
+        .min(MOST_PARTS);
     if rows == 0 || width == 0 {
         return Tensor::zeros(width, x.dtype(), x.device());
     }
@@ -90,7 +134,9 @@ fn sum_to(x: &Tensor, parts: usize, dtype: DType) -> Result<Tensor> {
         DType::F32 => Launch::new("sum_rows", x),
         _ => Launch::new("sum_rows_to", &out),
     }?;
-    let launch = launch.memory(x, x.dtype(), rows * width)?.memory(&out, dtype, parts * width)?;
+    let launch = launch
+        .memory(x, x.dtype(), rows * width)?
+        .memory(&out, dtype, parts * width)?;
     let launch = launch.long(rows).words([width])?.long(length);
     // SAFETY: the grid covers columns and parts; each part has `length` rows of `x`, the last one what is left. Only f32 is summed to bf16.
     unsafe { launch.run((width.div_ceil(32), parts)) }?;

@@ -15,19 +15,41 @@ const CHUNK: usize = 16_384;
 fn table(trained: &[Trained<'_>]) -> Result<(Tensor, usize)> {
     let (mut words, mut blocks) = (Vec::new(), 0usize);
     for one in trained {
-        let Trained { weight, moments: [mean, square], grad, rejected, decay_factor } = one;
+        let Trained {
+            weight,
+            moments: [mean, square],
+            grad,
+            rejected,
+            decay_factor,
+        } = one;
         let count = weight.elem_count();
         let mut addresses = [0i64; 5];
-        let tensors = [Some(weight), Some(mean), Some(square), Some(grad), rejected.as_ref()];
+        let tensors = [
+            Some(weight),
+            Some(mean),
+            Some(square),
+            Some(grad),
+            rejected.as_ref(),
+        ];
         for (place, (tensor, slot)) in tensors.into_iter().zip(&mut addresses).enumerate() {
             let Some(tensor) = tensor else { continue };
-            let dtype_fits = tensor.dtype() == DType::F32 || (place >= 3 && tensor.dtype() == DType::BF16);
+            let dtype_fits =
+                tensor.dtype() == DType::F32 || (place >= 3 && tensor.dtype() == DType::BF16);
             let device_fits = tensor.device().same_device(trained[0].weight.device());
-            if !dtype_fits || !device_fits || tensor.elem_count() != count || !tensor.is_contiguous() {
-                return layout_error("optimizer", format!("a tensor of a weight {:?} does not fit it", weight.dims()));
+            if !dtype_fits
+                || !device_fits
+                || tensor.elem_count() != count
+                || !tensor.is_contiguous()
+            {
+                return layout_error(
+                    "optimizer",
+                    format!("a tensor of a weight {:?} does not fit it", weight.dims()),
+                );
             }
             let (storage, layout) = tensor.storage_and_layout();
-            *slot = address(&storage, layout, &device_of(tensor)?.cuda_stream())?.0.cast_signed();
+            *slot = address(&storage, layout, &device_of(tensor)?.cuda_stream())?
+                .0
+                .cast_signed();
         }
         let Ok(chunk) = u32::try_from(blocks) else {
             return layout_error("optimizer", "there are too many weights".to_owned());
@@ -40,41 +62,85 @@ fn table(trained: &[Trained<'_>]) -> Result<(Tensor, usize)> {
         blocks += count.div_ceil(CHUNK);
     }
     let rows = trained.len();
-    Ok((Tensor::from_vec(words, (rows, 8), trained[0].weight.device())?, blocks))
+    Ok((
+        Tensor::from_vec(words, (rows, 8), trained[0].weight.device())?,
+        blocks,
+    ))
 }
 
 /// Sums of squares of the gradients, of the rejected ones and of their sums, in f64.
 pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
     let (table, blocks) = table(trained)?;
-    let (parts, out) = (unwritten(&table, (blocks, 3), DType::F64)?, unwritten(&table, 3, DType::F64)?);
-    let launch = Launch::named("gradient_squares".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
-    let launch = launch.memory(&parts, DType::F64, 3 * blocks)?.words([trained.len()])?;
+    let (parts, out) = (
+        unwritten(&table, (blocks, 3), DType::F64)?,
+        unwritten(&table, 3, DType::F64)?,
+    );
+    let launch = Launch::named("gradient_squares".to_owned(), &table)?.memory(
+        &table,
+        DType::I64,
+        8 * trained.len(),
+    )?;
+    let launch = launch
+        .memory(&parts, DType::F64, 3 * blocks)?
+        .words([trained.len()])?;
     // SAFETY: the table's tensors are borrowed here, and its chunks count up to `blocks`, each of which writes 3 numbers.
     unsafe { launch.run((blocks, 1)) }?;
-    let launch = Launch::named("sum_of_squares".to_owned(), &table)?.memory(&parts, DType::F64, 3 * blocks)?;
+    let launch = Launch::named("sum_of_squares".to_owned(), &table)?.memory(
+        &parts,
+        DType::F64,
+        3 * blocks,
+    )?;
     // SAFETY: one block reads `blocks` rows of 3 and writes 3 numbers.
-    unsafe { launch.memory(&out, DType::F64, 3)?.words([blocks])?.run((1, 1)) }?;
+    unsafe {
+        launch
+            .memory(&out, DType::F64, 3)?
+            .words([blocks])?
+            .run((1, 1))
+    }?;
     let sums = out.to_device(&Device::Cpu)?.to_vec1::<f64>()?;
     Ok([sums[0], sums[1], sums[2]])
 }
 
 /// Updates weights and moments in place.
 pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
-    let AdamW { mean, square, rate, root, eps } = rule;
+    let AdamW {
+        mean,
+        square,
+        rate,
+        root,
+        eps,
+    } = rule;
     let (table, blocks) = table(trained)?;
-    let launch = Launch::named("adamw".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
-    let launch = launch.words([trained.len()])?.float(1.0 - mean.beta).float(square.beta).float(1.0 - square.beta);
+    let launch =
+        Launch::named("adamw".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
+    let launch = launch
+        .words([trained.len()])?
+        .float(1.0 - mean.beta)
+        .float(square.beta)
+        .float(1.0 - square.beta);
     // SAFETY: the table's tensors are borrowed here and all different, and its chunks count up to `blocks`.
-    unsafe { launch.float(mean.scale).float(*rate).float(*root).float(*eps).run((blocks, 1)) }
+    unsafe {
+        launch
+            .float(mean.scale)
+            .float(*rate)
+            .float(*root)
+            .float(*eps)
+            .run((blocks, 1))
+    }
 }
 
 /// Copies of f32 tensors in bf16: the parts of one tensor, in their order, and that tensor. Each begins at a multiple of 16 bytes.
 pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
     let (mut words, mut places, mut end, mut blocks) = (Vec::new(), Vec::new(), 0usize, 0usize);
     for tensor in tensors {
-        if tensor.dtype() != DType::F32 || !tensor.is_contiguous() || !tensor.device().same_device(tensors[0].device())
+        if tensor.dtype() != DType::F32
+            || !tensor.is_contiguous()
+            || !tensor.device().same_device(tensors[0].device())
         {
-            return layout_error("narrowed", format!("a weight {:?} is not contiguous f32", tensor.dims()));
+            return layout_error(
+                "narrowed",
+                format!("a weight {:?} is not contiguous f32", tensor.dims()),
+            );
         }
         let (storage, layout) = tensor.storage_and_layout();
         let from = address(&storage, layout, &device_of(tensor)?.cuda_stream())?.0;
@@ -86,10 +152,26 @@ pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
     }
     let all = unwritten(&tensors[0], end, DType::BF16)?;
     let table = Tensor::from_vec(words, (tensors.len(), 4), tensors[0].device())?;
-    let launch = Launch::named("narrow_all".to_owned(), &table)?.memory(&table, DType::I64, 4 * tensors.len())?;
+    let launch = Launch::named("narrow_all".to_owned(), &table)?.memory(
+        &table,
+        DType::I64,
+        4 * tensors.len(),
+    )?;
     // SAFETY: the tensors are borrowed here, their copies lie in `all` behind each other, and their chunks count up to `blocks`.
-    unsafe { launch.memory(&all, DType::BF16, end)?.words([tensors.len()])?.run((blocks, 1)) }?;
-    let part = |(tensor, at): (&Tensor, usize)| all.narrow(0, at, tensor.elem_count())?.reshape(tensor.shape());
-    let parts = tensors.iter().zip(places).map(part).collect::<Result<_>>()?;
+    unsafe {
+        launch
+            .memory(&all, DType::BF16, end)?
+            .words([tensors.len()])?
+            .run((blocks, 1))
+    }?;
+    let part = |(tensor, at): (&Tensor, usize)| {
+        all.narrow(0, at, tensor.elem_count())?
+            .reshape(tensor.shape())
+    };
+    let parts = tensors
+        .iter()
+        .zip(places)
+        .map(part)
+        .collect::<Result<_>>()?;
     Ok((all, parts))
 }

@@ -24,7 +24,15 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     let dtypes = [a, b, sum].map(Tensor::dtype);
     let fits = inner == same && sum.dims() == [rows, columns] && sum.is_contiguous();
     if !fits || dtypes != [DType::BF16, DType::BF16, DType::F32] {
-        return layout_error("product", format!("{:?} and {:?} do not give {:?}", a.dims(), b.dims(), sum.dims()));
+        return layout_error(
+            "product",
+            format!(
+                "{:?} and {:?} do not give {:?}",
+                a.dims(),
+                b.dims(),
+                sum.dims()
+            ),
+        );
     }
     if rows == 0 || columns == 0 {
         return Ok(());
@@ -33,14 +41,25 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     let [rows, columns, inner, line_a, line_b] = sizes([rows, columns, inner, line_a, line_b])?;
     let device = device_of(sum)?;
     let (cublas, stream) = (device.cublas_handle(), device.cuda_stream());
-    let [(a_storage, a_layout), (b_storage, b_layout), (storage, layout)] =
-        [&a, &b, sum].map(Tensor::storage_and_layout);
+    let [
+        (a_storage, a_layout),
+        (b_storage, b_layout),
+        (storage, layout),
+    ] = [&a, &b, sum].map(Tensor::storage_and_layout);
     let (a, _a_used) = address(&a_storage, a_layout, &stream)?;
     let (b, _b_used) = address(&b_storage, b_layout, &stream)?;
     let (out, _out_used) = address(&storage, layout, &stream)?;
-    let turned =
-        |turned| if turned { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N };
-    let (bf16, f32) = (sys::cudaDataType_t::CUDA_R_16BF, sys::cudaDataType_t::CUDA_R_32F);
+    let turned = |turned| {
+        if turned {
+            sys::cublasOperation_t::CUBLAS_OP_T
+        } else {
+            sys::cublasOperation_t::CUBLAS_OP_N
+        }
+    };
+    let (bf16, f32) = (
+        sys::cudaDataType_t::CUDA_R_16BF,
+        sys::cudaDataType_t::CUDA_R_32F,
+    );
     let one = 1.0f32;
     // cuBLAS has matrices column by column: to it they all are transposed, and so is the product.
     // SAFETY: the addresses are of matrices of these sizes on the handle's device, and the storages stay locked until the product is on
@@ -89,7 +108,10 @@ fn sizes<const N: usize>(values: [usize; N]) -> Result<[i32; N]> {
     let mut narrow = [0; N];
     for (to, value) in narrow.iter_mut().zip(values) {
         let Ok(value) = i32::try_from(value) else {
-            return layout_error("product", format!("{value} rows or columns are too many (use a smaller batch)"));
+            return layout_error(
+                "product",
+                format!("{value} rows or columns are too many (use a smaller batch)"),
+            );
         };
         *to = value;
     }

@@ -10,7 +10,9 @@ use super::launch::{Launch, MOST_PARTS};
 fn lists(ids: &[u32]) -> (Vec<u32>, usize) {
     let mut order: Vec<u32> = (0..ids.len() as u32).collect();
     order.sort_by_key(|row| ids[*row as usize]);
-    let groups: Vec<&[u32]> = order.chunk_by(|a, b| ids[*a as usize] == ids[*b as usize]).collect();
+    let groups: Vec<&[u32]> = order
+        .chunk_by(|a, b| ids[*a as usize] == ids[*b as usize])
+        .collect();
     let mut lists: Vec<u32> = groups.iter().map(|group| ids[group[0] as usize]).collect();
     let mut start = 0;
     lists.push(0);
@@ -27,12 +29,17 @@ fn lists(ids: &[u32]) -> (Vec<u32>, usize) {
 pub(crate) fn add_rows(sums: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> {
     let (all, width) = sums.dims2()?;
     if rows.dims() != [ids.len(), width] || ids.iter().any(|id| *id as usize >= all) {
-        return layout_error("add-rows", format!("rows {:?} of {} ids below {all}", rows.dims(), ids.len()));
+        return layout_error(
+            "add-rows",
+            format!("rows {:?} of {} ids below {all}", rows.dims(), ids.len()),
+        );
     }
     let (rows, (lists, count)) = (rows.contiguous()?, lists(ids));
     let (len, lists) = (lists.len(), Tensor::new(lists, rows.device())?);
     let launch = Launch::new("add_rows", &rows)?.memory(sums, DType::F32, all * width)?;
-    let launch = launch.memory(&rows, rows.dtype(), ids.len() * width)?.memory(&lists, DType::U32, len)?;
+    let launch = launch
+        .memory(&rows, rows.dtype(), ids.len() * width)?
+        .memory(&lists, DType::U32, len)?;
     let columns = width.div_ceil(THREADS);
     if columns > MOST_PARTS {
         return layout_error("add-rows", format!("rows of {width} numbers are too wide"));

@@ -28,11 +28,23 @@ impl Packed {
         let matrix = matrices(&storage, layout)?[0];
         // One thread allocates all, so that the memory serves other things as soon as it is free.
         let mut panels = empty(outputs, inner);
-        panels.par_iter_mut().enumerate().for_each(|(number, panel)| {
-            let lines = number * LINES..((number + 1) * LINES).min(outputs);
-            fill(std::slice::from_mut(panel), (matrix, Side::Right, Pairing::Apart), lines, &(0..inner));
-        });
-        Ok(Self { panels, outputs, inner })
+        panels
+            .par_iter_mut()
+            .enumerate()
+            .for_each(|(number, panel)| {
+                let lines = number * LINES..((number + 1) * LINES).min(outputs);
+                fill(
+                    std::slice::from_mut(panel),
+                    (matrix, Side::Right, Pairing::Apart),
+                    lines,
+                    &(0..inner),
+                );
+            });
+        Ok(Self {
+            panels,
+            outputs,
+            inner,
+        })
     }
 }
 
@@ -45,16 +57,39 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
     weights: &[&Packed],
 ) -> Result<Vec<Tensor>> {
     let (rows, inner) = x.dims2()?;
-    if let Some(weight) = weights.iter().find(|weight| weight.inner != inner || rows * inner == 0) {
-        return layout_error("product", format!("{:?} does not fit {:?}", x.dims(), (weight.outputs, weight.inner)));
+    if let Some(weight) = weights
+        .iter()
+        .find(|weight| weight.inner != inner || rows * inner == 0)
+    {
+        return layout_error(
+            "product",
+            format!(
+                "{:?} does not fit {:?}",
+                x.dims(),
+                (weight.outputs, weight.inner)
+            ),
+        );
     }
     let (storage, layout) = x.storage_and_layout();
-    let left = panels(matrices(&storage, layout)?[0], Side::Left, Pairing::Apart, 0..rows, &(0..inner));
-    let mut products: Vec<Vec<N>> = weights.iter().map(|weight| Vec::with_capacity(rows * weight.outputs)).collect();
+    let left = panels(
+        matrices(&storage, layout)?[0],
+        Side::Left,
+        Pairing::Apart,
+        0..rows,
+        &(0..inner),
+    );
+    let mut products: Vec<Vec<N>> = weights
+        .iter()
+        .map(|weight| Vec::with_capacity(rows * weight.outputs))
+        .collect();
     let mut work = Vec::new();
     for (product, weight) in products.iter_mut().zip(weights) {
         let room = &mut product.spare_capacity_mut()[..rows * weight.outputs];
-        work.extend(strips(room, weight.outputs, false, TAKEN * LINES).into_iter().zip(weight.panels.chunks(TAKEN)));
+        work.extend(
+            strips(room, weight.outputs, false, TAKEN * LINES)
+                .into_iter()
+                .zip(weight.panels.chunks(TAKEN)),
+        );
     }
     let steps = inner.div_ceil(STEP);
     work.into_par_iter().for_each(|(mut out, panels)| {
@@ -62,8 +97,19 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
             let mut sums = Sums::ZERO;
             for (number, right) in panels.iter().enumerate() {
                 for (left, out) in left.iter().zip(out.chunks_mut(LINES)) {
-                    tile::multiply(instructions, steps, left.operand(0), right.operand(0), (&mut sums, true));
-                    let store = Store { sums: &sums, out, column: number * LINES, adds: false };
+                    tile::multiply(
+                        instructions,
+                        steps,
+                        left.operand(0),
+                        right.operand(0),
+                        (&mut sums, true),
+                    );
+                    let store = Store {
+                        sums: &sums,
+                        out,
+                        column: number * LINES,
+                        adds: false,
+                    };
                     pulp::Arch::new().dispatch(store);
                 }
             }

@@ -83,15 +83,22 @@ impl Instructions {
             Self::Avx512Bf16(_) => is_intel(),
             _ => false,
         };
-        let all = Self::available().into_iter().map(|(_, instructions)| instructions);
-        all.into_iter().find(|instructions| !slower(*instructions)).unwrap_or(Self::F32)
+        let all = Self::available()
+            .into_iter()
+            .map(|(_, instructions)| instructions);
+        all.into_iter()
+            .find(|instructions| !slower(*instructions))
+            .unwrap_or(Self::F32)
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
     let leaf = std::arch::x86_64::__cpuid(0);
-    [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    [leaf.ebx, leaf.edx, leaf.ecx]
+        .map(u32::to_le_bytes)
+        .concat()
+        == b"GenuineIntel"
 }
 
 /// True if the processor has tiles of bf16, and Linux lets this process use them. Linux keeps 8 KiB more of each thread that does.

@@ -28,10 +28,14 @@ pub(crate) fn in_parts(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     let (a_storage, a_layout) = a.storage_and_layout();
     let (b_storage, b_layout) = b.storage_and_layout();
-    let (Storage::Cpu(CpuStorage::F32(left)), Storage::Cpu(CpuStorage::F32(right))) = (&*a_storage, &*b_storage) else {
+    let (Storage::Cpu(CpuStorage::F32(left)), Storage::Cpu(CpuStorage::F32(right))) =
+        (&*a_storage, &*b_storage)
+    else {
         return a.matmul(b);
     };
-    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else { return a.matmul(b) };
+    let (&[rows, inner], &[same, columns]) = (a.dims(), b.dims()) else {
+        return a.matmul(b);
+    };
     let count = rows * columns;
     if inner != same || inner == 0 || count == 0 {
         return a.matmul(b);
@@ -39,8 +43,15 @@ fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     let strides = |layout: &Layout| (layout.stride()[0] as isize, layout.stride()[1] as isize);
     let ((a_line, a_inner), (b_line, b_inner)) = (strides(a_layout), strides(b_layout));
     let threads = candle_core::utils::get_num_threads();
-    let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
-    let (left, right) = (&left[a_layout.start_offset()..], &right[b_layout.start_offset()..]);
+    let parallelism = if threads > 1 {
+        gemm::Parallelism::Rayon(threads)
+    } else {
+        gemm::Parallelism::None
+    };
+    let (left, right) = (
+        &left[a_layout.start_offset()..],
+        &right[b_layout.start_offset()..],
+    );
     let mut out = Vec::with_capacity(count);
     for from in (0..inner).step_by(part) {
         // SAFETY: a tensor's layout stays within its storage, and a part of the inner axis within the axis. The first call of `gemm` writes

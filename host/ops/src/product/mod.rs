@@ -94,8 +94,13 @@ fn rounded(x: &Tensor) -> Result<Tensor> {
 }
 
 fn in_tiles(instructions: Instructions, a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
-    let (&[ref batch @ .., rows, inner], &[ref same_batch @ .., same, columns]) = (a.dims(), b.dims()) else {
-        return layout_error(NAME, format!("{:?} and {:?} are not two matrices", a.dims(), b.dims()));
+    let (&[ref batch @ .., rows, inner], &[ref same_batch @ .., same, columns]) =
+        (a.dims(), b.dims())
+    else {
+        return layout_error(
+            NAME,
+            format!("{:?} and {:?} are not two matrices", a.dims(), b.dims()),
+        );
     };
     if batch != same_batch || inner != same {
         return layout_error(NAME, format!("{:?} does not fit {:?}", a.dims(), b.dims()));
@@ -109,13 +114,27 @@ fn in_tiles(instructions: Instructions, a: &Tensor, b: &Tensor, out: DType) -> R
     }
     let (a_storage, a_layout) = a.storage_and_layout();
     let (b_storage, b_layout) = b.storage_and_layout();
-    let (left, right) = (matrices(&a_storage, a_layout)?, matrices(&b_storage, b_layout)?);
-    let pairs: Vec<_> = left.into_iter().zip(right.into_iter().map(Matrix::transposed)).collect();
+    let (left, right) = (
+        matrices(&a_storage, a_layout)?,
+        matrices(&b_storage, b_layout)?,
+    );
+    let pairs: Vec<_> = left
+        .into_iter()
+        .zip(right.into_iter().map(Matrix::transposed))
+        .collect();
     let sizes = (rows, columns, inner);
     if out == DType::BF16 {
-        Tensor::from_vec(multiply::multiply::<bf16>(instructions, &pairs, sizes), shape, a.device())
+        Tensor::from_vec(
+            multiply::multiply::<bf16>(instructions, &pairs, sizes),
+            shape,
+            a.device(),
+        )
     } else {
-        Tensor::from_vec(multiply::multiply::<f32>(instructions, &pairs, sizes), shape, a.device())
+        Tensor::from_vec(
+            multiply::multiply::<f32>(instructions, &pairs, sizes),
+            shape,
+            a.device(),
+        )
     }
 }
 
@@ -124,12 +143,17 @@ fn matrices<'a>(storage: &'a Storage, layout: &Layout) -> Result<Vec<Matrix<'a>>
     let Storage::Cpu(storage) = storage else {
         return layout_error(NAME, "tensors must be on the CPU".to_owned());
     };
-    let (&[ref batch @ .., _, _], &[ref steps @ .., line, inner]) = (layout.dims(), layout.stride()) else {
+    let (&[ref batch @ .., _, _], &[ref steps @ .., line, inner]) =
+        (layout.dims(), layout.stride())
+    else {
         return layout_error(NAME, format!("{:?} is no matrix", layout.dims()));
     };
     let mut starts = vec![layout.start_offset()];
     for (count, step) in batch.iter().zip(steps) {
-        starts = starts.iter().flat_map(|start| (0..*count).map(move |index| start + index * step)).collect();
+        starts = starts
+            .iter()
+            .flat_map(|start| (0..*count).map(move |index| start + index * step))
+            .collect();
     }
     let at = |start: usize| {
         let values = match storage {
@@ -137,7 +161,11 @@ fn matrices<'a>(storage: &'a Storage, layout: &Layout) -> Result<Vec<Matrix<'a>>
             CpuStorage::BF16(values) => Values::Bf16(&values[start..]),
             other => return dtype_error(other, NAME),
         };
-        Ok(Matrix { values, line, inner })
+        Ok(Matrix {
+            values,
+            line,
+            inner,
+        })
     };
     starts.into_iter().map(at).collect()
 }

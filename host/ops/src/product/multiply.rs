@@ -69,7 +69,10 @@ pub(super) fn multiply<N: Number>(
     if let [pair] = pairs {
         work((pair, room));
     } else {
-        pairs.par_iter().zip(room.par_chunks_mut(rows * columns)).for_each(work);
+        pairs
+            .par_iter()
+            .zip(room.par_chunks_mut(rows * columns))
+            .for_each(work);
     }
     // SAFETY: each `write` has written all of its part.
     unsafe { out.set_len(count) };
@@ -89,16 +92,30 @@ fn write<N: Number>(
     let by_rows = rows >= columns;
     let ((own, own_side, own_lines), (other, other_side, other_lines)) = {
         let (left, right) = ((left, Side::Left, rows), (right, Side::Right, columns));
-        if by_rows { (left, right) } else { (right, left) }
+        if by_rows {
+            (left, right)
+        } else {
+            (right, left)
+        }
     };
     let all = own_lines.div_ceil(LINES);
-    let strip = STRIP.min(if parallel { all.div_ceil(2 * threads) } else { all }) * LINES;
+    let strip = STRIP.min(if parallel {
+        all.div_ceil(2 * threads)
+    } else {
+        all
+    }) * LINES;
     for from in (0..inner).step_by(CHUNK) {
         let numbers = from..(from + CHUNK).min(inner);
-        let parts = (0..other_lines).step_by(STRIP * LINES).map(|line| line..(line + STRIP * LINES).min(other_lines));
+        let parts = (0..other_lines)
+            .step_by(STRIP * LINES)
+            .map(|line| line..(line + STRIP * LINES).min(other_lines));
         let pack = |lines: Range<usize>| panels(other, other_side, Pairing::Apart, lines, &numbers);
         let others: Vec<Panel> = if parallel {
-            parts.collect::<Vec<_>>().into_par_iter().flat_map(pack).collect()
+            parts
+                .collect::<Vec<_>>()
+                .into_par_iter()
+                .flat_map(pack)
+                .collect()
         } else {
             parts.flat_map(pack).collect()
         };
@@ -107,7 +124,13 @@ fn write<N: Number>(
             let own = panels(own, own_side, Pairing::Apart, lines, &numbers);
             tile::configured(instructions, || {
                 let steps = numbers.len().div_ceil(STEP);
-                write_strip(instructions, (&own, &others), by_rows, steps, (&mut out, from > 0));
+                write_strip(
+                    instructions,
+                    (&own, &others),
+                    by_rows,
+                    steps,
+                    (&mut out, from > 0),
+                );
             });
         };
         let strips = strips(out, columns, by_rows, strip).into_iter().enumerate();
@@ -123,14 +146,27 @@ fn write<N: Number>(
 pub(super) type Strip<'a, N> = Vec<&'a mut [MaybeUninit<N>]>;
 
 /// The rows of `out`, each `columns` long, in strips of so many rows; or strips of so many columns of all rows.
-pub(super) fn strips<N>(out: &mut [MaybeUninit<N>], columns: usize, by_rows: bool, strip: usize) -> Vec<Strip<'_, N>> {
+pub(super) fn strips<N>(
+    out: &mut [MaybeUninit<N>],
+    columns: usize,
+    by_rows: bool,
+    strip: usize,
+) -> Vec<Strip<'_, N>> {
     if by_rows {
-        return out.chunks_mut(strip * columns).map(|out| out.chunks_mut(columns).collect()).collect();
+        return out
+            .chunks_mut(strip * columns)
+            .map(|out| out.chunks_mut(columns).collect())
+            .collect();
     }
     let mut strips: Vec<Strip<'_, N>> = Vec::new();
-    strips.resize_with(columns.div_ceil(strip), || Vec::with_capacity(out.len() / columns));
+    strips.resize_with(columns.div_ceil(strip), || {
+        Vec::with_capacity(out.len() / columns)
+    });
     for row in out.chunks_mut(columns) {
-        strips.iter_mut().zip(row.chunks_mut(strip)).for_each(|(strip, part)| strip.push(part));
+        strips
+            .iter_mut()
+            .zip(row.chunks_mut(strip))
+            .for_each(|(strip, part)| strip.push(part));
     }
     strips
 }
@@ -149,7 +185,14 @@ fn write_strip<N: Number>(
         if room.len() < count {
             room.resize(count, Sums::ZERO);
         }
-        write_groups(instructions, (own, others), by_rows, steps, (out, adds), room);
+        write_groups(
+            instructions,
+            (own, others),
+            by_rows,
+            steps,
+            (out, adds),
+            room,
+        );
     });
 }
 
@@ -183,7 +226,12 @@ fn write_groups<N: Number>(
                 let other = group * GROUP + other;
                 let (row, column) = if by_rows { (own, other) } else { (other, own) };
                 let rows = (row * LINES)..((row + 1) * LINES).min(out.len());
-                let store = Store { sums, out: &mut out[rows], column: column * LINES, adds };
+                let store = Store {
+                    sums,
+                    out: &mut out[rows],
+                    column: column * LINES,
+                    adds,
+                };
                 pulp::Arch::new().dispatch(store);
             }
         }
@@ -203,7 +251,12 @@ impl<N: Number> pulp::NullaryFnOnce for Store<'_, '_, N> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { sums, out, column, adds } = self;
+        let Self {
+            sums,
+            out,
+            column,
+            adds,
+        } = self;
         for (out, sums) in out.iter_mut().zip(&sums.0) {
             let out = &mut out[column..];
             let count = out.len().min(LINES);

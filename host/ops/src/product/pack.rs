@@ -40,7 +40,11 @@ pub(super) struct Matrix<'a> {
 impl Matrix<'_> {
     /// The matrix with lines and columns exchanged.
     pub(super) fn transposed(self) -> Self {
-        Self { line: self.inner, inner: self.line, ..self }
+        Self {
+            line: self.inner,
+            inner: self.line,
+            ..self
+        }
     }
 }
 
@@ -68,7 +72,10 @@ pub(super) struct Panel(Vec<Row>);
 impl Panel {
     /// The steps from `step` on.
     pub(super) fn operand(&self, step: usize) -> Operand<'_> {
-        Operand { words: bytemuck::cast_slice(&self.0[step * LINES..]), strides: Strides::PACKED }
+        Operand {
+            words: bytemuck::cast_slice(&self.0[step * LINES..]),
+            strides: Strides::PACKED,
+        }
     }
 }
 
@@ -88,7 +95,9 @@ pub(super) fn panels(
 /// Room for panels of so many lines with so many numbers each.
 pub(super) fn empty(lines: usize, numbers: usize) -> Vec<Panel> {
     let rows = numbers.div_ceil(STEP) * LINES;
-    (0..lines.div_ceil(LINES)).map(|_| Panel(Vec::with_capacity(rows))).collect()
+    (0..lines.div_ceil(LINES))
+        .map(|_| Panel(Vec::with_capacity(rows)))
+        .collect()
 }
 
 /// Fills [`empty`] panels.
@@ -101,8 +110,18 @@ pub(super) fn fill(
     let start = lines.start * matrix.line + numbers.start * matrix.inner;
     let (sizes, arch) = ((lines.len(), numbers.len()), pulp::Arch::new());
     match matrix.values {
-        Values::F32(values) => arch.dispatch(Fill { panels, values: &values[start..], of, sizes }),
-        Values::Bf16(values) => arch.dispatch(Fill { panels, values: &values[start..], of, sizes }),
+        Values::F32(values) => arch.dispatch(Fill {
+            panels,
+            values: &values[start..],
+            of,
+            sizes,
+        }),
+        Values::Bf16(values) => arch.dispatch(Fill {
+            panels,
+            values: &values[start..],
+            of,
+            sizes,
+        }),
     }
 }
 
@@ -121,10 +140,19 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { panels, values, of: (Matrix { line, inner, .. }, side, pairing), sizes: (lines, numbers) } = self;
+        let Self {
+            panels,
+            values,
+            of: (Matrix { line, inner, .. }, side, pairing),
+            sizes: (lines, numbers),
+        } = self;
         let by_pair = line == 1;
         // Number `half` of word `word` is `word * step + half * apart` of a step.
-        let (step, apart) = if pairing == Pairing::Next { (2, 1) } else { (1, TILE) };
+        let (step, apart) = if pairing == Pairing::Next {
+            (2, 1)
+        } else {
+            (1, TILE)
+        };
         #[cfg(target_arch = "x86_64")]
         let simd = pulp::x86::V4::try_new();
         // Few steps of all panels at a time, so that whole pages are read of either order.
@@ -154,7 +182,12 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
                                     read(&mut pair[half], &values[start * inner..], 1, some);
                                 } else {
                                     let numbers = (count - start).div_ceil(step);
-                                    read(&mut pair[half], &values[row * line + start * inner..], step * inner, numbers);
+                                    read(
+                                        &mut pair[half],
+                                        &values[row * line + start * inner..],
+                                        step * inner,
+                                        numbers,
+                                    );
                                 }
                             }
                             #[cfg(target_arch = "x86_64")]
@@ -177,7 +210,9 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
                         }
                     }
                     for tile in tiles {
-                        panel.0.extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(tile));
+                        panel
+                            .0
+                            .extend_from_slice(&bytemuck::cast::<Square, [Row; TILE]>(tile));
                     }
                 }
             }
@@ -191,7 +226,10 @@ fn read<T: Number>(own: &mut [T; TILE], values: &[T], step: usize, count: usize)
     if step == 1 && count >= TILE {
         own.copy_from_slice(&values[..TILE]);
     } else {
-        own.iter_mut().zip(values.iter().step_by(step)).take(count).for_each(|(to, from)| *to = *from);
+        own.iter_mut()
+            .zip(values.iter().step_by(step))
+            .take(count)
+            .for_each(|(to, from)| *to = *from);
     }
 }
 
@@ -230,8 +268,10 @@ impl Number for f32 {
             let last = simd._mm512_and_si512(simd._mm512_srli_epi32::<16>(bits), odd);
             let above = simd._mm512_add_epi32(bits, simd._mm512_set1_epi32(0x7fff));
             let rounded = simd._mm512_add_epi32(above, last);
-            let nan = simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
-            let rounded = simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
+            let nan =
+                simd._mm512_cmp_ps_mask::<{ std::arch::x86_64::_CMP_UNORD_Q }>(number, number);
+            let rounded =
+                simd._mm512_mask_or_epi32(rounded, nan, bits, simd._mm512_set1_epi32(QUIET));
             halves[half] = simd._mm512_and_si512(rounded, upper);
         }
         let [first, second] = halves;
@@ -254,7 +294,10 @@ impl Number for bf16 {
 
         let simd = simd.avx512f;
         let [first, second]: [std::arch::x86_64::__m256i; 2] = cast(pair);
-        let (first, second) = (simd._mm512_cvtepu16_epi32(first), simd._mm512_cvtepu16_epi32(second));
+        let (first, second) = (
+            simd._mm512_cvtepu16_epi32(first),
+            simd._mm512_cvtepu16_epi32(second),
+        );
         cast(simd._mm512_or_si512(first, simd._mm512_slli_epi32::<16>(second)))
     }
 }
@@ -265,7 +308,8 @@ const QUIET: i32 = 0x0040_0000;
 /// Pairs of numbers, rounded: words with the first number in the low half.
 #[inline(always)]
 fn words_of<T: Number>(pair: [[T; TILE]; 2]) -> [u32; TILE] {
-    let [low, high] = pair.map(|numbers| numbers.map(|number| u32::from(round_to_bf16(number.widened()))));
+    let [low, high] =
+        pair.map(|numbers| numbers.map(|number| u32::from(round_to_bf16(number.widened()))));
     std::array::from_fn(|lane| low[lane] | high[lane] << 16)
 }
 

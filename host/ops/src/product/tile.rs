@@ -42,7 +42,11 @@ pub struct Strides {
 
 impl Strides {
     /// The strides of a packed panel.
-    pub const PACKED: Self = Self { line: TILE, tile: WORDS, step: 2 * WORDS };
+    pub const PACKED: Self = Self {
+        line: TILE,
+        tile: WORDS,
+        step: 2 * WORDS,
+    };
 }
 
 /// A panel's tiles in memory.
@@ -92,7 +96,13 @@ pub fn multiply(
 /// added to the tile. Nothing below 1.2e-38 counts.
 fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
     let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
-    let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)].map(normal);
+    let halves = |word: u32| {
+        [
+            f32::from_bits(word << 16),
+            f32::from_bits(word & 0xffff_0000),
+        ]
+        .map(normal)
+    };
     if fresh {
         *sums = Sums::ZERO;
     }
@@ -103,10 +113,14 @@ fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): 
         for (row, sums) in sums.0.iter_mut().enumerate() {
             let pairs = &left.words[start(left, step, row, left.strides.line)..][..TILE];
             for (column, sum) in sums.iter_mut().enumerate() {
-                let others = right.words[start(right, step, column, 1)..].iter().step_by(TILE);
+                let others = right.words[start(right, step, column, 1)..]
+                    .iter()
+                    .step_by(TILE);
                 let mut own = [0.0_f32; 2];
                 for (left, right) in pairs.iter().zip(others) {
-                    for ((own, left), right) in own.iter_mut().zip(halves(*left)).zip(halves(*right)) {
+                    for ((own, left), right) in
+                        own.iter_mut().zip(halves(*left)).zip(halves(*right))
+                    {
                         *own = normal(left.mul_add(right, *own));
                     }
                 }
@@ -119,7 +133,12 @@ fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): 
 /// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a sum at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
+fn with_vectors(
+    steps: usize,
+    left: Operand<'_>,
+    right: Operand<'_>,
+    (sums, fresh): (&mut Sums, bool),
+) {
     use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
 
     use bytemuck::cast;
@@ -131,12 +150,17 @@ fn with_vectors(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fres
         let first = block * AT_ONCE;
         let strides = left.strides;
         let start = first / TILE * strides.tile + first % TILE * strides.line;
-        let mut own = if fresh { [[[0.0; TILE]; 2]; AT_ONCE] } else { cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums) }
-            .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
+        let mut own = if fresh {
+            [[[0.0; TILE]; 2]; AT_ONCE]
+        } else {
+            cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums)
+        }
+        .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
         for step in 0..steps {
             let right = &right.words[step * right.strides.step..][..2 * WORDS];
-            let lines: [&[u32]; AT_ONCE] =
-                std::array::from_fn(|row| &left.words[start + step * strides.step + row * strides.line..][..TILE]);
+            let lines: [&[u32]; AT_ONCE] = std::array::from_fn(|row| {
+                &left.words[start + step * strides.step + row * strides.line..][..TILE]
+            });
             let (first, second) = right.split_at(WORDS);
             let (first, second) = (first.as_chunks::<TILE>().0, second.as_chunks::<TILE>().0);
             for (pair, (first, second)) in first.iter().zip(second).enumerate() {
@@ -183,7 +207,13 @@ pub(super) mod amx {
                 unsafe { asm!("tilerelease", options(nostack, nomem)) };
             }
         }
-        let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], lines: [0; 16] };
+        let mut config = Config {
+            palette: 1,
+            start: 0,
+            reserved: [0; 14],
+            bytes: [0; 16],
+            lines: [0; 16],
+        };
         config.bytes[..8].fill(2 * STEP as u16);
         config.lines[..8].fill(TILE as u8);
         // SAFETY: the caller has the permission, and the instruction reads the 64 bytes of `config`.
@@ -196,7 +226,12 @@ pub(super) mod amx {
     ///
     /// # Safety
     /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
-    pub unsafe fn multiply(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
+    pub unsafe fn multiply(
+        steps: usize,
+        left: Operand<'_>,
+        right: Operand<'_>,
+        (sums, fresh): (&mut Sums, bool),
+    ) {
         let sums: *mut Sums = sums;
         // SAFETY: the caller bounds what is read; only `sums` is written.
         unsafe {

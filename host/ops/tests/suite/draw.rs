@@ -18,11 +18,17 @@ fn picking_among_many_inverts_the_cumulative_distribution() {
     for target in 0..total as usize {
         let place = pick(&weights, (target as f64 + 0.5) / total);
         let before: f64 = weights[..place].iter().sum();
-        assert!(before <= target as f64 && (target as f64) < before + weights[place], "{target} {place}");
+        assert!(
+            before <= target as f64 && (target as f64) < before + weights[place],
+            "{target} {place}"
+        );
     }
     let mut only = vec![0.0; 5000];
     only[4321] = 0.3;
-    assert_eq!([0.0, 0.5, 1.0 - f64::EPSILON / 2.0].map(|uniform| pick(&only, uniform)), [4321; 3]);
+    assert_eq!(
+        [0.0, 0.5, 1.0 - f64::EPSILON / 2.0].map(|uniform| pick(&only, uniform)),
+        [4321; 3]
+    );
 }
 
 #[test]

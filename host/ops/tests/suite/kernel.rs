@@ -16,9 +16,14 @@ fn exp_is_within_a_few_units_in_the_last_place() {
 #[test]
 fn exp_of_what_is_below_0_is_as_exact_as_the_librarys() {
     let worst = (0..200_000).map(|step| -708.0 + f64::from(step) * (708.0 / 200_000.0));
-    let worst = worst.map(|x| (exp_f64(x) / x.exp() - 1.0).abs()).fold(0.0, f64::max);
+    let worst = worst
+        .map(|x| (exp_f64(x) / x.exp() - 1.0).abs())
+        .fold(0.0, f64::max);
     assert!(worst < 4.5e-16, "relative error {worst:e}");
-    assert_eq!([0.0, -709.0, f64::NEG_INFINITY].map(exp_f64), [1.0, 0.0, 0.0]);
+    assert_eq!(
+        [0.0, -709.0, f64::NEG_INFINITY].map(exp_f64),
+        [1.0, 0.0, 0.0]
+    );
     assert!(exp_f64(f64::NAN).is_nan());
 }
 

@@ -38,6 +38,9 @@ fn wave(shape: &[usize], phase: f64) -> Tensor {
 fn plain_stats(row: &[f64], target: usize, temperature: f64) -> [f64; 4] {
     let scaled: Vec<f64> = row.iter().map(|logit| logit / temperature).collect();
     let logsumexp = scaled.iter().map(|z| z.exp()).sum::<f64>().ln();
-    let entropy: f64 = scaled.iter().map(|z| -(z - logsumexp).exp() * (z - logsumexp)).sum();
+    let entropy: f64 = scaled
+        .iter()
+        .map(|z| -(z - logsumexp).exp() * (z - logsumexp))
+        .sum();
     [scaled[target] - logsumexp, logsumexp, entropy, row[target]]
 }

@@ -27,25 +27,42 @@ fn differences(input: &Tensor, value: impl Fn(&Tensor) -> f64) -> Vec<f64> {
         moved[i] += shift;
         value(&Tensor::from_vec(moved, shape.as_slice(), &Device::Cpu).unwrap())
     };
-    (0..start.len()).map(|i| (at(i, eps) - at(i, -eps)) / (2.0 * eps)).collect()
+    (0..start.len())
+        .map(|i| (at(i, eps) - at(i, -eps)) / (2.0 * eps))
+        .collect()
 }
 
 fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1.0f64, |max, x| max.max(x.abs()));
-    let worst = actual.iter().zip(expected).map(|(a, e)| (a - e).abs()).fold(0.0, f64::max) / scale;
+    let worst = actual
+        .iter()
+        .zip(expected)
+        .map(|(a, e)| (a - e).abs())
+        .fold(0.0, f64::max)
+        / scale;
     println!("{what}: {worst:.1e}");
     assert!(worst < TOLERANCE, "{what}: relative difference {worst:e}");
 }
 
 /// Compares `gradients`, those by each of the inputs for the cotangent, with central differences of `op`.
-fn check_backward(name: &str, inputs: &[Tensor], op: impl Fn(&[Tensor]) -> Tensor, gradients: &[Tensor]) {
+fn check_backward(
+    name: &str,
+    inputs: &[Tensor],
+    op: impl Fn(&[Tensor]) -> Tensor,
+    gradients: &[Tensor],
+) {
     for (i, gradient) in gradients.iter().enumerate() {
         let numeric = differences(&inputs[i], |moved| {
             let mut inputs = inputs.to_vec();
             inputs[i] = moved.clone();
             let output = op(&inputs);
-            (&output * cotangent(&output)).unwrap().sum_all().unwrap().to_scalar().unwrap()
+            (&output * cotangent(&output))
+                .unwrap()
+                .sum_all()
+                .unwrap()
+                .to_scalar()
+                .unwrap()
         });
         assert_close(&format!("{name}, input {i}"), &values(gradient), &numeric);
     }
@@ -56,28 +73,59 @@ fn rms_norm() {
     let (x, weight, eps) = (wave(&[2, 3, 10], 0.0), wave(&[10], 2.0), 1e-3);
     let mean = x.sqr().unwrap().mean_keepdim(2).unwrap();
     let rms = (mean + eps).unwrap().sqrt().unwrap();
-    let plain = x.broadcast_div(&rms).unwrap().broadcast_mul(&weight).unwrap();
-    assert_close("rms_norm forward", &values(&ops::rms_norm(&x, &weight, eps).unwrap()), &values(&plain));
+    let plain = x
+        .broadcast_div(&rms)
+        .unwrap()
+        .broadcast_mul(&weight)
+        .unwrap();
+    assert_close(
+        "rms_norm forward",
+        &values(&ops::rms_norm(&x, &weight, eps).unwrap()),
+        &values(&plain),
+    );
     let (dx, d_weight) = ops::rms_norm_backward(&x, &weight, &cotangent(&x), eps, None).unwrap();
-    check_backward("rms_norm", &[x, weight], |t| ops::rms_norm(&t[0], &t[1], eps).unwrap(), &[dx, d_weight]);
+    check_backward(
+        "rms_norm",
+        &[x, weight],
+        |t| ops::rms_norm(&t[0], &t[1], eps).unwrap(),
+        &[dx, d_weight],
+    );
 }
 
 #[test]
 fn add_bias() {
     let (x, bias) = (wave(&[4, 3, 5], 0.0), wave(&[5], 2.0));
     let plain = x.broadcast_add(&bias).unwrap();
-    assert_close("add_bias forward", &values(&ops::add_bias(&x, &bias).unwrap()), &values(&plain));
+    assert_close(
+        "add_bias forward",
+        &values(&ops::add_bias(&x, &bias).unwrap()),
+        &values(&plain),
+    );
     let gradients = [cotangent(&x), ops::sum_rows(&cotangent(&x)).unwrap()];
-    check_backward("add_bias", &[x, bias], |t| ops::add_bias(&t[0], &t[1]).unwrap(), &gradients);
+    check_backward(
+        "add_bias",
+        &[x, bias],
+        |t| ops::add_bias(&t[0], &t[1]).unwrap(),
+        &gradients,
+    );
 }
 
 #[test]
 fn swiglu() {
     let (gate, up) = (wave(&[3, 107], 0.0), wave(&[3, 107], 2.0));
     let plain = (gate.silu().unwrap() * &up).unwrap();
-    assert_close("swiglu forward", &values(&ops::swiglu(&gate, &up).unwrap()), &values(&plain));
+    assert_close(
+        "swiglu forward",
+        &values(&ops::swiglu(&gate, &up).unwrap()),
+        &values(&plain),
+    );
     let (d_gate, d_up) = ops::swiglu_backward(&gate, &up, &cotangent(&gate)).unwrap();
-    check_backward("swiglu", &[gate, up], |t| ops::swiglu(&t[0], &t[1]).unwrap(), &[d_gate, d_up]);
+    check_backward(
+        "swiglu",
+        &[gate, up],
+        |t| ops::swiglu(&t[0], &t[1]).unwrap(),
+        &[d_gate, d_up],
+    );
 }
 
 #[test]
@@ -89,7 +137,8 @@ fn rope() {
     let (input, output) = (values(&x), values(&rope.apply(&x, heads).unwrap()));
     let mut expected = Vec::new();
     for (row, start) in [0i64, 2].into_iter().enumerate() {
-        for (head, token) in (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token))) {
+        for (head, token) in (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token)))
+        {
             let x = &input[((row * tokens + token) * heads + head) * width..][..width];
             let position = (1 + token as i64 - start).max(0) as f64;
             for i in 0..width {
@@ -100,17 +149,35 @@ fn rope() {
         }
     }
     // The table holds 32-bit floats.
-    let worst = output.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let worst = output
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max);
     assert!(worst < 2e-6, "{worst:e}");
-    let gradient = rope.backward(&wave(&[2, heads, tokens, width], 0.5)).unwrap();
-    check_backward("rope", &[x], |t| rope.apply(&t[0], heads).unwrap(), &[gradient]);
+    let gradient = rope
+        .backward(&wave(&[2, heads, tokens, width], 0.5))
+        .unwrap();
+    check_backward(
+        "rope",
+        &[x],
+        |t| rope.apply(&t[0], heads).unwrap(),
+        &[gradient],
+    );
 }
 
 #[test]
 fn attention() {
     // A prompt of three tokens with completions of two, one and none, one of one with one of two, and one alone.
     let stems: [(usize, &[usize]); 3] = [(3, &[2, 1, 0]), (1, &[2]), (2, &[])];
-    let (packing, sizes) = (Packing::new(stems), HeadSizes { heads: 4, kv_heads: 2, width: 3 });
+    let (packing, sizes) = (
+        Packing::new(stems),
+        HeadSizes {
+            heads: 4,
+            kv_heads: 2,
+            width: 3,
+        },
+    );
     let read: [&[usize]; 11] = [
         &[0],
         &[0, 1],
@@ -125,25 +192,38 @@ fn attention() {
         &[9, 10],
     ];
     assert_eq!(packing.rows(), read.len());
-    let inputs = [(12, 0.0), (6, 1.0), (6, 2.0)].map(|(width, phase)| wave(&[read.len(), width], phase));
+    let inputs =
+        [(12, 0.0), (6, 1.0), (6, 2.0)].map(|(width, phase)| wave(&[read.len(), width], phase));
     let [queries, keys, mixed] = inputs.each_ref().map(values);
     let mut expected = vec![0.0; queries.len()];
     for (at, out) in expected.chunks_exact_mut(3).enumerate() {
         let (row, head) = (at / 4, at % 4 / 2);
         let part = |all: &[f64], key: usize, i: usize| all[(2 * key + head) * 3 + i];
-        let score = |key: usize| (0..3).map(|i| queries[at * 3 + i] * part(&keys, key, i)).sum::<f64>() / 3f64.sqrt();
+        let score = |key: usize| {
+            (0..3)
+                .map(|i| queries[at * 3 + i] * part(&keys, key, i))
+                .sum::<f64>()
+                / 3f64.sqrt()
+        };
         let sum: f64 = read[row].iter().map(|key| score(*key).exp()).sum();
         for (i, out) in out.iter_mut().enumerate() {
-            *out = read[row].iter().map(|key| score(*key).exp() / sum * part(&mixed, *key, i)).sum();
+            *out = read[row]
+                .iter()
+                .map(|key| score(*key).exp() / sum * part(&mixed, *key, i))
+                .sum();
         }
     }
     let run = |t: &[Tensor]| ops::attention([&t[0], &t[1], &t[2]], &packing, sizes).unwrap();
     let output = run(&inputs);
     assert_close("attention forward", &values(&output), &expected);
-    let gradients = ops::attention_backward(inputs.each_ref(), &cotangent(&output), &packing, sizes).unwrap();
+    let gradients =
+        ops::attention_backward(inputs.each_ref(), &cotangent(&output), &packing, sizes).unwrap();
     check_backward("attention", &inputs, run, &gradients);
     let other = Packing::new([(3, [].as_slice())]);
-    assert!(ops::attention(inputs.each_ref(), &other, sizes).is_err(), "other rows do not fit");
+    assert!(
+        ops::attention(inputs.each_ref(), &other, sizes).is_err(),
+        "other rows do not fit"
+    );
 }
 
 #[test]
@@ -157,8 +237,13 @@ fn logit_stats() {
     }
     assert_close("logit_stats", &actual, &expected);
     let outside = Tensor::new(&[3u32, 0, 700, 257], &Device::Cpu).unwrap();
-    let error = ops::logit_stats(&logits, &outside, temperature).unwrap_err().to_string();
-    assert!(error.contains("token id 700 is outside the vocabulary of 700"), "{error}");
+    let error = ops::logit_stats(&logits, &outside, temperature)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("token id 700 is outside the vocabulary of 700"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -174,15 +259,34 @@ fn gradients_of_log_probabilities_and_entropies() {
             let stats = ops::logit_stats(&logits, &targets, temperature).unwrap();
             let sum = |column, weights: &Tensor| {
                 let of_rows = stats.narrow(1, column, 1).unwrap().squeeze(1).unwrap();
-                (of_rows * weights).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap()
+                (of_rows * weights)
+                    .unwrap()
+                    .sum_all()
+                    .unwrap()
+                    .to_scalar::<f64>()
+                    .unwrap()
             };
             sum(0, &d_logps) + d_entropy.map_or(0.0, |d_entropy| sum(2, d_entropy))
         };
-        let loss = TokenCotangents { targets: &targets, d_logps: &d_logps, d_entropy, temperature, truncation: None };
+        let loss = TokenCotangents {
+            targets: &targets,
+            d_logps: &d_logps,
+            d_entropy,
+            temperature,
+            truncation: None,
+        };
         let (d_hidden, d_head) = ops::token_logps_vjp(&hidden, &head, &loss).unwrap();
         assert_eq!(d_head.dtype(), DType::F64);
-        assert_close("d_hidden", &values(&d_hidden), &differences(&hidden, |moved| value(moved, &head)));
-        assert_close("d_head", &values(&d_head), &differences(&head, |moved| value(&hidden, moved)));
+        assert_close(
+            "d_hidden",
+            &values(&d_hidden),
+            &differences(&hidden, |moved| value(moved, &head)),
+        );
+        assert_close(
+            "d_head",
+            &values(&d_head),
+            &differences(&head, |moved| value(&hidden, moved)),
+        );
         let alone = ops::token_logps_by_hidden(&hidden, &head, &loss).unwrap();
         assert_eq!(values(&alone), values(&d_hidden));
     }
@@ -193,9 +297,16 @@ fn gradients_of_log_probabilities_and_entropies() {
 fn the_heads_gradient_is_the_sum_over_chunks_and_strips() {
     let (tokens, vocab, chunk) = (1700, 5000, ops::chunk_rows(5000, &Device::Cpu));
     let f32 = |x: Tensor| x.to_dtype(DType::F32).unwrap();
-    let (hidden, head, d_logps) =
-        (f32(wave(&[tokens, 3], 0.0)), f32(wave(&[vocab, 3], 2.0)), f32(wave(&[tokens], 1.0)));
-    let targets = Tensor::from_iter((0..tokens as u32).map(|i| i * 7 % vocab as u32), &Device::Cpu).unwrap();
+    let (hidden, head, d_logps) = (
+        f32(wave(&[tokens, 3], 0.0)),
+        f32(wave(&[vocab, 3], 2.0)),
+        f32(wave(&[tokens], 1.0)),
+    );
+    let targets = Tensor::from_iter(
+        (0..tokens as u32).map(|i| i * 7 % vocab as u32),
+        &Device::Cpu,
+    )
+    .unwrap();
     let d_head = |from: usize, len: usize| {
         let part = |x: &Tensor| x.narrow(0, from, len).unwrap();
         let (targets, d_logps) = (part(&targets), part(&d_logps));
@@ -206,14 +317,34 @@ fn the_heads_gradient_is_the_sum_over_chunks_and_strips() {
             temperature: 1.0,
             truncation: None,
         };
-        ops::token_logps_vjp(&part(&hidden), &head, &loss).unwrap().1
+        ops::token_logps_vjp(&part(&hidden), &head, &loss)
+            .unwrap()
+            .1
     };
     assert!(chunk < tokens && ops::STRIP < vocab);
-    let parts = (0..tokens).step_by(chunk).map(|from| d_head(from, chunk.min(tokens - from)));
+    let parts = (0..tokens)
+        .step_by(chunk)
+        .map(|from| d_head(from, chunk.min(tokens - from)));
     let sum = parts.reduce(|sum, part| (sum + part).unwrap()).unwrap();
-    let farthest = (d_head(0, tokens) - &sum).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-    let largest = sum.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-    assert!(largest > 0.1 && farthest < 1e-6 * largest, "{farthest} of {largest}");
+    let farthest = (d_head(0, tokens) - &sum)
+        .unwrap()
+        .abs()
+        .unwrap()
+        .max_all()
+        .unwrap()
+        .to_scalar::<f32>()
+        .unwrap();
+    let largest = sum
+        .abs()
+        .unwrap()
+        .max_all()
+        .unwrap()
+        .to_scalar::<f32>()
+        .unwrap();
+    assert!(
+        largest > 0.1 && farthest < 1e-6 * largest,
+        "{farthest} of {largest}"
+    );
 }
 
 #[test]
@@ -222,6 +353,10 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(ops::rms_norm(&x, &wave(&[5], 0.0), 1e-6).is_err());
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());
     assert!(ops::swiglu(&x, &wave(&[2, 5], 0.0)).is_err());
-    let rope = Rope::new(Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))), [0], 0);
+    let rope = Rope::new(
+        Arc::new(RopeTable::new(2, &Frequencies::new(6, 1e4))),
+        [0],
+        0,
+    );
     assert!(rope.apply(&wave(&[1, 3, 6], 0.0), 1).is_err());
 }

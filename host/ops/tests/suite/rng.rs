@@ -7,7 +7,10 @@ fn first(seed: u64, name: &str, index: &[u64]) -> u64 {
 
 #[test]
 fn a_stream_is_a_function_of_its_key() {
-    assert_eq!(first(7, "data.order", &[1, 2]), first(7, "data.order", &[1, 2]));
+    assert_eq!(
+        first(7, "data.order", &[1, 2]),
+        first(7, "data.order", &[1, 2])
+    );
     // Computed independently of this file, with SHA-256 and ChaCha12 written in Python. Resumed runs rely on these values.
     assert_eq!(first(0, "model.init", &[]), 646263168085199674);
     assert_eq!(first(7, "rollout.sample", &[3, 1]), 9562547723292799238);
@@ -26,8 +29,10 @@ fn every_part_of_the_key_matters() {
         (0, "a", &[0, 1]),
         (0, "a\0\0\0\0\0\0\0\0", &[]),
     ];
-    let draws: std::collections::BTreeSet<u64> =
-        keys.iter().map(|(seed, name, index)| first(*seed, name, index)).collect();
+    let draws: std::collections::BTreeSet<u64> = keys
+        .iter()
+        .map(|(seed, name, index)| first(*seed, name, index))
+        .collect();
     assert_eq!(draws.len(), keys.len());
 }
 
@@ -47,7 +52,10 @@ fn below_covers_its_range_evenly() {
     for _ in 0..70_000 {
         counts[below(&mut rng, 7) as usize] += 1;
     }
-    assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| (9_500..10_500).contains(count)),
+        "{counts:?}"
+    );
     assert_eq!(below(&mut rng, 0), 0);
     assert_eq!(below(&mut rng, 1), 0);
 }
@@ -56,14 +64,25 @@ fn below_covers_its_range_evenly() {
 fn normal_draws_have_standard_moments() {
     let mut draws = vec![0f32; 100_001];
     fill_standard_normal(&mut stream(3, "test", &[]), &mut draws);
-    let moment = |power: i32| draws.iter().map(|draw| f64::from(*draw).powi(power)).sum::<f64>() / draws.len() as f64;
+    let moment = |power: i32| {
+        draws
+            .iter()
+            .map(|draw| f64::from(*draw).powi(power))
+            .sum::<f64>()
+            / draws.len() as f64
+    };
     assert!(moment(1).abs() < 0.015, "{}", moment(1));
     assert!((moment(2) - 1.0).abs() < 0.02, "{}", moment(2));
     assert!(moment(3).abs() < 0.05, "{}", moment(3));
     assert!((moment(4) - 3.0).abs() < 0.15, "{}", moment(4));
-    let products = draws.chunks_exact(2).map(|pair| f64::from(pair[0] * pair[1]));
+    let products = draws
+        .chunks_exact(2)
+        .map(|pair| f64::from(pair[0] * pair[1]));
     let correlation = products.sum::<f64>() / (draws.len() / 2) as f64;
-    assert!(correlation.abs() < 0.02, "the halves of a pair depend on each other: {correlation}");
+    assert!(
+        correlation.abs() < 0.02,
+        "the halves of a pair depend on each other: {correlation}"
+    );
 }
 
 #[test]
@@ -83,9 +102,14 @@ fn permutations_are_complete_even_and_repeatable() {
     assert_eq!(sorted, (0..100).collect::<Vec<_>>());
     let mut counts = std::collections::BTreeMap::new();
     for index in 0..6_000 {
-        *counts.entry(permutation(&mut stream(4, "test", &[index]), 3)).or_insert(0u32) += 1;
+        *counts
+            .entry(permutation(&mut stream(4, "test", &[index]), 3))
+            .or_insert(0u32) += 1;
     }
     assert_eq!(counts.len(), 6);
-    assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
+    assert!(
+        counts.values().all(|count| (850..1150).contains(count)),
+        "{counts:?}"
+    );
     assert!(permutation(&mut stream(4, "test", &[]), 0).is_empty());
 }

@@ -1,27 +1,52 @@
-use host_ops::parts::{Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply};
+use host_ops::parts::{
+    Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
+};
 
 /// Bits of the sums after two calls.
 fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
     let mut sums = Sums::ZERO;
-    let (left, right) = (Operand { words: left, strides }, Operand { words: right, strides: Strides::PACKED });
+    let (left, right) = (
+        Operand {
+            words: left,
+            strides,
+        },
+        Operand {
+            words: right,
+            strides: Strides::PACKED,
+        },
+    );
     configured(instructions, || {
         for (steps, fresh) in [(3, true), (2, false)] {
             multiply(instructions, steps, left, right, (&mut sums, fresh));
         }
     });
-    sums.0.as_flattened().iter().map(|sum| sum.to_bits()).collect()
+    sums.0
+        .as_flattened()
+        .iter()
+        .map(|sum| sum.to_bits())
+        .collect()
 }
 
 /// AVX-512's instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
 fn pair_by_pair(strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
-    let halves = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
+    let halves = |word: u32| {
+        [
+            f32::from_bits(word << 16),
+            f32::from_bits(word & 0xffff_0000),
+        ]
+    };
     let mut sums = [0.0_f32; LINES * LINES];
     for (row, sums) in sums.chunks_mut(LINES).enumerate() {
         for (column, sum) in sums.iter_mut().enumerate() {
-            for (step, word) in [0, 1, 2, 0, 1].into_iter().flat_map(|step| (0..TILE).map(move |word| (step, word))) {
-                let start = step * strides.step + row / TILE * strides.tile + row % TILE * strides.line;
+            for (step, word) in [0, 1, 2, 0, 1]
+                .into_iter()
+                .flat_map(|step| (0..TILE).map(move |word| (step, word)))
+            {
+                let start =
+                    step * strides.step + row / TILE * strides.tile + row % TILE * strides.line;
                 let of_right = (2 * step + column / TILE) * WORDS + word * TILE + column % TILE;
-                let ([low, high], [other_low, other_high]) = (halves(left[start + word]), halves(right[of_right]));
+                let ([low, high], [other_low, other_high]) =
+                    (halves(left[start + word]), halves(right[of_right]));
                 *sum = low.mul_add(other_low, high.mul_add(other_high, *sum));
             }
         }
@@ -34,14 +59,24 @@ fn tiles_have_the_bits_of_plain_arithmetic() {
     let mut state = 1_u64;
     let mut words = |count: usize, usual: bool| -> Vec<u32> {
         let word = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             // Any mantissa and sign; exponents of ordinary numbers, or any but those of numbers that are not finite.
             let word = (state >> 32) as u32;
-            if usual { word & 0x87ff_87ff | 0x3c00_3c00 } else { word & 0xbfff_bfff }
+            if usual {
+                word & 0x87ff_87ff | 0x3c00_3c00
+            } else {
+                word & 0xbfff_bfff
+            }
         };
         (0..count).map(word).collect()
     };
-    let rows = Strides { line: 100, tile: 1_600, step: TILE };
+    let rows = Strides {
+        line: 100,
+        tile: 1_600,
+        step: TILE,
+    };
     for (name, instructions) in Instructions::available() {
         for (usual, strides) in [(true, Strides::PACKED), (false, rows)] {
             let (left, right) = (words(LINES * 600, usual), words(6 * WORDS, usual));

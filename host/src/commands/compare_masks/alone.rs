@@ -31,7 +31,10 @@ pub struct RejectedAlone {
 impl RejectedAlone {
     pub fn count(&self) -> Count {
         let rejected = self.tokens.iter().filter(|rejected| **rejected).count() as u64;
-        Count { rejected, tokens: self.tokens.len() as u64 }
+        Count {
+            rejected,
+            tokens: self.tokens.len() as u64,
+        }
     }
 }
 
@@ -51,9 +54,14 @@ impl Replays<'_> {
 
     /// Runs a fresh mask on changed batches: earlier log-probabilities that differ from the current ones only by rounding become equal to
     /// them. Also returns how far apart the log-probabilities were.
-    pub fn run_without_rounding(&mut self, contender: &Contender) -> Result<(RejectedAlone, Apart)> {
+    pub fn run_without_rounding(
+        &mut self,
+        contender: &Contender,
+    ) -> Result<(RejectedAlone, Apart)> {
         let mut apart = Apart::default();
-        let rejected = self.run_on(contender, &mut |batch| Some(without_rounding(batch, &mut apart)))?;
+        let rejected = self.run_on(contender, &mut |batch| {
+            Some(without_rounding(batch, &mut apart))
+        })?;
         Ok((rejected, apart))
     }
 
@@ -70,22 +78,41 @@ impl Replays<'_> {
         change: &mut dyn FnMut(&RecordedBatch) -> Option<RecordedBatch>,
     ) -> Result<RejectedAlone> {
         let name = || format!("mask `{}`", contender.name);
-        let mask = contender.build(self.registry, self.watchdog).with_context(name)?;
-        let mut deciders = Deciders { masks: vec![mask], weights: Vec::new() };
-        let inner = WarningSink { warned: &mut self.warned, watchdog: self.watchdog };
-        let mut sink = TimedSink { inner, entered: Duration::ZERO, time: Duration::ZERO };
+        let mask = contender
+            .build(self.registry, self.watchdog)
+            .with_context(name)?;
+        let mut deciders = Deciders {
+            masks: vec![mask],
+            weights: Vec::new(),
+        };
+        let inner = WarningSink {
+            warned: &mut self.warned,
+            watchdog: self.watchdog,
+        };
+        let mut sink = TimedSink {
+            inner,
+            entered: Duration::ZERO,
+            time: Duration::ZERO,
+        };
         let mut tokens = Vec::new();
         self.batches
             .each(|path, batch| {
                 let changed = change(batch);
                 let batch = changed.as_ref().unwrap_or(batch);
                 let decision = replay_step(&mut deciders, &mut sink, path, None, batch)?;
-                let completion = decision.token_mask.iter().zip(&batch.completion_mask).filter(|(_, mask)| **mask == 1);
+                let completion = decision
+                    .token_mask
+                    .iter()
+                    .zip(&batch.completion_mask)
+                    .filter(|(_, mask)| **mask == 1);
                 tokens.extend(completion.map(|(token, _)| *token == 0));
                 Ok(())
             })
             .with_context(name)?;
-        Ok(RejectedAlone { tokens, time: sink.time })
+        Ok(RejectedAlone {
+            tokens,
+            time: sink.time,
+        })
     }
 }
 
@@ -102,9 +129,15 @@ pub struct Apart {
 fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
     let mut changed = batch.clone();
     let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);
-    let sampler = changed.context.iter_mut().map(|context| context.data.sampler_logps.as_mut_slice());
+    let sampler = changed
+        .context
+        .iter_mut()
+        .map(|context| context.data.sampler_logps.as_mut_slice());
     for earlier in old.chain(sampler) {
-        let tokens = earlier.iter_mut().zip(&batch.logps).zip(&batch.completion_mask);
+        let tokens = earlier
+            .iter_mut()
+            .zip(&batch.logps)
+            .zip(&batch.completion_mask);
         for ((earlier, logp), _) in tokens.filter(|(_, mask)| **mask == 1) {
             let distance = (*earlier - logp).abs();
             if distance <= ROUNDING {

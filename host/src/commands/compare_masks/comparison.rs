@@ -32,7 +32,12 @@ pub struct Comparison {
 impl Comparison {
     /// For every pair of masks, the overlap of their rejected tokens.
     pub fn overlap(&self) -> Vec<Vec<Overlap>> {
-        let shared = |a: &Compared| self.masks.iter().map(|b| Overlap::of(&a.rejected, &b.rejected)).collect();
+        let shared = |a: &Compared| {
+            self.masks
+                .iter()
+                .map(|b| Overlap::of(&a.rejected, &b.rejected))
+                .collect()
+        };
         self.masks.iter().map(shared).collect()
     }
 
@@ -43,14 +48,26 @@ impl Comparison {
 
     /// The numbers of tokens and of completions, for a person.
     pub fn size(&self) -> String {
-        let Tokens { logps, completions, .. } = &self.tokens;
-        let (tokens, completions) = (grouped(logps.len() as u64), grouped(completions.len() as u64));
-        format!("{tokens} tokens in {completions} completions, mean advantage {:.4}", self.mean_advantage())
+        let Tokens {
+            logps, completions, ..
+        } = &self.tokens;
+        let (tokens, completions) = (
+            grouped(logps.len() as u64),
+            grouped(completions.len() as u64),
+        );
+        format!(
+            "{tokens} tokens in {completions} completions, mean advantage {:.4}",
+            self.mean_advantage()
+        )
     }
 
     /// The variable of the gradients, in words.
     pub fn measure(&self) -> &'static str {
-        if self.tokens.last_layer { "the last layer's weight" } else { "the sampled token's logit" }
+        if self.tokens.last_layer {
+            "the last layer's weight"
+        } else {
+            "the sampled token's logit"
+        }
     }
 }
 
@@ -78,12 +95,23 @@ impl Row {
         let places = || (0..at.len()).filter(|&i| at[i]);
         let completions = |all: bool| {
             let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
-            hit.filter(|tokens| if all { tokens.iter().all(|at| *at) } else { tokens.contains(&true) }).count() as u64
+            hit.filter(|tokens| {
+                if all {
+                    tokens.iter().all(|at| *at)
+                } else {
+                    tokens.contains(&true)
+                }
+            })
+            .count() as u64
         };
         // Not `sum`, which gives -0 for an empty iterator.
-        let removed = places().map(|i| tokens.squares[i]).fold(0.0, |sum, square| sum + square);
+        let removed = places()
+            .map(|i| tokens.squares[i])
+            .fold(0.0, |sum, square| sum + square);
         let all: f64 = tokens.squares.iter().sum();
-        let least = places().filter(|&i| u64::from(tokens.ranks[i]) < count.rejected).count();
+        let least = places()
+            .filter(|&i| u64::from(tokens.ranks[i]) < count.rejected)
+            .count();
         Self {
             count,
             touched: completions(false),
@@ -109,8 +137,13 @@ pub struct Overlap {
 impl Overlap {
     /// Overlap of two masks, by their decisions about the same tokens.
     pub fn of(a: &[bool], b: &[bool]) -> Self {
-        let count = |of: fn(bool, bool) -> bool| a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64;
-        Self { both: count(|a, b| a && b), either: count(|a, b| a || b) }
+        let count = |of: fn(bool, bool) -> bool| {
+            a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64
+        };
+        Self {
+            both: count(|a, b| a && b),
+            either: count(|a, b| a || b),
+        }
     }
 
     /// The Jaccard index; `None` if neither mask rejected a token.
@@ -138,15 +171,35 @@ mod tests {
             .lengths(&[2, 1, 2]);
         // Squared norms without the last layer: (w (1 - p))², w = -A ÷ 3 ÷ length.
         let tokens = Tokens::of(&without_layer(fixture.batch())).unwrap();
-        Row::new(&tokens, &RejectedAlone { tokens: rejected.to_vec(), time: Duration::from_millis(8) }, 2)
+        Row::new(
+            &tokens,
+            &RejectedAlone {
+                tokens: rejected.to_vec(),
+                time: Duration::from_millis(8),
+            },
+            2,
+        )
     }
 
     #[test]
     fn numbers_are_those_of_the_rejected_tokens() {
-        let Row { count, touched, whole, completions, gradient_share, least_probable, kept_advantage, time } =
-            row([false, true, true, true, false]);
-        assert_eq!((count.rejected, count.tokens, touched, whole, completions), (3, 5, 3, 1, 3));
-        let square = |advantage: f64, length: f64, logp: f64| (advantage / 3.0 / length * (1.0 - logp.exp())).powi(2);
+        let Row {
+            count,
+            touched,
+            whole,
+            completions,
+            gradient_share,
+            least_probable,
+            kept_advantage,
+            time,
+        } = row([false, true, true, true, false]);
+        assert_eq!(
+            (count.rejected, count.tokens, touched, whole, completions),
+            (3, 5, 3, 1, 3)
+        );
+        let square = |advantage: f64, length: f64, logp: f64| {
+            (advantage / 3.0 / length * (1.0 - logp.exp())).powi(2)
+        };
         let removed = square(1.0, 2.0, -3.0) + square(-2.0, 1.0, -2.0) + square(0.5, 2.0, -0.5);
         let kept = square(1.0, 2.0, -1.0) + square(0.5, 2.0, -4.0);
         assert!((gradient_share.unwrap() - removed / (removed + kept)).abs() < 1e-12);
@@ -159,11 +212,24 @@ mod tests {
     #[test]
     fn nothing_and_everything_have_no_share_to_tell() {
         let none = row([false; 5]);
-        assert_eq!((none.touched, none.whole, none.gradient_share, none.least_probable), (0, 0, Some(0.0), None));
+        assert_eq!(
+            (
+                none.touched,
+                none.whole,
+                none.gradient_share,
+                none.least_probable
+            ),
+            (0, 0, Some(0.0), None)
+        );
         assert!(none.gradient_share.unwrap().is_sign_positive());
         let all = row([true; 5]);
         assert_eq!(
-            (all.whole, all.gradient_share, all.least_probable, all.kept_advantage),
+            (
+                all.whole,
+                all.gradient_share,
+                all.least_probable,
+                all.kept_advantage
+            ),
             (3, Some(1.0), Some(1.0), None)
         );
     }

@@ -33,7 +33,9 @@ impl Contender {
 
     /// The key that a search varies; `None` if the author names none, or the table already has a value.
     pub fn open_key(&self) -> Option<&(String, KeyRange)> {
-        self.key.as_ref().filter(|(key, _)| !self.config.table.contains_key(key))
+        self.key
+            .as_ref()
+            .filter(|(key, _)| !self.config.table.contains_key(key))
     }
 
     /// Builds the mask with a fresh state.
@@ -61,13 +63,23 @@ impl SelectedMasks {
         let masks = |sets: &[String], masks: Vec<String>| {
             let draft = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?;
             Ok::<_, anyhow::Error>(
-                draft.with_appended(Appended { masks, ..Appended::default() }).masks_and_weights()?.0,
+                draft
+                    .with_appended(Appended {
+                        masks,
+                        ..Appended::default()
+                    })
+                    .masks_and_weights()?
+                    .0,
             )
         };
         let offers = registry.offers();
         let offered = || offers.iter().filter(|offer| offer.point == Point::Mask);
         let named = !masks(&[], args.mask.clone())?.is_empty();
-        let ids = if named { args.mask.clone() } else { offered().map(|offer| offer.id.clone()).collect() };
+        let ids = if named {
+            args.mask.clone()
+        } else {
+            offered().map(|offer| offer.id.clone()).collect()
+        };
         ensure!(
             named || !ids.is_empty(),
             "there is no mask to compare (load a plugin that offers some with `--plugin`)"
@@ -75,16 +87,32 @@ impl SelectedMasks {
         let configs = masks(&args.set, ids)?;
         let key = |id: &str| {
             let offer = offered().find(|offer| offer.id == id)?;
-            offer.key_docs.iter().find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
+            offer
+                .key_docs
+                .iter()
+                .find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
         };
-        let contender = |(config, name): (ComponentConfig, String)| Contender { name, key: key(&config.id), config };
+        let contender = |(config, name): (ComponentConfig, String)| Contender {
+            name,
+            key: key(&config.id),
+            config,
+        };
         let names = component_names(&configs);
         let contenders = configs.into_iter().zip(names).map(contender).collect();
-        Ok(Self { contenders, left_out: Vec::new(), named, searched, built: BTreeMap::new() })
+        Ok(Self {
+            contenders,
+            left_out: Vec::new(),
+            named,
+            searched,
+            built: BTreeMap::new(),
+        })
     }
 
     pub fn names(&self) -> Vec<String> {
-        self.contenders.iter().map(|contender| contender.name.clone()).collect()
+        self.contenders
+            .iter()
+            .map(|contender| contender.name.clone())
+            .collect()
     }
 
     /// Keeps the masks that can be built. A mask with a searched key is built at both ends of its range.
@@ -94,7 +122,11 @@ impl SelectedMasks {
             None => contender.build(registry, watchdog),
             Some((key, ends)) => {
                 let range = Range::of_author(key, *ends);
-                let end = |end: f64| contender.with(key, range.toml(end)).build(registry, watchdog);
+                let end = |end: f64| {
+                    contender
+                        .with(key, range.toml(end))
+                        .build(registry, watchdog)
+                };
                 end(ends.low).and_then(|_| end(ends.high))
             }
         };
@@ -122,8 +154,12 @@ impl SelectedMasks {
             match check(&contender) {
                 Ok(()) => left.push(contender),
                 // A mask with keys in its table was named by the user too.
-                Err(error) if self.named || !contender.config.table.is_empty() => return Err(error),
-                Err(error) => self.left_out.push(format!("left out `{}`: {error:#}", contender.name)),
+                Err(error) if self.named || !contender.config.table.is_empty() => {
+                    return Err(error);
+                }
+                Err(error) => self
+                    .left_out
+                    .push(format!("left out `{}`: {error:#}", contender.name)),
             }
         }
         self.contenders = left;

@@ -11,8 +11,17 @@ use crate::stages::backward::reduction_scales;
 /// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected. If the batch has no derivative
 /// of the objective, minus the advantage replaces it.
 pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
-    let scales = reduction_scales(batch.dims, batch.reduction, batch.max_completion_length, batch.completion_mask)?;
-    let slope = |i: usize| batch.dloss_dlogp.map_or(-batch.advantages[i], |slopes| slopes[i]);
+    let scales = reduction_scales(
+        batch.dims,
+        batch.reduction,
+        batch.max_completion_length,
+        batch.completion_mask,
+    )?;
+    let slope = |i: usize| {
+        batch
+            .dloss_dlogp
+            .map_or(-batch.advantages[i], |slopes| slopes[i])
+    };
     let derivative = |i: usize| scales[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
     Ok((0..batch.dims.len()).map(derivative).collect())
 }
@@ -52,11 +61,15 @@ impl<'a> Layer<'a> {
     /// squares of the others are left out; they are at most their probability times the smallest of the K probabilities.
     pub fn squared_norm(&self, i: usize) -> f64 {
         let temperature = f64::from(self.batch.loss_temperature);
-        let probability =
-            |j: usize| (f64::from(self.logits[j]) / temperature - f64::from(self.logsumexp[i])).min(0.0).exp();
+        let probability = |j: usize| {
+            (f64::from(self.logits[j]) / temperature - f64::from(self.logsumexp[i]))
+                .min(0.0)
+                .exp()
+        };
         let top = i * self.k..(i + 1) * self.k;
         let others = top.filter(|&j| self.ids[j] != self.batch.completion_ids[i]);
-        let spread = unlikeliness(self.batch.logps[i]).powi(2) + others.map(|j| probability(j).powi(2)).sum::<f64>();
+        let spread = unlikeliness(self.batch.logps[i]).powi(2)
+            + others.map(|j| probability(j).powi(2)).sum::<f64>();
         let feature = &self.hidden[i * self.width..][..self.width];
         let length: f64 = feature.iter().map(|&h| f64::from(h).powi(2)).sum();
         spread * length / temperature.powi(2)
@@ -108,7 +121,10 @@ mod tests {
             assert_eq!(values(Reduction::COMPLETION_MEAN), [-1.0, 0.0, 0.25, -1.0]);
             assert_eq!(values(Reduction::FIXED_LENGTH), [-0.1, 0.0, 0.05, -0.2]);
             let third = 1.0 / 3.0;
-            assert_eq!(values(Reduction::TOKEN_MEAN), [-2.0 * third, 0.0, third, -4.0 * third]);
+            assert_eq!(
+                values(Reduction::TOKEN_MEAN),
+                [-2.0 * third, 0.0, third, -4.0 * third]
+            );
             let error = of(Reduction(9)).unwrap_err().to_string();
             assert!(error.contains("reduction 9"), "{error}");
             (batch.reduction, batch.dloss_dlogp) = (Reduction::COMPLETION_MEAN, None);
@@ -122,7 +138,10 @@ mod tests {
             let layer = Layer::new(batch, &batch.last_layer.unwrap()).unwrap();
             let close = |i: usize, expected: f64| {
                 let norm = layer.squared_norm(i);
-                assert!((norm - expected).abs() < 1e-6 * expected, "{i}: {norm}, expected {expected}");
+                assert!(
+                    (norm - expected).abs() < 1e-6 * expected,
+                    "{i}: {norm}, expected {expected}"
+                );
             };
             // The sampled token, with p = 1/2, is among the two kept: (1 - 1/2)² + (1/4)².
             close(0, (0.25 + 0.0625) * 25.0);
@@ -141,7 +160,11 @@ mod tests {
             let layer = Layer::new(&warm, &warm.last_layer.unwrap()).unwrap();
             // The other kept token has the square root of 1/4.
             let expected = (0.25 + 0.25) * 25.0 / 4.0;
-            assert!((layer.squared_norm(0) - expected).abs() < 1e-6, "{}", layer.squared_norm(0));
+            assert!(
+                (layer.squared_norm(0) - expected).abs() < 1e-6,
+                "{}",
+                layer.squared_norm(0)
+            );
         });
     }
 }

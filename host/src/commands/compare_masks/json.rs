@@ -6,7 +6,13 @@ use super::comparison::{Compared, Comparison, Overlap};
 use super::setting::Setting;
 
 pub fn document(comparison: &Comparison) -> Value {
-    let Comparison { batches, target, tokens, masks, left_out } = comparison;
+    let Comparison {
+        batches,
+        target,
+        tokens,
+        masks,
+        left_out,
+    } = comparison;
     let share = |row: &Vec<Overlap>| row.iter().map(|two| two.share()).collect::<Vec<_>>();
     json!({
         "host": env!("CARGO_PKG_VERSION"),
@@ -22,7 +28,14 @@ pub fn document(comparison: &Comparison) -> Value {
     })
 }
 
-fn mask(Compared { contender, setting, row, .. }: &Compared) -> Value {
+fn mask(
+    Compared {
+        contender,
+        setting,
+        row,
+        ..
+    }: &Compared,
+) -> Value {
     let (key, remark) = match setting {
         Setting::Found { key, remark, .. } => (Some(key), remark.as_ref()),
         Setting::Nothing { key, remark } => (Some(key), Some(remark)),

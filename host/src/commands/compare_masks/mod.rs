@@ -36,14 +36,32 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let mut selected = SelectedMasks::choose(args, &registry, target.is_some())?;
     let watchdog = Watchdog::start(0, selected.names());
     selected.keep_buildable(&registry, &watchdog)?;
-    let mut batches = Batches { paths: &args.batches, optimizer, held: None };
+    let mut batches = Batches {
+        paths: &args.batches,
+        optimizer,
+        held: None,
+    };
     batches.hold()?;
-    let tokens = Tokens::read(&batches, &mut |path, batch| selected.keep_supplied(path, batch))?;
-    let SelectedMasks { contenders, left_out, .. } = selected;
+    let tokens = Tokens::read(&batches, &mut |path, batch| {
+        selected.keep_supplied(path, batch)
+    })?;
+    let SelectedMasks {
+        contenders,
+        left_out,
+        ..
+    } = selected;
     if contenders.is_empty() {
-        bail!("no mask can be compared on these batches: {}", left_out.join("; "));
+        bail!(
+            "no mask can be compared on these batches: {}",
+            left_out.join("; ")
+        );
     }
-    let mut replays = Replays { registry: &registry, batches: &batches, watchdog: &watchdog, warned: BTreeSet::new() };
+    let mut replays = Replays {
+        registry: &registry,
+        batches: &batches,
+        watchdog: &watchdog,
+        warned: BTreeSet::new(),
+    };
     let compare = |contender| {
         let (contender, setting) = setting::decide(contender, target.as_ref(), &mut replays)?;
         let rejected = match setting {
@@ -57,17 +75,33 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
             rejected: rejected.tokens,
         })
     };
-    let masks = contenders.into_iter().map(compare).collect::<Result<Vec<_>>>()?;
-    let comparison = Comparison { batches: args.batches.clone(), target, tokens, masks, left_out };
+    let masks = contenders
+        .into_iter()
+        .map(compare)
+        .collect::<Result<Vec<_>>>()?;
+    let comparison = Comparison {
+        batches: args.batches.clone(),
+        target,
+        tokens,
+        masks,
+        left_out,
+    };
     table::lines(&comparison).iter().for_each(|line| say(line));
     let Some(path) = &args.out else { return Ok(()) };
-    files::write_atomic(path, format!("{:#}\n", json::document(&comparison)).as_bytes())
+    files::write_atomic(
+        path,
+        format!("{:#}\n", json::document(&comparison)).as_bytes(),
+    )
 }
 
 /// Refuses a path of another ending, and one that cannot be written.
 fn check_out(path: &Path) -> Result<()> {
     output::check(path)?;
     let is_json = path.extension().is_some_and(|ending| ending == "json");
-    ensure!(is_json, "`--out {}` does not end in `.json` (the numbers are written as JSON)", path.display());
+    ensure!(
+        is_json,
+        "`--out {}` does not end in `.json` (the numbers are written as JSON)",
+        path.display()
+    );
     Ok(())
 }

@@ -27,7 +27,10 @@ fn head(comparison: &Comparison) -> Vec<String> {
     let plural = if batches == 1 { "" } else { "es" };
     vec![
         format!("{batches} batch{plural}, {}", comparison.size()),
-        format!("each mask alone; squared gradient norms by {}", comparison.measure()),
+        format!(
+            "each mask alone; squared gradient norms by {}",
+            comparison.measure()
+        ),
         String::new(),
     ]
 }
@@ -36,14 +39,30 @@ fn head(comparison: &Comparison) -> Vec<String> {
 type Cells = [String; 13];
 
 fn rows(comparison: &Comparison) -> Vec<String> {
-    let heads =
-        ["#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p", "kept A", "ms"];
-    let masks = comparison.masks.iter().zip(1..).map(|(mask, number)| row(mask, number));
-    let mut table: Vec<Vec<String>> = [heads.map(str::to_owned)].into_iter().chain(masks).map(Vec::from).collect();
+    let heads = [
+        "#", "mask", "setting", "rejected", "", "touched", "", "whole", "", "norm²", "least p",
+        "kept A", "ms",
+    ];
+    let masks = comparison
+        .masks
+        .iter()
+        .zip(1..)
+        .map(|(mask, number)| row(mask, number));
+    let mut table: Vec<Vec<String>> = [heads.map(str::to_owned)]
+        .into_iter()
+        .chain(masks)
+        .map(Vec::from)
+        .collect();
     if comparison.target.is_none() {
         table.iter_mut().for_each(|cells| drop(cells.remove(2)));
     }
-    let width = |column: usize| table.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
+    let width = |column: usize| {
+        table
+            .iter()
+            .map(|cells| cells[column].chars().count())
+            .max()
+            .unwrap_or_default()
+    };
     let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
     let line = |cells: &Vec<String>| {
         let cell = |(index, cell): (usize, &String)| {
@@ -54,9 +73,19 @@ fn rows(comparison: &Comparison) -> Vec<String> {
                 _ => "  ",
             };
             let fill = " ".repeat(widths[index] - cell.chars().count());
-            if index == 1 { format!("{gap}{cell}{fill}") } else { format!("{gap}{fill}{cell}") }
+            if index == 1 {
+                format!("{gap}{cell}{fill}")
+            } else {
+                format!("{gap}{fill}{cell}")
+            }
         };
-        cells.iter().enumerate().map(cell).collect::<String>().trim_end().to_owned()
+        cells
+            .iter()
+            .enumerate()
+            .map(cell)
+            .collect::<String>()
+            .trim_end()
+            .to_owned()
     };
     table.iter().map(line).collect()
 }
@@ -78,7 +107,8 @@ pub(super) fn row(mask: &Compared, number: usize) -> Cells {
         of_completions(row.whole),
         share(row.gradient_share),
         share(row.least_probable),
-        row.kept_advantage.map_or_else(|| NONE.to_owned(), |mean| format!("{mean:.4}")),
+        row.kept_advantage
+            .map_or_else(|| NONE.to_owned(), |mean| format!("{mean:.4}")),
         format!("{:.2}", 1e3 * row.time.as_secs_f64()),
     ]
 }
@@ -89,8 +119,16 @@ fn setting(setting: &Setting) -> String {
         Setting::Own => String::new(),
         Setting::NoKey => "no key".to_owned(),
         Setting::Given { value, .. } => format!("given {value}"),
-        Setting::Found { value, remark: None, .. } => value.clone(),
-        Setting::Found { value, remark: Some(_), .. } => format!("{value}*"),
+        Setting::Found {
+            value,
+            remark: None,
+            ..
+        } => value.clone(),
+        Setting::Found {
+            value,
+            remark: Some(_),
+            ..
+        } => format!("{value}*"),
         Setting::Nothing { .. } => "nothing*".to_owned(),
     }
 }
@@ -98,11 +136,26 @@ fn setting(setting: &Setting) -> String {
 /// The matrix of overlaps in whole per cent, so that twenty masks fit into 120 columns.
 fn matrix(comparison: &Comparison) -> Vec<String> {
     let numbers = 1..=comparison.masks.len();
-    let mut lines = vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
-    lines.push(format!("{:4}{}", "", numbers.map(|number| format!("{number:>4}")).collect::<String>()));
+    let mut lines =
+        vec!["overlap, %: tokens that both reject, of those that either does".to_owned()];
+    lines.push(format!(
+        "{:4}{}",
+        "",
+        numbers
+            .map(|number| format!("{number:>4}"))
+            .collect::<String>()
+    ));
     for (row, number) in comparison.overlap().iter().zip(1..) {
-        let cell = |two: &Overlap| format!("{:>4}", two.share().map_or_else(|| NONE.to_owned(), whole_percent));
-        lines.push(format!("{number:>4}{}", row.iter().map(cell).collect::<String>()));
+        let cell = |two: &Overlap| {
+            format!(
+                "{:>4}",
+                two.share().map_or_else(|| NONE.to_owned(), whole_percent)
+            )
+        };
+        lines.push(format!(
+            "{number:>4}{}",
+            row.iter().map(cell).collect::<String>()
+        ));
     }
     lines
 }
@@ -119,13 +172,20 @@ pub(super) fn whole_percent(share: f64) -> String {
 /// Remarks about keys that were searched or given, and about masks that were left out.
 fn remarks(comparison: &Comparison) -> Vec<String> {
     let (mut sets, mut remarks) = (Vec::new(), Vec::new());
-    for Compared { contender, setting, .. } in &comparison.masks {
+    for Compared {
+        contender, setting, ..
+    } in &comparison.masks
+    {
         let name = &contender.name;
         match setting {
             Setting::Own => {}
-            Setting::NoKey => remarks.push(format!("`{name}` has no key to search: it ran as it is")),
+            Setting::NoKey => {
+                remarks.push(format!("`{name}` has no key to search: it ran as it is"))
+            }
             Setting::Given { key, value } => {
-                remarks.push(format!("`{name}` ran with `{key} = {value}`, which was given"));
+                remarks.push(format!(
+                    "`{name}` ran with `{key} = {value}`, which was given"
+                ));
             }
             Setting::Nothing { remark, .. } => remarks.push(format!("* `{name}`: {remark}")),
             Setting::Found { key, value, remark } => {
@@ -137,7 +197,10 @@ fn remarks(comparison: &Comparison) -> Vec<String> {
     if let (Some(target), false) = (&comparison.target, sets.is_empty()) {
         sets.insert(0, format!("for the target {target}:"));
     }
-    sets.into_iter().chain(remarks).chain(comparison.left_out.iter().cloned()).collect()
+    sets.into_iter()
+        .chain(remarks)
+        .chain(comparison.left_out.iter().cloned())
+        .collect()
 }
 
 #[cfg(test)]
@@ -152,10 +215,15 @@ mod tests {
 
     /// A mask with a long name that rejected a tenth of many tokens.
     fn mask() -> Compared {
-        let config =
-            capo_loader::ComponentConfig { id: "masks.probability-quantile".into(), table: toml::Table::new() };
+        let config = capo_loader::ComponentConfig {
+            id: "masks.probability-quantile".into(),
+            table: toml::Table::new(),
+        };
         let row = Row {
-            count: Count { rejected: 12_345, tokens: 123_450 },
+            count: Count {
+                rejected: 12_345,
+                tokens: 123_450,
+            },
             touched: 1234,
             whole: 123,
             completions: 12_345,
@@ -164,9 +232,17 @@ mod tests {
             kept_advantage: Some(-0.1234),
             time: Duration::from_millis(23),
         };
-        let setting = Setting::Found { key: "share".into(), value: "9.97e-2".into(), remark: Some("too few".into()) };
+        let setting = Setting::Found {
+            key: "share".into(),
+            value: "9.97e-2".into(),
+            remark: Some("too few".into()),
+        };
         Compared {
-            contender: Contender { name: config.id.clone(), config, key: None },
+            contender: Contender {
+                name: config.id.clone(),
+                config,
+                key: None,
+            },
             setting,
             row,
             rejected: vec![true],
@@ -183,14 +259,26 @@ mod tests {
             left_out: Vec::new(),
         };
         let tables = [rows(&comparison), matrix(&comparison)].concat();
-        let widest = tables.iter().max_by_key(|line| line.chars().count()).unwrap();
+        let widest = tables
+            .iter()
+            .max_by_key(|line| line.chars().count())
+            .unwrap();
         assert!(widest.chars().count() <= 120, "{widest}");
-        assert_eq!(tables.iter().filter(|line| line.contains("masks.probability-quantile")).count(), 20);
+        assert_eq!(
+            tables
+                .iter()
+                .filter(|line| line.contains("masks.probability-quantile"))
+                .count(),
+            20
+        );
     }
 
     #[test]
     fn nothing_and_all_are_exact() {
         let shares = [0.0, 0.001, 0.004, 0.006, 0.5, 0.994, 0.996, 0.9999, 1.0];
-        assert_eq!(shares.map(whole_percent), ["0", "<1", "<1", "1", "50", "99", "99", "99", "100"]);
+        assert_eq!(
+            shares.map(whole_percent),
+            ["0", "<1", "<1", "1", "50", "99", "99", "99", "100"]
+        );
     }
 }

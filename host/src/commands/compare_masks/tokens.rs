@@ -31,25 +31,47 @@ pub struct Tokens {
 
 impl Tokens {
     /// Reads the batches; `look` sees each of them first.
-    pub fn read(batches: &Batches<'_>, look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<Self> {
-        let mut tokens = Self { last_layer: true, ..Self::default() };
+    pub fn read(
+        batches: &Batches<'_>,
+        look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>,
+    ) -> Result<Self> {
+        let mut tokens = Self {
+            last_layer: true,
+            ..Self::default()
+        };
         batches.each(|path, batch| {
             look(path, batch)?;
-            tokens.add(&batch.view()).with_context(|| format!("batch file `{}`", path.display()))
+            tokens
+                .add(&batch.view())
+                .with_context(|| format!("batch file `{}`", path.display()))
         })?;
-        ensure!(!tokens.logps.is_empty(), "the batches hold no completion token (record others)");
+        ensure!(
+            !tokens.logps.is_empty(),
+            "the batches hold no completion token (record others)"
+        );
         Ok(tokens.ranked())
     }
 
     fn add(&mut self, batch: &Batch<'_>) -> Result<()> {
         let derivatives = gradient::derivatives(batch)?;
-        let layer = batch.last_layer.as_ref().map(|layer| gradient::Layer::new(batch, layer)).transpose()?;
+        let layer = batch
+            .last_layer
+            .as_ref()
+            .map(|layer| gradient::Layer::new(batch, layer))
+            .transpose()?;
         self.last_layer &= layer.is_some();
         for b in 0..batch.dims.completions as usize {
             let start = self.logps.len();
-            for (t, i) in batch.dims.row(b).enumerate().filter(|(_, i)| batch.completion_mask[*i] == 1) {
+            for (t, i) in batch
+                .dims
+                .row(b)
+                .enumerate()
+                .filter(|(_, i)| batch.completion_mask[*i] == 1)
+            {
                 let of_logit = (derivatives[i] * gradient::unlikeliness(batch.logps[i])).powi(2);
-                let of_layer = layer.as_ref().map_or(0.0, |layer| derivatives[i].powi(2) * layer.squared_norm(i));
+                let of_layer = layer
+                    .as_ref()
+                    .map_or(0.0, |layer| derivatives[i].powi(2) * layer.squared_norm(i));
                 ensure!(
                     of_logit.is_finite() && of_layer.is_finite() && batch.advantages[i].is_finite(),
                     "advantage or gradient of completion {b}, token {t}, is not finite (record the batch again)"
@@ -74,14 +96,19 @@ impl Tokens {
         let mut order: Vec<u32> = (0..self.logps.len() as u32).collect();
         order.sort_by(|a, b| self.logps[*a as usize].total_cmp(&self.logps[*b as usize]));
         self.ranks = vec![0; order.len()];
-        order.iter().zip(0..).for_each(|(token, rank)| self.ranks[*token as usize] = rank);
+        order
+            .iter()
+            .zip(0..)
+            .for_each(|(token, rank)| self.ranks[*token as usize] = rank);
         self
     }
 
     /// Mean advantage of the tokens whose indices `which` accepts; `None` if it accepts none.
     pub fn mean_advantage(&self, which: impl Fn(usize) -> bool) -> Option<f64> {
-        let taken: Vec<f64> =
-            (0..self.advantages.len()).filter(|i| which(*i)).map(|i| self.advantages[i].into()).collect();
+        let taken: Vec<f64> = (0..self.advantages.len())
+            .filter(|i| which(*i))
+            .map(|i| self.advantages[i].into())
+            .collect();
         (!taken.is_empty()).then(|| taken.iter().sum::<f64>() / taken.len() as f64)
     }
 }
@@ -90,7 +117,10 @@ impl Tokens {
 impl Tokens {
     /// The completion tokens of one batch.
     pub fn of(batch: &Batch<'_>) -> Result<Self> {
-        let mut tokens = Self { last_layer: true, ..Self::default() };
+        let mut tokens = Self {
+            last_layer: true,
+            ..Self::default()
+        };
         tokens.add(batch)?;
         Ok(tokens.ranked())
     }

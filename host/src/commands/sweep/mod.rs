@@ -38,12 +38,18 @@ pub struct Chosen {
 
 impl Chosen {
     pub fn names(&self) -> Vec<String> {
-        [&self.masks, &self.weights].into_iter().flat_map(|list| component_names(list)).collect()
+        [&self.masks, &self.weights]
+            .into_iter()
+            .flat_map(|list| component_names(list))
+            .collect()
     }
 
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
         let masks = registry.create_all(&self.masks, watchdog)?;
-        Ok(Deciders { masks, weights: registry.create_all(&self.weights, watchdog)? })
+        Ok(Deciders {
+            masks,
+            weights: registry.create_all(&self.weights, watchdog)?,
+        })
     }
 }
 
@@ -71,7 +77,14 @@ impl<'a> Sweep<'a> {
         ranges: &[Range],
     ) -> Result<Self> {
         let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, choose(None)?.names()));
-        let mut sweep = Self { registry, choose, batches, device, warned, watchdog };
+        let mut sweep = Self {
+            registry,
+            choose,
+            batches,
+            device,
+            warned,
+            watchdog,
+        };
         for range in ranges {
             let values = range.values();
             for &value in [values.first(), values.last()].into_iter().flatten() {
@@ -92,7 +105,9 @@ impl<'a> Sweep<'a> {
             }
             let counts = self.table(range)?;
             if let Some(target) = target {
-                let found = search(range, &counts, target, &mut |value| Ok(self.replay(range, value)?.all))?;
+                let found = search(range, &counts, target, &mut |value| {
+                    Ok(self.replay(range, value)?.all)
+                })?;
                 self.suggest(range, target, &found)?;
             }
         }
@@ -104,15 +119,31 @@ impl<'a> Sweep<'a> {
         let (values, mut counts) = (range.values(), Vec::new());
         let texts = range.column(&values);
         let name = range.key.rsplit('.').next().unwrap_or_default();
-        let width = texts.iter().map(String::len).max().unwrap_or_default().max(name.len());
-        let ids: Vec<String> = self.build(range, values[0])?.masks.iter().map(|mask| mask.id().to_owned()).collect();
+        let width = texts
+            .iter()
+            .map(String::len)
+            .max()
+            .unwrap_or_default()
+            .max(name.len());
+        let ids: Vec<String> = self
+            .build(range, values[0])?
+            .masks
+            .iter()
+            .map(|mask| mask.id().to_owned())
+            .collect();
         for (value, text) in values.into_iter().zip(&texts) {
             let found = self.replay(range, value)?;
-            ensure!(found.all.tokens > 0, "the batches hold no completion token (record others)");
+            ensure!(
+                found.all.tokens > 0,
+                "the batches hold no completion token (record others)"
+            );
             if counts.is_empty() {
                 let (batches, tokens) = (self.batches.paths.len(), grouped(found.all.tokens));
                 let plural = if batches == 1 { "" } else { "es" };
-                say(&format!("`{}` over {batches} batch{plural}, {tokens} tokens\n", range.key));
+                say(&format!(
+                    "`{}` over {batches} batch{plural}, {tokens} tokens\n",
+                    range.key
+                ));
                 say(&format!(
                     "  {name:>width$}  {:>10}  {:>7}{}{}",
                     "rejected",
@@ -125,7 +156,9 @@ impl<'a> Sweep<'a> {
             say(&format!(
                 "  {text:>width$}  {rejected:>10}  {rate:>7}{}{}",
                 cells(&ids, &found.by_mask),
-                found.mean_weight.map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
+                found
+                    .mean_weight
+                    .map_or_else(String::new, |mean| format!("  {mean:>11.3}"))
             ));
             counts.push((value, found.all));
         }
@@ -137,20 +170,31 @@ impl<'a> Sweep<'a> {
         if let Some(remark) = &found.remark {
             say(&format!("target {target}: {remark}"));
         }
-        let Some((value, count)) = found.best else { return Ok(()) };
+        let Some((value, count)) = found.best else {
+            return Ok(());
+        };
         let (key, text) = (&range.key, range.text(value));
         let replays = match found.replays {
             0 => String::new(),
             1 => ", found with 1 more replay".to_owned(),
             more => format!(", found with {more} more replays"),
         };
-        let (rate, rejected, tokens) = (percent(count.rate()), grouped(count.rejected), grouped(count.tokens));
-        say(&format!("target {target}: {text} rejects {rate} ({rejected} of {tokens}){replays}\n"));
+        let (rate, rejected, tokens) = (
+            percent(count.rate()),
+            grouped(count.rejected),
+            grouped(count.tokens),
+        );
+        say(&format!(
+            "target {target}: {text} rejects {rate} ({rejected} of {tokens}){replays}\n"
+        ));
         say(&format!("  --set {key}={text}\n"));
         let chosen = (self.choose)(Some(format!("{key}={text}")))?;
         let name = key.rsplit('.').next().unwrap_or_default();
         // The serializer writes small numbers without an exponent.
-        let (long, short) = (format!("{name} = {}", toml::Value::Float(value)), format!("{name} = {text}"));
+        let (long, short) = (
+            format!("{name} = {}", toml::Value::Float(value)),
+            format!("{name} = {text}"),
+        );
         for line in toml::to_string(&chosen)?.lines() {
             say(format!("  {}", if line == long { &short } else { line }).trim_end());
         }
@@ -158,21 +202,35 @@ impl<'a> Sweep<'a> {
     }
 
     fn build(&self, range: &Range, value: f64) -> Result<Deciders> {
-        (self.choose)(Some(format!("{}={}", range.key, range.text(value))))?.build(self.registry, &self.watchdog)
+        (self.choose)(Some(format!("{}={}", range.key, range.text(value))))?
+            .build(self.registry, &self.watchdog)
     }
 
     /// Runs fresh masks and weights over all batches, in order, with one setting at `value`.
     fn replay(&mut self, range: &Range, value: f64) -> Result<Counts> {
         let mut deciders = self.build(range, value)?;
-        let mut all = Count { rejected: 0, tokens: 0 };
+        let mut all = Count {
+            rejected: 0,
+            tokens: 0,
+        };
         let mut by_mask = vec![all; deciders.masks.len()];
         let mut weight = 0.0;
-        let mut sink = WarningSink { warned: &mut self.warned, watchdog: &self.watchdog };
+        let mut sink = WarningSink {
+            warned: &mut self.warned,
+            watchdog: &self.watchdog,
+        };
         let step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
             let decision = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
-            let rejected = decision.rejected.iter().map(|rejected| rejected.tokens.len() as u64);
-            weight += decision.token_weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+            let rejected = decision
+                .rejected
+                .iter()
+                .map(|rejected| rejected.tokens.len() as u64);
+            weight += decision
+                .token_weights
+                .iter()
+                .map(|&weight| f64::from(weight))
+                .sum::<f64>();
             let own = by_mask.iter_mut().zip(rejected);
             let total = (&mut all, tokens - decision.tokens());
             own.chain([total]).for_each(|(count, rejected)| {
@@ -183,19 +241,33 @@ impl<'a> Sweep<'a> {
         };
         self.batches.each(step)?;
         let mean_weight = (!deciders.weights.is_empty()).then(|| weight / all.tokens.max(1) as f64);
-        Ok(Counts { all, by_mask, mean_weight })
+        Ok(Counts {
+            all,
+            by_mask,
+            mean_weight,
+        })
     }
 }
 
 /// Column headings for the rates of single masks. The rate of a single mask is already the total rate.
 fn heads(ids: &[String]) -> String {
-    if ids.len() < 2 { String::new() } else { ids.iter().map(|id| format!("  {id:>7}")).collect() }
+    if ids.len() < 2 {
+        String::new()
+    } else {
+        ids.iter().map(|id| format!("  {id:>7}")).collect()
+    }
 }
 
 fn cells(ids: &[String], by_mask: &[Count]) -> String {
     if ids.len() < 2 {
         return String::new();
     }
-    let cell = |(id, count): (&String, &Count)| format!("  {:>width$}", percent(count.rate()), width = id.len().max(7));
+    let cell = |(id, count): (&String, &Count)| {
+        format!(
+            "  {:>width$}",
+            percent(count.rate()),
+            width = id.len().max(7)
+        )
+    };
     ids.iter().zip(by_mask).map(cell).collect()
 }

@@ -35,7 +35,13 @@ impl FromStr for Range {
                 "`--sweep {text}` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)"
             )
         })?;
-        let Self { key, low, high, points, .. } = &range;
+        let Self {
+            key,
+            low,
+            high,
+            points,
+            ..
+        } = &range;
         ensure!(
             key.starts_with("mask.") || key.starts_with("weight."),
             "`--sweep {text}`: `{key}` is no mask's or weight's setting, and a replay runs nothing else (write `mask.0.KEY=...`)"
@@ -44,7 +50,10 @@ impl FromStr for Range {
             low < high,
             "`--sweep {text}` begins at {low:?} and ends at {high:?} (the first end must be the lower one)"
         );
-        ensure!((2..=MOST_POINTS).contains(points), "`--sweep {text}` has {points} points (give 2 to {MOST_POINTS})");
+        ensure!(
+            (2..=MOST_POINTS).contains(points),
+            "`--sweep {text}` has {points} points (give 2 to {MOST_POINTS})"
+        );
         Ok(range)
     }
 }
@@ -53,7 +62,14 @@ impl Range {
     /// The range that a component's author gives for `key`.
     pub fn of_author(key: &str, KeyRange { low, high, whole }: KeyRange) -> Self {
         let advice = "the range is the author's: `host replay --sweep` takes others";
-        Self { key: key.to_owned(), low, high, points: POINTS, whole, advice }
+        Self {
+            key: key.to_owned(),
+            low,
+            high,
+            points: POINTS,
+            whole,
+            advice,
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -65,16 +81,32 @@ impl Range {
         let (low, high) = range.split_once("..")?;
         let (low, high) = (low.trim(), high.trim());
         let whole = low.parse::<i32>().is_ok() && high.parse::<i32>().is_ok();
-        let finite = |number: &str| number.parse().ok().filter(|number: &f64| number.is_finite());
+        let finite = |number: &str| {
+            number
+                .parse()
+                .ok()
+                .filter(|number: &f64| number.is_finite())
+        };
         let (key, advice) = (key.trim().to_owned(), "widen the range");
-        Some(Self { key, low: finite(low)?, high: finite(high)?, points, whole, advice })
+        Some(Self {
+            key,
+            low: finite(low)?,
+            high: finite(high)?,
+            points,
+            whole,
+            advice,
+        })
     }
 
     /// The values in ascending order, including both ends.
     pub fn values(&self) -> Vec<f64> {
         let steps = self.points - 1;
-        let inner = (1..steps).map(|i| self.round(self.between(self.low, self.high, i as f64 / steps as f64)));
-        let mut values: Vec<f64> = std::iter::once(self.low).chain(inner).chain([self.high]).collect();
+        let inner = (1..steps)
+            .map(|i| self.round(self.between(self.low, self.high, i as f64 / steps as f64)));
+        let mut values: Vec<f64> = std::iter::once(self.low)
+            .chain(inner)
+            .chain([self.high])
+            .collect();
         values.dedup();
         values
     }
@@ -96,11 +128,19 @@ impl Range {
 
     /// A range of the same key, between two of the values.
     pub fn between_values(&self, a: f64, b: f64) -> Self {
-        Self { low: a.min(b), high: a.max(b), ..self.clone() }
+        Self {
+            low: a.min(b),
+            high: a.max(b),
+            ..self.clone()
+        }
     }
 
     pub fn toml(&self, value: f64) -> toml::Value {
-        if self.whole { toml::Value::Integer(value as i64) } else { toml::Value::Float(value) }
+        if self.whole {
+            toml::Value::Integer(value as i64)
+        } else {
+            toml::Value::Float(value)
+        }
     }
 
     /// The values as a column of text, each with as many digits as the longest needs.
@@ -110,15 +150,25 @@ impl Range {
         }
         let exponential = self.exponential();
         let write = |x: f64, digits: usize| {
-            if exponential { format!("{x:.digits$e}") } else { format!("{x:.digits$}") }
+            if exponential {
+                format!("{x:.digits$e}")
+            } else {
+                format!("{x:.digits$}")
+            }
         };
-        let needed = |x: f64| (0..17).find(|&digits| write(x, digits).parse() == Ok(x)).unwrap_or(17);
+        let needed = |x: f64| {
+            (0..17)
+                .find(|&digits| write(x, digits).parse() == Ok(x))
+                .unwrap_or(17)
+        };
         let digits = values.iter().map(|&x| needed(x)).max().unwrap_or_default();
         values.iter().map(|&x| write(x, digits)).collect()
     }
 
     fn exponential(&self) -> bool {
-        [self.low, self.high].iter().any(|x| *x != 0.0 && !(1e-3..1e6).contains(&x.abs()))
+        [self.low, self.high]
+            .iter()
+            .any(|x| *x != 0.0 && !(1e-3..1e6).contains(&x.abs()))
     }
 
     fn logarithmic(&self) -> bool {
@@ -127,7 +177,11 @@ impl Range {
 
     fn between(&self, a: f64, b: f64, share: f64) -> f64 {
         let line = |a: f64, b: f64| a * (1.0 - share) + b * share;
-        if self.logarithmic() { line(a.ln(), b.ln()).exp() } else { line(a, b) }
+        if self.logarithmic() {
+            line(a.ln(), b.ln()).exp()
+        } else {
+            line(a, b)
+        }
     }
 
     /// Rounds to a hundredth of the distance between values, or finer. Logarithmic values keep at least three significant
@@ -138,13 +192,18 @@ impl Range {
         let text = if self.whole {
             format!("{x:.0}")
         } else if self.logarithmic() {
-            let digits = digits(((self.high.ln() - self.low.ln()) / steps).exp_m1()).clamp(3.0, 17.0);
+            let digits =
+                digits(((self.high.ln() - self.low.ln()) / steps).exp_m1()).clamp(3.0, 17.0);
             format!("{x:.*e}", digits as usize - 1)
         } else {
-            format!("{x:.*}", digits(self.high / steps - self.low / steps).clamp(0.0, 340.0) as usize)
+            format!(
+                "{x:.*}",
+                digits(self.high / steps - self.low / steps).clamp(0.0, 340.0) as usize
+            )
         };
         // Adding zero turns -0 into 0.
-        text.parse::<f64>().map_or(x, |x| x.clamp(self.low, self.high) + 0.0)
+        text.parse::<f64>()
+            .map_or(x, |x| x.clamp(self.low, self.high) + 0.0)
     }
 }
 
@@ -154,15 +213,28 @@ mod tests {
 
     fn values(text: &str) -> Vec<String> {
         let range: Range = text.parse().unwrap();
-        range.values().into_iter().map(|value| range.text(value)).collect()
+        range
+            .values()
+            .into_iter()
+            .map(|value| range.text(value))
+            .collect()
     }
 
     #[test]
     fn positive_ends_are_spaced_by_ratio_and_others_by_distance() {
-        assert_eq!(values("mask.0.a=1e-4..1e-2:5"), ["1e-4", "3.16e-4", "1e-3", "3.16e-3", "1e-2"]);
-        assert_eq!(values("mask.0.a=-0.1..0.1:5"), ["-0.1", "-0.05", "0.0", "0.05", "0.1"]);
+        assert_eq!(
+            values("mask.0.a=1e-4..1e-2:5"),
+            ["1e-4", "3.16e-4", "1e-3", "3.16e-3", "1e-2"]
+        );
+        assert_eq!(
+            values("mask.0.a=-0.1..0.1:5"),
+            ["-0.1", "-0.05", "0.0", "0.05", "0.1"]
+        );
         assert_eq!(values("mask.0.a=0..1.0").len(), 9);
-        assert_eq!(values("mask.0.a=0.990..0.992:3"), ["0.99", "0.991", "0.992"]);
+        assert_eq!(
+            values("mask.0.a=0.990..0.992:3"),
+            ["0.99", "0.991", "0.992"]
+        );
     }
 
     #[test]
@@ -173,7 +245,10 @@ mod tests {
         };
         assert_eq!(column("1e-4..1e-2:3"), ["1e-4", "1e-3", "1e-2"]);
         assert_eq!(column("1e-4..1e-3:3"), ["1.00e-4", "3.16e-4", "1.00e-3"]);
-        assert_eq!(column("0.0..1.0:5"), ["0.00", "0.25", "0.50", "0.75", "1.00"]);
+        assert_eq!(
+            column("0.0..1.0:5"),
+            ["0.00", "0.25", "0.50", "0.75", "1.00"]
+        );
     }
 
     #[test]
@@ -184,10 +259,19 @@ mod tests {
 
     #[test]
     fn the_widest_and_the_narrowest_range_have_finite_ascending_values() {
-        for text in ["-1.7e308..1.7e308", "1e-308..1.7e308", "1.0..1.0000000000000002", "0.0..5e-324", "1..2:1000"] {
+        for text in [
+            "-1.7e308..1.7e308",
+            "1e-308..1.7e308",
+            "1.0..1.0000000000000002",
+            "0.0..5e-324",
+            "1..2:1000",
+        ] {
             let range: Range = format!("mask.0.a={text}").parse().unwrap();
             let values = range.values();
-            assert!(values.is_sorted_by(|a, b| a < b) && values.iter().all(|x| x.is_finite()), "{text}: {values:?}");
+            assert!(
+                values.is_sorted_by(|a, b| a < b) && values.iter().all(|x| x.is_finite()),
+                "{text}: {values:?}"
+            );
         }
     }
 

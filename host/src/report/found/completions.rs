@@ -32,15 +32,23 @@ enum Source {
 pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let path = dir.join(COMPLETIONS_FILE);
     let cannot = || format!("cannot read `{}`", path.display());
-    let mut sources =
-        if path.symlink_metadata().is_ok() { index(&path).with_context(cannot)? } else { BTreeMap::new() };
+    let mut sources = if path.symlink_metadata().is_ok() {
+        index(&path).with_context(cannot)?
+    } else {
+        BTreeMap::new()
+    };
     if let Ok(entries) = fs::read_dir(dir.join(FOLDER)) {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         sources.extend(paths.filter_map(|path| Some((step_of(&path)?, Source::File(path)))));
     }
     let count = sources.len();
-    let chosen = sources.into_iter().enumerate().filter(|(at, _)| is_chosen(*at, count, steps));
-    chosen.map(|(_, (step, source))| Ok((step, rows(&path, &source).with_context(cannot)?))).collect()
+    let chosen = sources
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| is_chosen(*at, count, steps));
+    chosen
+        .map(|(_, (step, source))| Ok((step, rows(&path, &source).with_context(cannot)?)))
+        .collect()
 }
 
 /// True if index `at` of `count` is among `most` evenly spaced ones, which include the first and the last.
@@ -64,7 +72,9 @@ fn index(path: &Path) -> Result<BTreeMap<u64, Source>> {
             return Ok(sources);
         }
         if let Ok(Head { step }) = serde_json::from_slice(&line)
-            && let Source::Lines(places) = sources.entry(step).or_insert_with(|| Source::Lines(Vec::new()))
+            && let Source::Lines(places) = sources
+                .entry(step)
+                .or_insert_with(|| Source::Lines(Vec::new()))
         {
             places.push((first, length));
         }
@@ -84,7 +94,10 @@ fn rows(path: &Path, source: &Source) -> Result<Vec<Row>> {
             }
         }
     }
-    Ok(lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    Ok(lines
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect())
 }
 
 #[cfg(test)]
@@ -93,7 +106,11 @@ mod tests {
 
     #[test]
     fn steps_are_evenly_apart() {
-        let chosen = |count, most| (0..count).filter(|at| is_chosen(*at, count, most)).collect::<Vec<_>>();
+        let chosen = |count, most| {
+            (0..count)
+                .filter(|at| is_chosen(*at, count, most))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(chosen(3, 4), [0, 1, 2]);
         assert_eq!(chosen(100, 4), [0, 33, 66, 99]);
         assert_eq!(chosen(5, 1), [0]);
@@ -103,10 +120,23 @@ mod tests {
     fn lines_of_steps() {
         let directory = tempfile::tempdir().unwrap();
         let line = |step: u64, reward: u64| format!("{{\"step\":{step},\"reward\":{reward}}}\n");
-        let text = [line(1, 0), "damaged\n".into(), line(1, 1), line(2, 2), line(3, 3), "{\"step\":4".into()].concat();
+        let text = [
+            line(1, 0),
+            "damaged\n".into(),
+            line(1, 1),
+            line(2, 2),
+            line(3, 3),
+            "{\"step\":4".into(),
+        ]
+        .concat();
         std::fs::write(directory.path().join(COMPLETIONS_FILE), text).unwrap();
         let found = completions(directory.path(), 2).unwrap();
-        let rewards = |step: u64| found[&step].iter().map(|row| row["reward"].as_u64().unwrap()).collect::<Vec<_>>();
+        let rewards = |step: u64| {
+            found[&step]
+                .iter()
+                .map(|row| row["reward"].as_u64().unwrap())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(found.keys().copied().collect::<Vec<_>>(), [1, 3]);
         assert_eq!([rewards(1), rewards(3)], [vec![0, 1], vec![3]]);
     }

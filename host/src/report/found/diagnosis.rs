@@ -30,7 +30,12 @@ pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
     for (step, values) in run.lines.rows() {
         for finding in watch.look(step, &values) {
             let key = (rank(finding.check), finding.metric());
-            let diagnosis = found.entry(key).or_insert(Diagnosis { finding, first: step, last: step, steps: 0 });
+            let diagnosis = found.entry(key).or_insert(Diagnosis {
+                finding,
+                first: step,
+                last: step,
+                steps: 0,
+            });
             diagnosis.last = step;
             diagnosis.steps += 1;
         }
@@ -41,7 +46,9 @@ pub fn diagnose(run: &FoundRun) -> Vec<Diagnosis> {
 impl Diagnosis {
     /// The steps of the finding, in words.
     pub fn when(&self) -> String {
-        let Self { first, last, steps, .. } = self;
+        let Self {
+            first, last, steps, ..
+        } = self;
         match steps {
             1 => format!("after step {first}"),
             _ if last - first + 1 == *steps => format!("after steps {first} to {last}"),

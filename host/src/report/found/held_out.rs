@@ -26,20 +26,38 @@ impl HeldOut {
         let metric = Self::metric(run)?;
         let measured = || {
             let numbers = run.lines.column(&metric).numbers();
-            numbers.map(|(row, value)| Measured { value, step: run.lines.steps[row] })
+            numbers.map(|(row, value)| Measured {
+                value,
+                step: run.lines.steps[row],
+            })
         };
-        let better = |best: Measured, now: Measured| if now.value > best.value { now } else { best };
-        let (first, last, best) = (measured().next()?, measured().next_back()?, measured().reduce(better)?);
-        Some(Self { metric, first, last, best })
+        let better =
+            |best: Measured, now: Measured| if now.value > best.value { now } else { best };
+        let (first, last, best) = (
+            measured().next()?,
+            measured().next_back()?,
+            measured().reduce(better)?,
+        );
+        Some(Self {
+            metric,
+            first,
+            last,
+            best,
+        })
     }
 
     /// The metric that says most about held-out prompts: the share of right answers, else their mean reward, else that of benchmarks.
     pub fn metric(run: &FoundRun) -> Option<String> {
         let has = |name: &&str| run.lines.column(name).last().is_some();
-        let known = ["eval_accuracy", "eval_reward", "eval/TEST/pass@1"].into_iter().find(has);
-        let benchmark = |name: &&str| name.starts_with("eval/") && name.ends_with("/pass@1") && has(name);
+        let known = ["eval_accuracy", "eval_reward", "eval/TEST/pass@1"]
+            .into_iter()
+            .find(has);
+        let benchmark =
+            |name: &&str| name.starts_with("eval/") && name.ends_with("/pass@1") && has(name);
         let names = run.lines.columns.keys().map(String::as_str);
-        known.or_else(|| names.into_iter().find(benchmark)).map(str::to_owned)
+        known
+            .or_else(|| names.into_iter().find(benchmark))
+            .map(str::to_owned)
     }
 
     /// The metric in words.
@@ -58,7 +76,11 @@ impl HeldOut {
 
     /// A value of the metric in words: shares in percent.
     pub fn shown(&self, value: f64) -> String {
-        if self.is_share() { short_percent(value) } else { format!("{value:.3}") }
+        if self.is_share() {
+            short_percent(value)
+        } else {
+            format!("{value:.3}")
+        }
     }
 }
 
@@ -68,7 +90,11 @@ mod tests {
     use crate::report::found::Lines;
 
     fn held_out(lines: &str) -> Option<HeldOut> {
-        HeldOut::of(&FoundRun::of("run", &[], Lines::parse(lines.as_bytes()).unwrap()))
+        HeldOut::of(&FoundRun::of(
+            "run",
+            &[],
+            Lines::parse(lines.as_bytes()).unwrap(),
+        ))
     }
 
     #[test]
@@ -80,18 +106,33 @@ mod tests {
         let found = found.unwrap();
         let at = |measured: Measured| (measured.step, found.shown(measured.value));
         let all = [found.first, found.best, found.last].map(at);
-        assert_eq!(all, [(0, "50.0%".to_owned()), (2, "75.0%".to_owned()), (6, "25.0%".to_owned())]);
+        assert_eq!(
+            all,
+            [
+                (0, "50.0%".to_owned()),
+                (2, "75.0%".to_owned()),
+                (6, "25.0%".to_owned())
+            ]
+        );
     }
 
     #[test]
     fn a_run_without_an_accuracy_has_a_reward_or_a_benchmark() {
-        let title = |lines: &str| held_out(lines).map(|found| (found.title(), found.shown(found.last.value)));
+        let title = |lines: &str| {
+            held_out(lines).map(|found| (found.title(), found.shown(found.last.value)))
+        };
         let of = |title: &str, value: &str| Some((title.to_owned(), value.to_owned()));
-        assert_eq!(title("{\"step\":0,\"eval_reward\":0.5}\n"), of("held-out reward", "0.500"));
+        assert_eq!(
+            title("{\"step\":0,\"eval_reward\":0.5}\n"),
+            of("held-out reward", "0.500")
+        );
         assert_eq!(
             title("{\"step\":0,\"eval/gsm8k/pass@1\":0.5,\"eval/gsm8k/reward\":1}\n"),
             of("gsm8k pass@1", "50.0%")
         );
-        assert_eq!(title("{\"step\":0,\"reward\":0.5,\"eval_accuracy\":null}\n"), None);
+        assert_eq!(
+            title("{\"step\":0,\"reward\":0.5,\"eval_accuracy\":null}\n"),
+            None
+        );
     }
 }

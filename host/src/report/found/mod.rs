@@ -53,21 +53,32 @@ impl FoundRun {
             );
         }
         let mut remarks = Vec::new();
-        let table = files::read(&dir.join(CONFIG_FILE)).and_then(|bytes| settings::read(&String::from_utf8(bytes)?));
+        let table = files::read(&dir.join(CONFIG_FILE))
+            .and_then(|bytes| settings::read(&String::from_utf8(bytes)?));
         let table = table.unwrap_or_else(|error| {
-            remarks.push(format!("`{CONFIG_FILE}` cannot be used: {}", sentence(&error, false)));
+            remarks.push(format!(
+                "`{CONFIG_FILE}` cannot be used: {}",
+                sentence(&error, false)
+            ));
             Table::new()
         });
         let lines = Lines::read(&dir.join(METRICS_FILE)).unwrap_or_else(|error| {
             remarks.push(sentence(&error, false));
             Lines::default()
         });
-        let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        let name = dir
+            .canonicalize()
+            .ok()
+            .and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
         let at_work = is_at_work(dir).unwrap_or_else(|error| {
             remarks.push(format!("`{}`: {error}", lock::FILE));
             false
         });
-        remarks.extend(lines.remark(at_work).map(|remark| format!("`{METRICS_FILE}`: {remark}")));
+        remarks.extend(
+            lines
+                .remark(at_work)
+                .map(|remark| format!("`{METRICS_FILE}`: {remark}")),
+        );
         Ok(Self {
             name: name.unwrap_or_else(|| dir.display().to_string()),
             dir: dir.to_owned(),
@@ -82,9 +93,20 @@ impl FoundRun {
     /// A run of that name without a directory.
     #[cfg(test)]
     pub(super) fn of(name: &str, settings: &[(&str, &str)], lines: Lines) -> Self {
-        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let settings = settings
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let (checked, remarks) = (Settings::default(), Vec::new());
-        Self { dir: name.into(), name: name.into(), checked, settings, lines, at_work: false, remarks }
+        Self {
+            dir: name.into(),
+            name: name.into(),
+            checked,
+            settings,
+            lines,
+            at_work: false,
+            remarks,
+        }
     }
 
     /// True if `dir` looks like a run's directory.

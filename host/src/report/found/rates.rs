@@ -18,8 +18,17 @@ pub fn add_taken_rates(lines: &mut Lines) {
 /// The share of the scheduled learning rates that step controls left, over all steps; `None` without a step control.
 pub fn taken_share(run: &FoundRun) -> Option<f64> {
     run.lines.columns.get(&applied())?;
-    let sum = |column: &Column| column.numbers().map(|(_, value)| value).filter(|value| value.is_finite()).sum::<f64>();
-    let (taken, set) = (sum(&taken(&run.lines)), sum(run.lines.column("learning_rate")));
+    let sum = |column: &Column| {
+        column
+            .numbers()
+            .map(|(_, value)| value)
+            .filter(|value| value.is_finite())
+            .sum::<f64>()
+    };
+    let (taken, set) = (
+        sum(&taken(&run.lines)),
+        sum(run.lines.column("learning_rate")),
+    );
     (set > 0.0).then(|| taken / set)
 }
 
@@ -30,11 +39,22 @@ fn applied() -> String {
 /// The rate of each step, times the share of its length that was applied. A run without step controls applies all of it.
 fn taken(lines: &Lines) -> Column {
     let rates = lines.column("learning_rate");
-    let Some(applied) = lines.columns.get(&applied()) else { return rates.clone() };
+    let Some(applied) = lines.columns.get(&applied()) else {
+        return rates.clone();
+    };
     let mut shares = vec![f64::NAN; lines.steps.len()];
-    applied.numbers().for_each(|(row, share)| shares[row] = share);
-    let values = rates.rows.iter().zip(&rates.values).map(|(row, rate)| rate * shares[*row as usize]);
-    Column { values: values.collect(), rows: rates.rows.clone() }
+    applied
+        .numbers()
+        .for_each(|(row, share)| shares[row] = share);
+    let values = rates
+        .rows
+        .iter()
+        .zip(&rates.values)
+        .map(|(row, rate)| rate * shares[*row as usize]);
+    Column {
+        values: values.collect(),
+        rows: rates.rows.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -49,11 +69,16 @@ mod tests {
 
     #[test]
     fn a_control_shortens_the_rate() {
-        let run =
-            run("{\"step\":0,\"eval_accuracy\":0}\n{\"step\":1,\"learning_rate\":4,\"step_control/applied\":0.25}\n\
-             {\"step\":2,\"learning_rate\":2}\n{\"step\":3,\"learning_rate\":2,\"step_control/applied\":0.5}\n");
+        let run = run(
+            "{\"step\":0,\"eval_accuracy\":0}\n{\"step\":1,\"learning_rate\":4,\"step_control/applied\":0.25}\n\
+             {\"step\":2,\"learning_rate\":2}\n{\"step\":3,\"learning_rate\":2,\"step_control/applied\":0.5}\n",
+        );
         let taken: Vec<_> = run.lines.column(TAKEN_RATE).numbers().collect();
-        assert_eq!(taken, [(1, 1.0), (3, 1.0)], "a step without a share has no rate");
+        assert_eq!(
+            taken,
+            [(1, 1.0), (3, 1.0)],
+            "a step without a share has no rate"
+        );
         assert_eq!(taken_share(&run), Some(0.25));
     }
 

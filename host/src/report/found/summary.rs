@@ -59,7 +59,9 @@ pub struct Summary {
 impl Summary {
     /// The newest quality of answers to held-out prompts: the share of right ones, else the mean reward.
     pub fn held_out(&self) -> Option<String> {
-        self.accuracy.map(percent).or_else(|| self.held_out_reward.map(|reward| format!("{reward:.3}")))
+        self.accuracy
+            .map(percent)
+            .or_else(|| self.held_out_reward.map(|reward| format!("{reward:.3}")))
     }
 
     /// The learning rate that a step control found, in words.
@@ -68,19 +70,30 @@ impl Summary {
     }
 
     pub fn of(run: &FoundRun) -> Self {
-        let (step, max_steps) = (run.lines.steps.last().copied().unwrap_or(0), run.whole("train.max_steps"));
+        let (step, max_steps) = (
+            run.lines.steps.last().copied().unwrap_or(0),
+            run.whole("train.max_steps"),
+        );
         let status = match max_steps {
             _ if run.at_work => "running",
             Some(max_steps) if step >= max_steps => "finished",
             _ => "stopped",
         };
-        let Settings { mask, weight, step_control, .. } = &run.checked;
+        let Settings {
+            mask,
+            weight,
+            step_control,
+            ..
+        } = &run.checked;
         let accuracies = || run.lines.column("eval_accuracy").numbers();
         // The first of equally good values.
-        let best = accuracies()
-            .fold(None, |best: Option<(usize, f64)>, found| best.filter(|best| best.1 >= found.1).or(Some(found)));
+        let best = accuracies().fold(None, |best: Option<(usize, f64)>, found| {
+            best.filter(|best| best.1 >= found.1).or(Some(found))
+        });
         let controls = component_names(step_control);
-        let found_rate = controls.iter().map(|name| run.lines.column(&format!("{name}/{FOUND_RATE}")).last());
+        let found_rate = controls
+            .iter()
+            .map(|name| run.lines.column(&format!("{name}/{FOUND_RATE}")).last());
         Self {
             name: run.name.clone(),
             status,
@@ -90,15 +103,30 @@ impl Summary {
             model: run.setting("model.model_name_or_path"),
             data: run.setting("data.dataset_name"),
             seed: run.whole("train.seed"),
-            learning_rate: run.settings.get("train.learning_rate").and_then(|value| value.parse().ok()),
+            learning_rate: run
+                .settings
+                .get("train.learning_rate")
+                .and_then(|value| value.parse().ok()),
             found_rate: found_rate.flatten().next(),
-            components: [mask, weight, step_control].into_iter().flatten().map(|one| one.id.clone()).collect(),
+            components: [mask, weight, step_control]
+                .into_iter()
+                .flatten()
+                .map(|one| one.id.clone())
+                .collect(),
             accuracy: accuracies().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),
             best_step: best.map(|(row, _)| run.lines.steps[row]),
             held_out_reward: run.lines.column("eval_reward").last(),
-            reward: run.lines.column("reward").ends(REWARDS).map(|(_, last)| last),
-            rejected: run.lines.column("mask/rejected_so_far").last().filter(|_| !mask.is_empty()),
+            reward: run
+                .lines
+                .column("reward")
+                .ends(REWARDS)
+                .map(|(_, last)| last),
+            rejected: run
+                .lines
+                .column("mask/rejected_so_far")
+                .last()
+                .filter(|_| !mask.is_empty()),
             num_tokens: run.lines.column("num_tokens").last(),
             seconds: run.lines.running_sum("step_time").pop().unwrap_or(0.0),
             remarks: run.remarks.clone(),

@@ -15,11 +15,26 @@ const MANY: usize = 7;
 
 /// The cards.
 pub fn cards(runs: &[FoundRun], groups: &[Group]) -> String {
-    let class = if groups.len() >= MANY { "cards many" } else { "cards" };
-    let open = if groups.len() <= UNFOLDED { " open" } else { "" };
-    let cards: String = groups.iter().enumerate().map(|(number, group)| card(runs, group, number, open)).collect();
+    let class = if groups.len() >= MANY {
+        "cards many"
+    } else {
+        "cards"
+    };
+    let open = if groups.len() <= UNFOLDED {
+        " open"
+    } else {
+        ""
+    };
+    let cards: String = groups
+        .iter()
+        .enumerate()
+        .map(|(number, group)| card(runs, group, number, open))
+        .collect();
     let is_shown = |at: usize| groups.iter().any(|group| group.runs.contains(&at));
-    let others: Vec<String> = (0..runs.len()).filter(|at| !is_shown(*at)).map(|at| shown(&runs[at].name)).collect();
+    let others: Vec<String> = (0..runs.len())
+        .filter(|at| !is_shown(*at))
+        .map(|at| shown(&runs[at].name))
+        .collect();
     let others = match &others[..] {
         [] => String::new(),
         names => format!(
@@ -39,12 +54,19 @@ struct Seed<'a> {
 
 /// The card of a group; `open` is the attribute of its folded parts.
 fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
-    let of = |at: &usize| Seed { run: &runs[*at], summary: Summary::of(&runs[*at]), held_out: HeldOut::of(&runs[*at]) };
+    let of = |at: &usize| Seed {
+        run: &runs[*at],
+        summary: Summary::of(&runs[*at]),
+        held_out: HeldOut::of(&runs[*at]),
+    };
     let seeds: Vec<Seed<'_>> = group.runs.iter().map(of).collect();
     let (found, worst) = findings(&seeds, open);
     let color = number % COLORS;
-    let chip =
-        if seeds.len() > 1 { format!(" <small class=\"chip\">{} seeds</small>", seeds.len()) } else { String::new() };
+    let chip = if seeds.len() > 1 {
+        format!(" <small class=\"chip\">{} seeds</small>", seeds.len())
+    } else {
+        String::new()
+    };
     format!(
         "<article class=\"card {worst}\">\n<h2><i class=\"swatch\" style=\"background:var(--color-{color})\"></i>{}{chip}{}</h2>\n\
          <p class=\"facts\">{}</p>\n{}<dl>{}</dl>\n{}{found}</article>\n",
@@ -53,57 +75,125 @@ fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
         facts(&seeds),
         outcome(&seeds),
         rows(&seeds),
-        if seeds.len() > 1 { each_seed(&seeds, open) } else { String::new() },
+        if seeds.len() > 1 {
+            each_seed(&seeds, open)
+        } else {
+            String::new()
+        },
     )
 }
 
 /// Whether the runs are done.
 fn status(seeds: &[Seed<'_>]) -> String {
-    let count = |status: &str| seeds.iter().filter(|seed| seed.summary.status == status).count();
+    let count = |status: &str| {
+        seeds
+            .iter()
+            .filter(|seed| seed.summary.status == status)
+            .count()
+    };
     let (text, class) = match seeds {
         [Seed { summary, .. }] => {
-            let of = summary.max_steps.map_or_else(String::new, |max_steps| format!(" of {}", grouped(max_steps)));
+            let of = summary.max_steps.map_or_else(String::new, |max_steps| {
+                format!(" of {}", grouped(max_steps))
+            });
             match summary.status {
                 "finished" => ("finished".to_owned(), "finished"),
-                status => (format!("{status}, step {}{of}", grouped(summary.step)), status),
+                status => (
+                    format!("{status}, step {}{of}", grouped(summary.step)),
+                    status,
+                ),
             }
         }
         seeds if count("finished") == seeds.len() => ("finished".to_owned(), "finished"),
-        seeds if count("running") > 0 => (format!("{} of {} running", count("running"), seeds.len()), "running"),
-        seeds => (format!("{} of {} finished", count("finished"), seeds.len()), "stopped"),
+        seeds if count("running") > 0 => (
+            format!("{} of {} running", count("running"), seeds.len()),
+            "running",
+        ),
+        seeds => (
+            format!("{} of {} finished", count("finished"), seeds.len()),
+            "stopped",
+        ),
     };
     format!(" <small class=\"chip {class}\">{text}</small>")
 }
 
 /// Method, size and time.
 fn facts(seeds: &[Seed<'_>]) -> String {
-    let of = |value: fn(&Summary) -> f64| mean(&seeds.iter().map(|seed| value(&seed.summary)).collect::<Vec<_>>());
+    let of = |value: fn(&Summary) -> f64| {
+        mean(
+            &seeds
+                .iter()
+                .map(|seed| value(&seed.summary))
+                .collect::<Vec<_>>(),
+        )
+    };
     let first = &seeds[0].summary;
-    let seed = first.seed.filter(|_| seeds.len() == 1).map(|seed| format!("seed {seed}"));
-    let steps = (first.step > 0).then(|| format!("{} steps", grouped(of(|one| one.step as f64).round() as u64)));
+    let seed = first
+        .seed
+        .filter(|_| seeds.len() == 1)
+        .map(|seed| format!("seed {seed}"));
+    let steps = (first.step > 0).then(|| {
+        format!(
+            "{} steps",
+            grouped(of(|one| one.step as f64).round() as u64)
+        )
+    });
     let time = of(|one| one.seconds);
     let time = (time > 0.0).then(|| duration(time) + if seeds.len() > 1 { " each" } else { "" });
-    [first.recipe.as_deref().map(shown), seed, steps, time].into_iter().flatten().collect::<Vec<_>>().join(" · ")
+    [first.recipe.as_deref().map(shown), seed, steps, time]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" · ")
 }
 
 /// The answer of the card: how well the model answers now, and how well it did.
 fn outcome(seeds: &[Seed<'_>]) -> String {
-    let measured: Vec<&HeldOut> = seeds.iter().filter_map(|seed| seed.held_out.as_ref()).collect();
+    let measured: Vec<&HeldOut> = seeds
+        .iter()
+        .filter_map(|seed| seed.held_out.as_ref())
+        .collect();
     let Some(one) = measured.first() else {
         return "<p class=\"outcome\"><small>nothing was measured on held-out prompts</small></p>\n".to_owned();
     };
-    let of = |value: fn(&HeldOut) -> f64| measured.iter().map(|found| value(found)).collect::<Vec<f64>>();
-    let (first, last) = (mean(&of(|found| found.first.value)), of(|found| found.last.value));
+    let of = |value: fn(&HeldOut) -> f64| {
+        measured
+            .iter()
+            .map(|found| value(found))
+            .collect::<Vec<f64>>()
+    };
+    let (first, last) = (
+        mean(&of(|found| found.first.value)),
+        of(|found| found.last.value),
+    );
     let now = mean(&last);
-    let gain =
-        if one.is_share() { format!("{:+.1} points", 100.0 * (now - first)) } else { format!("{:+.3}", now - first) };
+    let gain = if one.is_share() {
+        format!("{:+.1} points", 100.0 * (now - first))
+    } else {
+        format!("{:+.3}", now - first)
+    };
     let error = standard_error(&last).map_or_else(String::new, |error| {
-        let error = if one.is_share() { format!("{:.1}", 100.0 * error) } else { format!("{error:.3}") };
+        let error = if one.is_share() {
+            format!("{:.1}", 100.0 * error)
+        } else {
+            format!("{error:.3}")
+        };
         format!(" <small>± {error}</small>")
     });
     let direction = if now < first { "down" } else { "up" };
-    let since = if measured.iter().all(|found| found.first.step == 0) { "" } else { ", since its first measurement" };
-    let only = if measured.iter().all(|found| found.first.step == found.last.step) { ", measured once" } else { "" };
+    let since = if measured.iter().all(|found| found.first.step == 0) {
+        ""
+    } else {
+        ", since its first measurement"
+    };
+    let only = if measured
+        .iter()
+        .all(|found| found.first.step == found.last.step)
+    {
+        ", measured once"
+    } else {
+        ""
+    };
     format!(
         "<p class=\"outcome\"><small>{}{since}{only}</small><span>{} <span class=\"arrow\">→</span> <b>{}</b>{error}</span> <em class=\"{direction}\">{gain}</em></p>\n",
         shown(&one.title()),
@@ -114,29 +204,55 @@ fn outcome(seeds: &[Seed<'_>]) -> String {
 
 /// Best, training reward and learning rate.
 fn rows(seeds: &[Seed<'_>]) -> String {
-    let entry = |title: &str, value: Option<String>| value.map(|value| format!("<dt>{title}</dt><dd>{value}</dd>"));
-    let ends: Vec<(f64, f64)> = seeds.iter().filter_map(|seed| seed.run.lines.column("reward").ends(REWARDS)).collect();
+    let entry = |title: &str, value: Option<String>| {
+        value.map(|value| format!("<dt>{title}</dt><dd>{value}</dd>"))
+    };
+    let ends: Vec<(f64, f64)> = seeds
+        .iter()
+        .filter_map(|seed| seed.run.lines.column("reward").ends(REWARDS))
+        .collect();
     let reward = (!ends.is_empty()).then(|| {
         let [first, last] = [|ends: &(f64, f64)| ends.0, |ends: &(f64, f64)| ends.1]
             .map(|end| mean(&ends.iter().map(end).collect::<Vec<_>>()));
         format!("{first:.3} → {last:.3}")
     });
-    let entries = [entry("best", best(seeds)), entry("training reward", reward), entry("learning rate", rate(seeds))];
+    let entries = [
+        entry("best", best(seeds)),
+        entry("training reward", reward),
+        entry("learning rate", rate(seeds)),
+    ];
     entries.into_iter().flatten().collect()
 }
 
 /// The best held-out value, and its step.
 fn best(seeds: &[Seed<'_>]) -> Option<String> {
-    let measured: Vec<&HeldOut> = seeds.iter().filter_map(|seed| seed.held_out.as_ref()).collect();
+    let measured: Vec<&HeldOut> = seeds
+        .iter()
+        .filter_map(|seed| seed.held_out.as_ref())
+        .collect();
     let one = measured.first()?;
-    let steps = range(&measured.iter().map(|found| found.best.step).collect::<Vec<_>>());
-    let value = one.shown(mean(&measured.iter().map(|found| found.best.value).collect::<Vec<_>>()));
+    let steps = range(
+        &measured
+            .iter()
+            .map(|found| found.best.step)
+            .collect::<Vec<_>>(),
+    );
+    let value = one.shown(mean(
+        &measured
+            .iter()
+            .map(|found| found.best.value)
+            .collect::<Vec<_>>(),
+    ));
     let when = if measured.iter().all(|found| found.best.step == 0) {
         "before training".to_owned()
     } else {
         format!("after step {steps}")
     };
-    let of = if measured.len() > 1 { "on average, " } else { "" };
+    let of = if measured.len() > 1 {
+        "on average, "
+    } else {
+        ""
+    };
     Some(format!("{value} <small>{of}{when}</small>"))
 }
 
@@ -145,32 +261,65 @@ fn rate(seeds: &[Seed<'_>]) -> Option<String> {
     let set = seeds[0].summary.learning_rate?;
     let number = |rate: f64| format!("{rate:.1e}").replace(".0e", "e");
     let span = |rates: &[f64]| {
-        let [low, high] = [f64::min, f64::max].map(|of| number(rates.iter().copied().reduce(of).unwrap_or(set)));
-        if low == high { low } else { format!("{low} to {high}") }
+        let [low, high] =
+            [f64::min, f64::max].map(|of| number(rates.iter().copied().reduce(of).unwrap_or(set)));
+        if low == high {
+            low
+        } else {
+            format!("{low} to {high}")
+        }
     };
-    let found: Vec<f64> = seeds.iter().filter_map(|seed| seed.summary.found_rate).collect();
+    let found: Vec<f64> = seeds
+        .iter()
+        .filter_map(|seed| seed.summary.found_rate)
+        .collect();
     if !found.is_empty() {
-        return Some(format!("{} found <small>of {} set</small>", span(&found), number(set)));
+        return Some(format!(
+            "{} found <small>of {} set</small>",
+            span(&found),
+            number(set)
+        ));
     }
-    let taken: Vec<f64> = seeds.iter().filter_map(|seed| Some(set * taken_share(seed.run)?)).collect();
+    let taken: Vec<f64> = seeds
+        .iter()
+        .filter_map(|seed| Some(set * taken_share(seed.run)?))
+        .collect();
     Some(match &taken[..] {
         [] => number(set),
-        taken => format!("{} taken <small>of {} set</small>", span(taken), number(set)),
+        taken => format!(
+            "{} taken <small>of {} set</small>",
+            span(taken),
+            number(set)
+        ),
     })
 }
 
 /// A row for each seed.
 fn each_seed(seeds: &[Seed<'_>], open: &str) -> String {
-    let heads: String = ["run", "after", "best", "at step"].into_iter().map(head).collect();
+    let heads: String = ["run", "after", "best", "at step"]
+        .into_iter()
+        .map(head)
+        .collect();
     let row = |Seed { run, held_out, .. }: &Seed<'_>| {
         let cells = match held_out {
-            Some(found) => [found.shown(found.last.value), found.shown(found.best.value), grouped(found.best.step)],
+            Some(found) => [
+                found.shown(found.last.value),
+                found.shown(found.best.value),
+                grouped(found.best.step),
+            ],
             None => ["–"; 3].map(str::to_owned),
         };
-        line("", &run.name, &cells.map(|cell| format!("<td>{cell}</td>")).concat())
+        line(
+            "",
+            &run.name,
+            &cells.map(|cell| format!("<td>{cell}</td>")).concat(),
+        )
     };
     let rows: String = seeds.iter().map(row).collect();
-    format!("<details{open}><summary>each seed</summary>\n{}</details>\n", table(" class=\"seeds\"", &heads, &rows))
+    format!(
+        "<details{open}><summary>each seed</summary>\n{}</details>\n",
+        table(" class=\"seeds\"", &heads, &rows)
+    )
 }
 
 /// What a check found in some runs of a card.
@@ -194,16 +343,36 @@ fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
             let metric = diagnosis.finding.metric();
             match all.iter_mut().find(|one| one.metric == metric) {
                 Some(one) => one.found.push((seed.run, diagnosis)),
-                None => all.push(Common { metric, found: vec![(seed.run, diagnosis)] }),
+                None => all.push(Common {
+                    metric,
+                    found: vec![(seed.run, diagnosis)],
+                }),
             }
         }
     }
     all.sort_by_key(|one| (one.severity(), rank(one.found[0].1.finding.check)));
-    let remarks = || seeds.iter().flat_map(|seed| seed.run.remarks.iter().map(move |remark| (seed.run, remark)));
-    let mut shown: String = all.iter().map(|one| finding(one, seeds.len(), open)).collect();
+    let remarks = || {
+        seeds.iter().flat_map(|seed| {
+            seed.run
+                .remarks
+                .iter()
+                .map(move |remark| (seed.run, remark))
+        })
+    };
+    let mut shown: String = all
+        .iter()
+        .map(|one| finding(one, seeds.len(), open))
+        .collect();
     shown.extend(remarks().map(|(run, remark)| {
-        let of = if seeds.len() > 1 { format!("{}: ", super::tables::shown(&run.name)) } else { String::new() };
-        format!("<div class=\"finding warning\"><p>{of}{}</p></div>\n", sentence(remark))
+        let of = if seeds.len() > 1 {
+            format!("{}: ", super::tables::shown(&run.name))
+        } else {
+            String::new()
+        };
+        format!(
+            "<div class=\"finding warning\"><p>{of}{}</p></div>\n",
+            sentence(remark)
+        )
     }));
     let worst = match all.first().map(Common::severity) {
         Some(Severity::Error) => "error",
@@ -229,16 +398,30 @@ fn finding(common: &Common<'_>, seeds: usize, open: &str) -> String {
     let runs: Vec<String> = found.iter().map(|(run, _)| shown(&run.name)).collect();
     let when = match seeds {
         1 => first.when(),
-        _ if found.len() == seeds => format!("in all {seeds} seeds, as in {} {}", runs[0], first.when()),
-        _ => format!("in {} of {seeds} seeds ({}), {}", found.len(), runs.join(", "), first.when()),
+        _ if found.len() == seeds => {
+            format!("in all {seeds} seeds, as in {} {}", runs[0], first.when())
+        }
+        _ => format!(
+            "in {} of {seeds} seeds ({}), {}",
+            found.len(),
+            runs.join(", "),
+            first.when()
+        ),
     };
     let advice = first.finding.advice();
     let advice = if advice.is_empty() {
         advice
     } else {
-        format!("<details class=\"advice\"{open}><summary>what to try</summary><p>{}</p></details>", sentence(&advice))
+        format!(
+            "<details class=\"advice\"{open}><summary>what to try</summary><p>{}</p></details>",
+            sentence(&advice)
+        )
     };
-    let (what, page, check) = (sentence(&first.finding.what), first.finding.page, first.finding.check);
+    let (what, page, check) = (
+        sentence(&first.finding.what),
+        first.finding.page,
+        first.finding.check,
+    );
     format!(
         "<div class=\"finding {class}\"><p><b>{when}</b>: {what}</p>{advice}<small>{page}, check <code>{check}</code></small></div>\n"
     )
@@ -257,8 +440,15 @@ fn standard_error(values: &[f64]) -> Option<f64> {
 
 /// The smallest and the largest number.
 fn range(numbers: &[u64]) -> String {
-    let (low, high) = (numbers.iter().min().copied().unwrap_or(0), numbers.iter().max().copied().unwrap_or(0));
-    if low == high { grouped(low) } else { format!("{} to {}", grouped(low), grouped(high)) }
+    let (low, high) = (
+        numbers.iter().min().copied().unwrap_or(0),
+        numbers.iter().max().copied().unwrap_or(0),
+    );
+    if low == high {
+        grouped(low)
+    } else {
+        format!("{} to {}", grouped(low), grouped(high))
+    }
 }
 
 #[cfg(test)]
@@ -271,18 +461,27 @@ mod tests {
     }
 
     fn card(runs: &[FoundRun]) -> String {
-        let group = Group { name: runs[0].name.clone(), runs: (0..runs.len()).collect() };
+        let group = Group {
+            name: runs[0].name.clone(),
+            runs: (0..runs.len()).collect(),
+        };
         super::card(runs, &group, 0, "")
     }
 
     fn has(card: &str, parts: &[&str]) {
-        parts.iter().for_each(|part| assert!(card.contains(part), "no {part}\n{card}"));
+        parts
+            .iter()
+            .for_each(|part| assert!(card.contains(part), "no {part}\n{card}"));
     }
 
     #[test]
     fn a_card_has_the_result_first() {
-        let settings =
-            [("recipe", "\"grpo\""), ("train.seed", "7"), ("train.max_steps", "2"), ("train.learning_rate", "1e-3")];
+        let settings = [
+            ("recipe", "\"grpo\""),
+            ("train.seed", "7"),
+            ("train.max_steps", "2"),
+            ("train.learning_rate", "1e-3"),
+        ];
         let lines = "{\"step\":0,\"eval_accuracy\":0.5}\n{\"step\":1,\"reward\":0.25,\"learning_rate\":1,\"step_control/applied\":0.25,\"eval_accuracy\":0.9}\n\
              {\"step\":2,\"reward\":0.75,\"learning_rate\":1,\"step_control/applied\":0.75,\"eval_accuracy\":0.875}\n";
         has(
@@ -302,8 +501,9 @@ mod tests {
     #[test]
     fn seeds_share_a_card() {
         let of = |name: &str, accuracy: f64, steps: u64| {
-            let lines =
-                format!("{{\"step\":0,\"eval_accuracy\":0.5}}\n{{\"step\":{steps},\"eval_accuracy\":{accuracy}}}\n");
+            let lines = format!(
+                "{{\"step\":0,\"eval_accuracy\":0.5}}\n{{\"step\":{steps},\"eval_accuracy\":{accuracy}}}\n"
+            );
             run(name, &[("train.max_steps", "4")], &lines)
         };
         has(
@@ -319,8 +519,9 @@ mod tests {
 
     #[test]
     fn what_went_wrong_is_told_with_its_gravity() {
-        let untaught: String =
-            (1..=20).map(|step| format!("{{\"step\":{step},\"reward\":0,\"frac_advantage_zero\":1}}\n")).collect();
+        let untaught: String = (1..=20)
+            .map(|step| format!("{{\"step\":{step},\"reward\":0,\"frac_advantage_zero\":1}}\n"))
+            .collect();
         let one = card(&[run("a", &[], &untaught)]);
         has(
             &one,

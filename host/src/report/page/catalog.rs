@@ -27,9 +27,18 @@ pub fn all() -> Vec<Chart> {
         if let [title, unit, scale, metrics] = line.split(" | ").collect::<Vec<_>>()[..]
             && !section.is_empty()
         {
-            let metrics = metrics.split("; ").map(|metric| metric.split_once(" = ").unwrap_or((metric, ""))).collect();
+            let metrics = metrics
+                .split("; ")
+                .map(|metric| metric.split_once(" = ").unwrap_or((metric, "")))
+                .collect();
             let unit = if unit == "-" { "" } else { unit };
-            charts.push(Chart { section, title, unit, log: scale == "log", metrics });
+            charts.push(Chart {
+                section,
+                title,
+                unit,
+                log: scale == "log",
+                metrics,
+            });
         }
     }
     charts
@@ -47,25 +56,53 @@ pub struct Found {
 /// The charts for runs with metrics of these names.
 pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     let charts = all();
-    let literal: BTreeSet<&str> = charts.iter().flat_map(|chart| &chart.metrics).map(|(name, _)| *name).collect();
+    let literal: BTreeSet<&str> = charts
+        .iter()
+        .flat_map(|chart| &chart.metrics)
+        .map(|(name, _)| *name)
+        .collect();
     let mut found = Vec::new();
     for chart in charts {
-        let matches = chart.metrics.iter().enumerate().flat_map(|(number, (pattern, _))| {
-            // A metric that one chart names in full appears in no other chart.
-            let named = |name: &&&str| pattern == *name || !literal.contains(**name);
-            let star = |name: &&str| Some((number, (*name).to_owned(), between(pattern, name)?.to_owned()));
-            names.iter().filter(named).filter_map(star).collect::<Vec<_>>()
-        });
+        let matches = chart
+            .metrics
+            .iter()
+            .enumerate()
+            .flat_map(|(number, (pattern, _))| {
+                // A metric that one chart names in full appears in no other chart.
+                let named = |name: &&&str| pattern == *name || !literal.contains(**name);
+                let star = |name: &&str| {
+                    Some((
+                        number,
+                        (*name).to_owned(),
+                        between(pattern, name)?.to_owned(),
+                    ))
+                };
+                names
+                    .iter()
+                    .filter(named)
+                    .filter_map(star)
+                    .collect::<Vec<_>>()
+            });
         let matches: Vec<_> = matches.collect();
         if !chart.title.contains('*') {
-            found.push(Found { title: chart.title.to_owned(), chart, metrics: matches });
+            found.push(Found {
+                title: chart.title.to_owned(),
+                chart,
+                metrics: matches,
+            });
             continue;
         }
         let stars: BTreeSet<String> = matches.iter().map(|(_, _, star)| star.clone()).collect();
         for one in stars {
             let of = matches.iter().filter(|(_, _, star)| *star == one);
-            let metrics = of.map(|(number, name, _)| (*number, name.clone(), String::new())).collect();
-            found.push(Found { title: chart.title.replace('*', &one), chart: chart.clone(), metrics });
+            let metrics = of
+                .map(|(number, name, _)| (*number, name.clone(), String::new()))
+                .collect();
+            found.push(Found {
+                title: chart.title.replace('*', &one),
+                chart: chart.clone(),
+                metrics,
+            });
         }
     }
     found.retain(|found| !found.metrics.is_empty());
@@ -76,7 +113,10 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
 fn between<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(""),
-        Some((before, after)) => name.strip_prefix(before)?.strip_suffix(after).filter(|star| !star.is_empty()),
+        Some((before, after)) => name
+            .strip_prefix(before)?
+            .strip_suffix(after)
+            .filter(|star| !star.is_empty()),
     }
 }
 
@@ -85,30 +125,61 @@ mod tests {
     use super::*;
 
     fn titles(names: &[&str]) -> Vec<String> {
-        find(&names.iter().copied().collect()).into_iter().map(|found| found.title).collect()
+        find(&names.iter().copied().collect())
+            .into_iter()
+            .map(|found| found.title)
+            .collect()
     }
 
     #[test]
     fn a_component_has_its_own_chart_and_what_is_of_all_has_one() {
-        let names = ["mask/rejection_rate", "a.mask/rejection_rate", "b.mask#2/rejection_rate"];
-        assert_eq!(titles(&names), ["Rejected tokens", "Rejected by a.mask", "Rejected by b.mask#2"]);
-        assert_eq!(titles(&["eval/gsm8k/pass@1", "rewards/exact_match/mean"]), ["gsm8k/pass@1", "Reward: exact_match"]);
+        let names = [
+            "mask/rejection_rate",
+            "a.mask/rejection_rate",
+            "b.mask#2/rejection_rate",
+        ];
+        assert_eq!(
+            titles(&names),
+            [
+                "Rejected tokens",
+                "Rejected by a.mask",
+                "Rejected by b.mask#2"
+            ]
+        );
+        assert_eq!(
+            titles(&["eval/gsm8k/pass@1", "rewards/exact_match/mean"]),
+            ["gsm8k/pass@1", "Reward: exact_match"]
+        );
     }
 
     #[test]
     fn several_metrics_share_a_chart() {
         let names = ["x/m_f_batch", "y/masked_m_f_batch", "unknown", "/m_f_batch"];
         let [found] = find(&names.into_iter().collect()).try_into().ok().unwrap();
-        let metrics: Vec<_> =
-            found.metrics.iter().map(|(number, name, star)| (*number, &name[..], &star[..])).collect();
-        assert_eq!(metrics, [(0, "x/m_f_batch", "x"), (1, "y/masked_m_f_batch", "y")]);
+        let metrics: Vec<_> = found
+            .metrics
+            .iter()
+            .map(|(number, name, star)| (*number, &name[..], &star[..]))
+            .collect();
+        assert_eq!(
+            metrics,
+            [(0, "x/m_f_batch", "x"), (1, "y/masked_m_f_batch", "y")]
+        );
     }
 
     #[test]
     fn no_metric_is_in_two_charts_and_every_line_is_one() {
         let (charts, mut seen) = (all(), BTreeSet::new());
-        assert!(charts.iter().flat_map(|chart| &chart.metrics).all(|(name, _)| seen.insert(*name)));
-        let lines = CHARTS.lines().skip_while(|line| !line.starts_with("# ")).filter(|line| !line.starts_with("# "));
+        assert!(
+            charts
+                .iter()
+                .flat_map(|chart| &chart.metrics)
+                .all(|(name, _)| seen.insert(*name))
+        );
+        let lines = CHARTS
+            .lines()
+            .skip_while(|line| !line.starts_with("# "))
+            .filter(|line| !line.starts_with("# "));
         assert_eq!(charts.len(), lines.count());
     }
 }

@@ -31,16 +31,25 @@ struct Line {
 /// The charts, with their runs.
 pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
     let is_masked = runs.iter().any(|run| !run.checked.mask.is_empty());
-    let names = runs.iter().flat_map(|run| run.lines.columns.keys()).map(String::as_str);
-    let names: BTreeSet<&str> = names.filter(|name| is_masked || !name.starts_with("mask/")).collect();
+    let names = runs
+        .iter()
+        .flat_map(|run| run.lines.columns.keys())
+        .map(String::as_str);
+    let names: BTreeSet<&str> = names
+        .filter(|name| is_masked || !name.starts_with("mask/"))
+        .collect();
     let mut found = catalog::find(&names);
     leave_out_repeated(&mut found, runs);
     let main = main_charts(&found, runs);
-    let is_told = |one: &Found| is_constant(one, runs) && !main.iter().any(|main| main.title == one.title);
+    let is_told =
+        |one: &Found| is_constant(one, runs) && !main.iter().any(|main| main.title == one.title);
     let (constant, found): (Vec<Found>, Vec<Found>) = found.into_iter().partition(is_told);
     let bucket = Buckets::of(runs, &found);
     let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
-    let charts: Vec<Value> = found.iter().map(|found| chart(found, runs, &mut columns, &bucket)).collect();
+    let charts: Vec<Value> = found
+        .iter()
+        .map(|found| chart(found, runs, &mut columns, &bucket))
+        .collect();
     let run = |(run, columns): (&FoundRun, Columns<'_>)| json!({ "name": run.name, "seed": run.whole("train.seed"), "grids": columns.grids });
     json!({
         "runs": runs.iter().zip(columns).map(run).collect::<Vec<_>>(),
@@ -62,25 +71,52 @@ struct Main {
 
 /// Metrics that tell whether a run is stable, the most telling first, each with a hint.
 const STABILITY: [(&str, &str); 4] = [
-    ("step/kl", "how far a step moves the policy: a jump comes before a collapse"),
-    ("step/last_layer_kl", "how far a step moves the policy: a jump comes before a collapse"),
-    ("entropy", "a healthy run's falls slowly: a fall to 0 or a steep rise is a collapse"),
+    (
+        "step/kl",
+        "how far a step moves the policy: a jump comes before a collapse",
+    ),
+    (
+        "step/last_layer_kl",
+        "how far a step moves the policy: a jump comes before a collapse",
+    ),
+    (
+        "entropy",
+        "a healthy run's falls slowly: a fall to 0 or a steep rise is a collapse",
+    ),
     ("grad_norm", "a steep rise comes before a collapse"),
 ];
 
 /// The charts that answer what became of the runs: held-out quality, training reward, and stability.
 fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
-    let with = |name: &str| found.iter().find(|found| found.metrics.iter().any(|(_, metric, _)| metric == name));
+    let with = |name: &str| {
+        found
+            .iter()
+            .find(|found| found.metrics.iter().any(|(_, metric, _)| metric == name))
+    };
     let held_out = runs.iter().find_map(HeldOut::metric);
     let held_out = held_out.map(|name| (name, "answers to prompts that training does not see"));
-    let trained = || runs.iter().filter(|run| run.lines.column("reward").last().is_some());
+    let trained = || {
+        runs.iter()
+            .filter(|run| run.lines.column("reward").last().is_some())
+    };
     // Runs can be compared by what all of them have.
     let in_all = |name: &str| trained().all(|run| run.lines.column(name).last().is_some());
     let stability = STABILITY.into_iter().find(|(name, _)| in_all(name));
-    let reward = Some(("reward".to_owned(), "what training raises: it should rise together with the held-out answers"));
-    let chosen = [held_out, reward, stability.map(|(name, hint)| (name.to_owned(), hint))];
-    let main =
-        chosen.into_iter().flatten().filter_map(|(name, hint)| Some(Main { title: with(&name)?.title.clone(), hint }));
+    let reward = Some((
+        "reward".to_owned(),
+        "what training raises: it should rise together with the held-out answers",
+    ));
+    let chosen = [
+        held_out,
+        reward,
+        stability.map(|(name, hint)| (name.to_owned(), hint)),
+    ];
+    let main = chosen.into_iter().flatten().filter_map(|(name, hint)| {
+        Some(Main {
+            title: with(&name)?.title.clone(),
+            hint,
+        })
+    });
     main.collect()
 }
 
@@ -89,9 +125,13 @@ fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
 fn leave_out_repeated(found: &mut Vec<Found>, runs: &[FoundRun]) {
     let mut seen: Vec<(&str, Vec<&Column>)> = Vec::new();
     found.retain(|Found { chart, metrics, .. }| {
-        let [(_, name, _)] = &metrics[..] else { return true };
+        let [(_, name, _)] = &metrics[..] else {
+            return true;
+        };
         let columns: Vec<&Column> = runs.iter().map(|run| run.lines.column(name)).collect();
-        let is_new = !seen.iter().any(|(section, known)| *section == chart.section && is_repeated(known, &columns));
+        let is_new = !seen
+            .iter()
+            .any(|(section, known)| *section == chart.section && is_repeated(known, &columns));
         seen.push((chart.section, columns));
         is_new
     });
@@ -103,16 +143,28 @@ const EQUAL: f64 = 1e-5;
 /// True if the columns of all runs have the same curve as the `known` ones, up to the scale of their axis.
 fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     let same_rows = known.iter().zip(columns).all(|(known, column)| {
-        let gaps = |column: &Column| column.values.iter().map(|value| value.is_nan()).collect::<Vec<_>>();
+        let gaps = |column: &Column| {
+            column
+                .values
+                .iter()
+                .map(|value| value.is_nan())
+                .collect::<Vec<_>>()
+        };
         known.rows == column.rows && gaps(known) == gaps(column)
     });
     let values = |columns: &[&Column]| {
-        columns.iter().flat_map(|column| column.values.clone()).filter(|value| !value.is_nan()).collect::<Vec<f64>>()
+        columns
+            .iter()
+            .flat_map(|column| column.values.clone())
+            .filter(|value| !value.is_nan())
+            .collect::<Vec<f64>>()
     };
     let (x, y) = (values(known), values(columns));
     let lowest = (0..x.len()).min_by(|a, b| x[*a].total_cmp(&x[*b]));
     let highest = (0..x.len()).max_by(|a, b| x[*a].total_cmp(&x[*b]));
-    let (Some(lowest), Some(highest)) = (lowest, highest) else { return same_rows };
+    let (Some(lowest), Some(highest)) = (lowest, highest) else {
+        return same_rows;
+    };
     let near = |a: f64, b: f64, range: f64| (a - b).abs() <= EQUAL * range.max(f64::MIN_POSITIVE);
     let range = (x[highest] - x[lowest]).max(x[highest].abs());
     if !same_rows || x.iter().zip(&y).all(|(x, y)| near(*x, *y, range)) {
@@ -120,15 +172,28 @@ fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     }
     // Two places lie on a line in any case.
     let scale = (y[highest] - y[lowest]) / (x[highest] - x[lowest]);
-    let inner = x.iter().filter(|value| ![x[lowest], x[highest]].contains(value)).count();
-    let on_line =
-        |(x_at, y_at): (&f64, &f64)| near(y[lowest] + scale * (x_at - x[lowest]), *y_at, y[highest] - y[lowest]);
+    let inner = x
+        .iter()
+        .filter(|value| ![x[lowest], x[highest]].contains(value))
+        .count();
+    let on_line = |(x_at, y_at): (&f64, &f64)| {
+        near(
+            y[lowest] + scale * (x_at - x[lowest]),
+            *y_at,
+            y[highest] - y[lowest],
+        )
+    };
     inner > 0 && scale > 0.0 && scale.is_finite() && x.iter().zip(&y).all(on_line)
 }
 
 /// The value of a chart that has the same in every step of every run; `None` if it differs, or there are too few steps to tell.
 fn constant_of(found: &Found, runs: &[FoundRun]) -> Option<f64> {
-    let columns = || found.metrics.iter().flat_map(|(_, name, _)| runs.iter().map(move |run| run.lines.column(name)));
+    let columns = || {
+        found
+            .metrics
+            .iter()
+            .flat_map(|(_, name, _)| runs.iter().map(move |run| run.lines.column(name)))
+    };
     let mut values = columns().flat_map(|column| column.values.iter().copied());
     let first = values.next()?;
     let is_long = columns().any(|column| column.values.len() > 1);
@@ -139,30 +204,61 @@ fn is_constant(found: &Found, runs: &[FoundRun]) -> bool {
     constant_of(found, runs).is_some()
 }
 
-fn chart(found: &Found, runs: &[FoundRun], columns: &mut [Columns<'_>], buckets: &Buckets) -> Value {
+fn chart(
+    found: &Found,
+    runs: &[FoundRun],
+    columns: &mut [Columns<'_>],
+    buckets: &Buckets,
+) -> Value {
     let mut lines = Vec::new();
     for (run, columns) in columns.iter_mut().enumerate() {
-        let has = |(_, name, _): &&(usize, String, String)| runs[run].lines.columns.contains_key(name);
+        let has =
+            |(_, name, _): &&(usize, String, String)| runs[run].lines.columns.contains_key(name);
         let metrics: Vec<_> = found.metrics.iter().filter(has).collect();
         for (style, name, star) in &metrics {
             let (_, word) = found.chart.metrics[*style];
             // If several components recorded the metric, the legend says which one.
-            let alone = metrics.iter().filter(|(other, _, _)| other == style).count() == 1;
-            let name_of_line = if alone { word.to_owned() } else { format!("{star} {word}").trim().to_owned() };
-            let bucket = (longest(runs, name) > buckets.limit).then_some(buckets.width).flatten();
-            lines.push(Line { run, style: *style, name: name_of_line, series: columns.series(name, bucket) });
+            let alone = metrics
+                .iter()
+                .filter(|(other, _, _)| other == style)
+                .count()
+                == 1;
+            let name_of_line = if alone {
+                word.to_owned()
+            } else {
+                format!("{star} {word}").trim().to_owned()
+            };
+            let bucket = (longest(runs, name) > buckets.limit)
+                .then_some(buckets.width)
+                .flatten();
+            lines.push(Line {
+                run,
+                style: *style,
+                name: name_of_line,
+                series: columns.series(name, bucket),
+            });
         }
     }
     let Found { title, chart, .. } = found;
-    let unit = if chart.unit.is_empty() && title.contains('@') { "% of prompts" } else { chart.unit };
+    let unit = if chart.unit.is_empty() && title.contains('@') {
+        "% of prompts"
+    } else {
+        chart.unit
+    };
     // What has no noise of a batch is not smoothed: held-out measurements and the learning rate.
-    let exact = found.metrics.iter().all(|(_, name, _)| name.starts_with("eval") || name == TAKEN_RATE);
+    let exact = found
+        .metrics
+        .iter()
+        .all(|(_, name, _)| name.starts_with("eval") || name == TAKEN_RATE);
     json!({ "section": chart.section, "title": title, "unit": unit, "log": chart.log, "exact": exact, "lines": lines })
 }
 
 /// Largest number of values of `name` in any run.
 fn longest(runs: &[FoundRun], name: &str) -> usize {
-    runs.iter().map(|run| run.lines.column(name).rows.len()).max().unwrap_or(0)
+    runs.iter()
+        .map(|run| run.lines.column(name).rows.len())
+        .max()
+        .unwrap_or(0)
 }
 
 /// Rule for averaging long series over buckets.
@@ -177,11 +273,21 @@ impl Buckets {
     fn of(runs: &[FoundRun], found: &[Found]) -> Self {
         let has = |run: &FoundRun, name: &str| usize::from(run.lines.columns.contains_key(name));
         let metrics = || found.iter().flat_map(|found| &found.metrics);
-        let count: usize = metrics().map(|(_, name, _)| runs.iter().map(|run| has(run, name)).sum::<usize>()).sum();
+        let count: usize = metrics()
+            .map(|(_, name, _)| runs.iter().map(|run| has(run, name)).sum::<usize>())
+            .sum();
         let limit = (NUMBERS / count.max(1)).clamp(FEWEST, MOST);
         let is_long = metrics().any(|(_, name, _)| longest(runs, name) > limit);
-        let last = runs.iter().filter_map(|run| run.lines.steps.last()).max().copied().unwrap_or(0);
+        let last = runs
+            .iter()
+            .filter_map(|run| run.lines.steps.last())
+            .max()
+            .copied()
+            .unwrap_or(0);
         let buckets = limit as u64 / OF_A_BUCKET;
-        Self { limit, width: is_long.then(|| last / buckets + 1) }
+        Self {
+            limit,
+            width: is_long.then(|| last / buckets + 1),
+        }
     }
 }

@@ -9,21 +9,36 @@ type Stage = (&'static str, &'static str, bool);
 
 /// The stages of a step, in the order of the training loop.
 const STAGES: [Stage; 10] = [
-    ("generating completions and scoring them with rewards", "rollout", false),
+    (
+        "generating completions and scoring them with rewards",
+        "rollout",
+        false,
+    ),
     ("forward passes", "score", false),
     ("advantages", "advantage", false),
     ("objective", "objective", false),
     ("masks and weights", "mask", false),
     ("backward passes", "backward", false),
-    ("second backward pass, for Adam's second moment", "second_moment", true),
+    (
+        "second backward pass, for Adam's second moment",
+        "second_moment",
+        true,
+    ),
     ("optimizer", "step", false),
-    ("step controls, and measuring the step", "step_control", false),
+    (
+        "step controls, and measuring the step",
+        "step_control",
+        false,
+    ),
     ("the rest", REST, false),
 ];
 /// The stage for the remaining time.
 const REST: &str = "";
 /// Stages outside the steps.
-const OUTSIDE: [Stage; 2] = [("evaluation", "eval", false), ("checkpoints", "checkpoint", false)];
+const OUTSIDE: [Stage; 2] = [
+    ("evaluation", "eval", false),
+    ("checkpoints", "checkpoint", false),
+];
 
 /// Seconds per step of one series, averaged over its runs' steps.
 struct Costs<'a> {
@@ -33,7 +48,13 @@ struct Costs<'a> {
 
 impl Costs<'_> {
     fn of_metric(&self, name: &str) -> f64 {
-        let sum = |lines: &&Lines| lines.column(name).numbers().map(|(_, value)| value).sum::<f64>();
+        let sum = |lines: &&Lines| {
+            lines
+                .column(name)
+                .numbers()
+                .map(|(_, value)| value)
+                .sum::<f64>()
+        };
         self.runs.iter().map(sum).sum::<f64>() / self.steps.max(1.0)
     }
 
@@ -41,7 +62,9 @@ impl Costs<'_> {
         if stage != REST {
             return self.of_metric(&format!("timing_s/{stage}"));
         }
-        let known = STAGES.iter().filter(|(_, stage, part)| *stage != REST && !part);
+        let known = STAGES
+            .iter()
+            .filter(|(_, stage, part)| *stage != REST && !part);
         (self.total() - known.map(|(_, stage, _)| self.of(stage)).sum::<f64>()).max(0.0)
     }
 
@@ -56,12 +79,22 @@ impl Costs<'_> {
 pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
     let costs = |group: &Group| {
         let runs: Vec<&Lines> = group.runs.iter().map(|run| &runs[*run].lines).collect();
-        let steps = runs.iter().map(|lines| lines.column("step_time").rows.len() as f64).sum();
+        let steps = runs
+            .iter()
+            .map(|lines| lines.column("step_time").rows.len() as f64)
+            .sum();
         Costs { runs, steps }
     };
     let costs: Vec<Costs<'_>> = groups.iter().map(costs).collect();
-    let heads: String =
-        groups.iter().map(|group| format!("<th scope=\"col\" colspan=\"2\">{}</th>", shown(&group.name))).collect();
+    let heads: String = groups
+        .iter()
+        .map(|group| {
+            format!(
+                "<th scope=\"col\" colspan=\"2\">{}</th>",
+                shown(&group.name)
+            )
+        })
+        .collect();
     let row = |class: &str, title: &str, seconds: Vec<f64>, whole: bool| {
         let cell = |(costs, seconds): (&Costs<'_>, f64)| {
             let share = match costs.total() {
@@ -73,27 +106,52 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
         let cells: String = costs.iter().zip(seconds).map(cell).collect();
         line(class, title, &cells)
     };
-    let of = |stage: &str| costs.iter().map(|costs| costs.of(stage)).collect::<Vec<_>>();
+    let of = |stage: &str| {
+        costs
+            .iter()
+            .map(|costs| costs.of(stage))
+            .collect::<Vec<_>>()
+    };
     let taken = |(_, stage, part): &&Stage| !part || of(stage).iter().any(|seconds| *seconds > 0.0);
     let stages: String = STAGES
         .iter()
         .filter(taken)
-        .map(|(title, stage, part)| row(if *part { " class=\"part\"" } else { "" }, title, of(stage), true))
+        .map(|(title, stage, part)| {
+            row(
+                if *part { " class=\"part\"" } else { "" },
+                title,
+                of(stage),
+                true,
+            )
+        })
         .collect();
     let outside: String = OUTSIDE
         .iter()
         .map(|(title, stage, _)| row("", &format!("{title}, outside the steps"), of(stage), false))
         .collect();
-    let total = row(" class=\"total\"", "a step", costs.iter().map(Costs::total).collect(), true);
+    let total = row(
+        " class=\"total\"",
+        "a step",
+        costs.iter().map(Costs::total).collect(),
+        true,
+    );
     let rows = [total, stages, outside].concat();
-    super::tables::table(" class=\"costs\"", &(head("seconds per step") + &heads), &rows)
+    super::tables::table(
+        " class=\"costs\"",
+        &(head("seconds per step") + &heads),
+        &rows,
+    )
 }
 
 /// Seconds with three significant digits.
 fn significant(seconds: f64) -> String {
     // The sum of an empty list is -0.
     let seconds = seconds + 0.0;
-    let digits = if seconds > 0.0 { (2 - seconds.log10().floor() as i32).clamp(0, 6) } else { 0 };
+    let digits = if seconds > 0.0 {
+        (2 - seconds.log10().floor() as i32).clamp(0, 6)
+    } else {
+        0
+    };
     format!("{seconds:.*}", digits as usize)
 }
 
@@ -105,13 +163,36 @@ mod tests {
     fn stages_and_the_rest_are_a_step() {
         let text = "{\"step\":1,\"step_time\":3.0,\"timing_s/rollout\":2.0}\n{\"step\":2,\"step_time\":1.5,\"timing_s/backward\":1.0,\"timing_s/eval\":0.5}\n";
         let lines = Lines::parse(text.as_bytes()).unwrap();
-        let costs = Costs { runs: vec![&lines], steps: 2.0 };
-        assert_eq!([costs.total(), costs.of("rollout"), costs.of("backward"), costs.of(REST)], [2.0, 1.0, 0.5, 0.5]);
-        let nothing = Costs { runs: Vec::new(), steps: 0.0 };
+        let costs = Costs {
+            runs: vec![&lines],
+            steps: 2.0,
+        };
+        assert_eq!(
+            [
+                costs.total(),
+                costs.of("rollout"),
+                costs.of("backward"),
+                costs.of(REST)
+            ],
+            [2.0, 1.0, 0.5, 0.5]
+        );
+        let nothing = Costs {
+            runs: Vec::new(),
+            steps: 0.0,
+        };
         assert_eq!([nothing.total(), nothing.of(REST)], [0.0, 0.0]);
         let runs = [FoundRun::of("run", &[], lines)];
-        let table = table(&runs, &[Group { name: "run".into(), runs: vec![0] }]);
-        assert!(table.contains("<td>0</td><td>0.00%</td>") && !table.contains("-0"), "{table}");
+        let table = table(
+            &runs,
+            &[Group {
+                name: "run".into(),
+                runs: vec![0],
+            }],
+        );
+        assert!(
+            table.contains("<td>0</td><td>0.00%</td>") && !table.contains("-0"),
+            "{table}"
+        );
     }
 
     #[test]

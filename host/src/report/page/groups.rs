@@ -16,7 +16,9 @@ pub struct Group {
 /// True if runs of one series may differ in the setting `key`.
 fn is_aside(key: &str) -> bool {
     // A run writes the day on which it begins into the settings of a chat.
-    ["train.seed", "data.date"].contains(&key) || key.starts_with("logging.") || key.starts_with("warnings.")
+    ["train.seed", "data.date"].contains(&key)
+        || key.starts_with("logging.")
+        || key.starts_with("warnings.")
 }
 
 /// The groups, ordered by their first runs.
@@ -28,7 +30,10 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
         let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
         match groups.iter_mut().find(same) {
             Some(group) => add(runs, group, at),
-            None => groups.push(Group { name: String::new(), runs: vec![at] }),
+            None => groups.push(Group {
+                name: String::new(),
+                runs: vec![at],
+            }),
         }
     }
     let firsts: Vec<usize> = groups.iter().map(|group| group.runs[0]).collect();
@@ -44,8 +49,15 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
 
 /// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are no more evidence than one.
 fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
-    let (seed, length) = (|at: usize| runs[at].whole("train.seed"), |at: usize| runs[at].lines.steps.len());
-    match group.runs.iter_mut().find(|other| seed(**other) == seed(at)) {
+    let (seed, length) = (
+        |at: usize| runs[at].whole("train.seed"),
+        |at: usize| runs[at].lines.steps.len(),
+    );
+    match group
+        .runs
+        .iter_mut()
+        .find(|other| seed(**other) == seed(at))
+    {
         Some(other) if length(*other) < length(at) => *other = at,
         Some(_) => {}
         None => group.runs.push(at),
@@ -54,38 +66,71 @@ fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
 
 fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
     let told = run.settings.iter().filter(|(key, _)| !is_aside(key));
-    told.map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    told.map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect()
 }
 
 /// Name of a group: the recipe if no other group has it. Else a group of seeds is called by what distinguishes it from those with its recipe,
 /// or by its first run and the number of the others; and a single run by its name.
-fn name(runs: &[FoundRun], settings: &[BTreeMap<&str, &str>], firsts: &[usize], group: &Group) -> String {
+fn name(
+    runs: &[FoundRun],
+    settings: &[BTreeMap<&str, &str>],
+    firsts: &[usize],
+    group: &Group,
+) -> String {
     let recipe = |at: usize| runs[at].setting("recipe");
     let first = group.runs[0];
     let title = recipe(first).filter(|_| firsts.len() > 1);
-    let is_alone = |title: &String| firsts.iter().filter(|other| recipe(**other).as_ref() == Some(title)).count() == 1;
-    let rivals = || firsts.iter().filter(|other| title.is_some() && recipe(**other) == title);
+    let is_alone = |title: &String| {
+        firsts
+            .iter()
+            .filter(|other| recipe(**other).as_ref() == Some(title))
+            .count()
+            == 1
+    };
+    let rivals = || {
+        firsts
+            .iter()
+            .filter(|other| title.is_some() && recipe(**other) == title)
+    };
     let told = rivals().map(|other| &settings[*other]).collect::<Vec<_>>();
-    let apart = title.as_ref().and_then(|title| distinguished(title, &settings[first], &told));
-    title.clone().filter(is_alone).unwrap_or_else(|| match group.runs.len() {
-        1 => runs[first].name.clone(),
-        _ if apart.is_some() => apart.unwrap_or_default(),
-        2 => format!("{} and another seed", runs[first].name),
-        several => format!("{} and {} other seeds", runs[first].name, several - 1),
-    })
+    let apart = title
+        .as_ref()
+        .and_then(|title| distinguished(title, &settings[first], &told));
+    title
+        .clone()
+        .filter(is_alone)
+        .unwrap_or_else(|| match group.runs.len() {
+            1 => runs[first].name.clone(),
+            _ if apart.is_some() => apart.unwrap_or_default(),
+            2 => format!("{} and another seed", runs[first].name),
+            several => format!("{} and {} other seeds", runs[first].name, several - 1),
+        })
 }
 
 /// Largest number of settings in a name.
 const MOST_KEYS: usize = 2;
 
 /// The recipe with the few settings by which its group differs from others; `None` if they are many.
-fn distinguished(recipe: &str, own: &BTreeMap<&str, &str>, all: &[&BTreeMap<&str, &str>]) -> Option<String> {
+fn distinguished(
+    recipe: &str,
+    own: &BTreeMap<&str, &str>,
+    all: &[&BTreeMap<&str, &str>],
+) -> Option<String> {
     let keys: BTreeSet<&str> = all.iter().flat_map(|one| one.keys().copied()).collect();
     let differs = |key: &&str| all.iter().any(|one| one.get(key) != own.get(key));
     let keys: Vec<&str> = keys.into_iter().filter(differs).collect();
     let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    let said = keys.iter().map(|key| format!("{} {}", last(key), own.get(key).copied().unwrap_or("not set")));
-    (1..=MOST_KEYS).contains(&keys.len()).then(|| format!("{recipe}, {}", said.collect::<Vec<_>>().join(", ")))
+    let said = keys.iter().map(|key| {
+        format!(
+            "{} {}",
+            last(key),
+            own.get(key).copied().unwrap_or("not set")
+        )
+    });
+    (1..=MOST_KEYS)
+        .contains(&keys.len())
+        .then(|| format!("{recipe}, {}", said.collect::<Vec<_>>().join(", ")))
 }
 
 #[cfg(test)]
@@ -98,24 +143,63 @@ mod tests {
     }
 
     fn names(runs: &[FoundRun]) -> Vec<(String, Vec<usize>)> {
-        group(runs).into_iter().map(|group| (group.name, group.runs)).collect()
+        group(runs)
+            .into_iter()
+            .map(|group| (group.name, group.runs))
+            .collect()
     }
 
     #[test]
     fn seeds_are_one_series() {
         let of = |recipe, seed, rate: &str| {
-            let date = ("data.date", if seed == "1" { "2026-07-31" } else { "2026-08-01" });
-            let settings = [("recipe", recipe), ("train.seed", seed), ("train.learning_rate", rate), date];
+            let date = (
+                "data.date",
+                if seed == "1" {
+                    "2026-07-31"
+                } else {
+                    "2026-08-01"
+                },
+            );
+            let settings = [
+                ("recipe", recipe),
+                ("train.seed", seed),
+                ("train.learning_rate", rate),
+                date,
+            ];
             run(&format!("{rate}-{seed}"), &settings)
         };
         let (grpo, capo) = ("\"grpo\"", "\"capo\"");
-        let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.1")];
-        assert_eq!(names(&runs), [("grpo".into(), vec![0, 2]), ("capo".into(), vec![1])]);
-        let runs = [of(grpo, "1", "0.1"), of(capo, "1", "0.1"), of(grpo, "2", "0.2")];
+        let runs = [
+            of(grpo, "1", "0.1"),
+            of(capo, "1", "0.1"),
+            of(grpo, "2", "0.1"),
+        ];
+        assert_eq!(
+            names(&runs),
+            [("grpo".into(), vec![0, 2]), ("capo".into(), vec![1])]
+        );
+        let runs = [
+            of(grpo, "1", "0.1"),
+            of(capo, "1", "0.1"),
+            of(grpo, "2", "0.2"),
+        ];
         let expected = ["0.1-1", "capo", "0.2-2"];
-        assert_eq!(names(&runs).into_iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
-        let runs = [of(grpo, "1", "0.1"), of(grpo, "2", "0.2"), of(grpo, "2", "0.1")];
-        let expected = [("grpo, learning_rate 0.1".into(), vec![0, 2]), ("0.2-2".into(), vec![1])];
+        assert_eq!(
+            names(&runs)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>(),
+            expected
+        );
+        let runs = [
+            of(grpo, "1", "0.1"),
+            of(grpo, "2", "0.2"),
+            of(grpo, "2", "0.1"),
+        ];
+        let expected = [
+            ("grpo, learning_rate 0.1".into(), vec![0, 2]),
+            ("0.2-2".into(), vec![1]),
+        ];
         assert_eq!(names(&runs), expected);
     }
 
@@ -123,7 +207,9 @@ mod tests {
     #[test]
     fn one_run_counts_for_a_seed() {
         let of = |name, seed, steps: u64| {
-            let lines: String = (1..=steps).map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            let lines: String = (1..=steps)
+                .map(|step| format!("{{\"step\":{step}}}\n"))
+                .collect();
             FoundRun::of(
                 name,
                 &[("train.seed", seed), ("train.max_steps", "4")],
@@ -138,7 +224,13 @@ mod tests {
 
     #[test]
     fn runs_without_settings_stay_apart() {
-        assert_eq!(names(&[run("a", &[]), run("a", &[])]), [("a".into(), vec![0]), ("a (2)".into(), vec![1])]);
-        assert_eq!(names(&[run("one", &[("recipe", "\"grpo\"")])]), [("one".into(), vec![0])]);
+        assert_eq!(
+            names(&[run("a", &[]), run("a", &[])]),
+            [("a".into(), vec![0]), ("a (2)".into(), vec![1])]
+        );
+        assert_eq!(
+            names(&[run("one", &[("recipe", "\"grpo\"")])]),
+            [("one".into(), vec![0])]
+        );
     }
 }

@@ -20,7 +20,10 @@ const SCRIPTS: [&str; 5] = [
     include_str!("assets/tokens.js"),
     include_str!("assets/page.js"),
 ];
-const STYLES: [&str; 2] = [include_str!("assets/uPlot.min.css"), include_str!("assets/style.css")];
+const STYLES: [&str; 2] = [
+    include_str!("assets/uPlot.min.css"),
+    include_str!("assets/style.css"),
+];
 const THEME: &str = include_str!("assets/theme.js");
 /// License of uPlot, which must accompany every copy of it.
 const LICENSE: &str = include_str!("assets/uPlot.LICENSE");
@@ -31,7 +34,11 @@ const GENERATOR: &str = "<meta name=\"generator\" content=\"capo host report\">"
 /// True if a file with these bytes at its beginning is a page of this command.
 pub fn is_page(start: &[u8]) -> bool {
     let marks = [GENERATOR, EARLIER];
-    marks.iter().any(|mark| start.windows(mark.len()).any(|part| part == mark.as_bytes()))
+    marks.iter().any(|mark| {
+        start
+            .windows(mark.len())
+            .any(|part| part == mark.as_bytes())
+    })
 }
 
 /// Beginning of the comment in pages of versions that had no [`GENERATOR`].
@@ -39,18 +46,31 @@ const EARLIER: &str = "<!--\nuPlot 1.6.32\n";
 
 /// The page about `runs`.
 pub fn html(mut runs: Vec<FoundRun>) -> String {
-    runs.iter_mut().for_each(|run| add_taken_rates(&mut run.lines));
+    runs.iter_mut()
+        .for_each(|run| add_taken_rates(&mut run.lines));
     let groups = groups::group(&runs);
     let data = charts::data(&runs, &groups);
     let (completions, remarks) = tokens::data(&runs);
-    let remark = |remark: &String| format!("<p class=\"finding warning\">{}</p>\n", tables::sentence(remark));
+    let remark = |remark: &String| {
+        format!(
+            "<p class=\"finding warning\">{}</p>\n",
+            tables::sentence(remark)
+        )
+    };
     let remarks: String = remarks.iter().map(remark).collect();
-    let scripts: String = SCRIPTS.iter().map(|script| format!("<script>\n{script}</script>\n")).collect();
+    let scripts: String = SCRIPTS
+        .iter()
+        .map(|script| format!("<script>\n{script}</script>\n"))
+        .collect();
     let title = match &runs[..] {
         [run] => tables::shown(&run.name),
         runs => format!("{} runs", runs.len()),
     };
-    let all_runs = if runs.len() == 1 { "The run in a row" } else { "All runs in a table" };
+    let all_runs = if runs.len() == 1 {
+        "The run in a row"
+    } else {
+        "All runs in a table"
+    };
     let parts = [
         tables::folded(all_runs, &tables::overview(&runs)),
         tables::folded("Cost of a step", &costs::table(&runs, &groups)),
@@ -82,19 +102,32 @@ mod tests {
     /// A run of `steps` steps, with every metric that a chart shows.
     fn run(number: u64, steps: u64) -> FoundRun {
         let names = catalog::all().into_iter().flat_map(|chart| chart.metrics);
-        let names: Vec<String> = names.map(|(name, _)| name.replace('*', "capo.curvature")).collect();
+        let names: Vec<String> = names
+            .map(|(name, _)| name.replace('*', "capo.curvature"))
+            .collect();
         let mut text = String::new();
         for step in 1..=steps {
-            write!(text, "{{\"step\":{step},\"num_tokens\":{},\"num_completions\":{}", 577 * step, 48 * step).unwrap();
+            write!(
+                text,
+                "{{\"step\":{step},\"num_tokens\":{},\"num_completions\":{}",
+                577 * step,
+                48 * step
+            )
+            .unwrap();
             for (name, at) in names.iter().zip(1_u64..) {
                 // Numbers have as many digits as measured ones.
-                let value = ((number * 7919 + step * 104_729 + at * 1_299_709) % 1_000_003) as f64 / 3.0;
+                let value =
+                    ((number * 7919 + step * 104_729 + at * 1_299_709) % 1_000_003) as f64 / 3.0;
                 write!(text, ",\"{name}\":{value}").unwrap();
             }
             text.push_str("}\n");
         }
         let settings = [("recipe", "\"capo\""), ("train.seed", &number.to_string())];
-        FoundRun::of(&format!("run-{number}"), &settings, Lines::parse(text.as_bytes()).unwrap())
+        FoundRun::of(
+            &format!("run-{number}"),
+            &settings,
+            Lines::parse(text.as_bytes()).unwrap(),
+        )
     }
 
     #[test]

@@ -50,28 +50,56 @@ impl<'a> Columns<'a> {
     pub fn new(lines: &'a Lines) -> Self {
         let newest = |name: &str| {
             let mut values = vec![f64::NAN; lines.steps.len()];
-            lines.column(name).numbers().for_each(|(row, value)| values[row] = value);
+            lines
+                .column(name)
+                .numbers()
+                .for_each(|(row, value)| values[row] = value);
             values
         };
-        let progress = [newest("num_tokens"), newest("num_completions"), lines.running_sum("step_time")];
-        Self { lines, progress, patterns: BTreeMap::new(), grids: Vec::new() }
+        let progress = [
+            newest("num_tokens"),
+            newest("num_completions"),
+            lines.running_sum("step_time"),
+        ];
+        Self {
+            lines,
+            progress,
+            patterns: BTreeMap::new(),
+            grids: Vec::new(),
+        }
     }
 
     /// The values of `name`, one by one, or averaged over buckets of `bucket` steps.
     pub fn series(&mut self, name: &str, bucket: Option<u64>) -> Series {
         let Column { rows, values } = self.lines.column(name);
-        let ranges = ranges(rows.iter().map(|row| self.lines.steps[*row as usize]), bucket);
+        let ranges = ranges(
+            rows.iter().map(|row| self.lines.steps[*row as usize]),
+            bucket,
+        );
         let next = self.grids.len();
         let grid = *self.patterns.entry((rows.clone(), bucket)).or_insert(next);
         if grid == next {
             self.grids.push(self.grid(rows, &ranges, bucket));
         }
-        let each = |of: fn(&[f64]) -> f64| ranges.iter().map(|range| short(of(&values[range.clone()]))).collect();
+        let each = |of: fn(&[f64]) -> f64| {
+            ranges
+                .iter()
+                .map(|range| short(of(&values[range.clone()])))
+                .collect()
+        };
         let (low, high) = match bucket {
             None => (Vec::new(), Vec::new()),
-            Some(_) => (each(|values| extreme(values, f64::min)), each(|values| extreme(values, f64::max))),
+            Some(_) => (
+                each(|values| extreme(values, f64::min)),
+                each(|values| extreme(values, f64::max)),
+            ),
         };
-        Series { grid, y: each(mean), low, high }
+        Series {
+            grid,
+            y: each(mean),
+            low,
+            high,
+        }
     }
 
     fn grid(&self, rows: &[u32], ranges: &[std::ops::Range<usize>], bucket: Option<u64>) -> Grid {
@@ -82,11 +110,23 @@ impl<'a> Columns<'a> {
             (step, None) => step,
         };
         let of = |values: &Vec<f64>| {
-            let mean = |rows: &[u32]| mean(&rows.iter().map(|row| values[*row as usize]).collect::<Vec<_>>());
+            let mean = |rows: &[u32]| {
+                mean(
+                    &rows
+                        .iter()
+                        .map(|row| values[*row as usize])
+                        .collect::<Vec<_>>(),
+                )
+            };
             places().map(|rows| rounded(mean(rows), 9)).collect()
         };
         let [tokens, completions, seconds] = self.progress.each_ref().map(of);
-        Grid { step: places().map(|rows| step(rows).into()).collect(), tokens, completions, seconds }
+        Grid {
+            step: places().map(|rows| step(rows).into()).collect(),
+            tokens,
+            completions,
+            seconds,
+        }
     }
 }
 
@@ -111,7 +151,12 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
-    values.iter().copied().filter(|value| value.is_finite()).reduce(of).unwrap_or(f64::NAN)
+    values
+        .iter()
+        .copied()
+        .filter(|value| value.is_finite())
+        .reduce(of)
+        .unwrap_or(f64::NAN)
 }
 
 /// A number with few digits; null if it is not finite.
@@ -124,7 +169,9 @@ fn rounded(value: f64, digits: i32) -> Value {
         return Value::from(0);
     }
     // Parsing gives the nearest number with that many digits, and JSON writes no more digits of it.
-    let near: f64 = format!("{value:.*e}", digits as usize - 1).parse().unwrap_or(value);
+    let near: f64 = format!("{value:.*e}", digits as usize - 1)
+        .parse()
+        .unwrap_or(value);
     if near.fract() == 0.0 && near.abs() < 1e15 {
         return Value::from(near as i64);
     }
@@ -139,7 +186,10 @@ mod tests {
 
     fn lines(count: u64, value: impl Fn(u64) -> f64) -> Lines {
         let line = |step| {
-            format!("{}\n", json!({ "step": step, "kl": value(step), "num_tokens": 10 * step, "step_time": 0.5 }))
+            format!(
+                "{}\n",
+                json!({ "step": step, "kl": value(step), "num_tokens": 10 * step, "step_time": 0.5 })
+            )
         };
         Lines::parse((1..=count).map(line).collect::<String>().as_bytes()).unwrap()
     }
@@ -172,15 +222,24 @@ mod tests {
     fn what_is_no_number_is_a_gap() {
         let lines = lines(4, |step| if step < 3 { f64::NAN } else { 2.0 });
         let mut columns = Columns::new(&lines);
-        assert_eq!(json!(columns.series("kl", None).y), json!([null, null, 2, 2]));
+        assert_eq!(
+            json!(columns.series("kl", None).y),
+            json!([null, null, 2, 2])
+        );
         let series = columns.series("kl", Some(2));
-        assert_eq!(json!([series.y, series.low]), json!([[null, 2, 2], [null, 2, 2]]));
+        assert_eq!(
+            json!([series.y, series.low]),
+            json!([[null, 2, 2], [null, 2, 2]])
+        );
         assert_eq!(columns.series("absent", None).y, Vec::<Value>::new());
     }
 
     #[test]
     fn numbers_are_short() {
         let shown = [0.123456789, 1234567.0, 1.5e-9, -0.0, 48.0, f64::INFINITY].map(short);
-        assert_eq!(json!(shown).to_string(), "[0.12346,1234600,1.5e-9,0,48,null]");
+        assert_eq!(
+            json!(shown).to_string(),
+            "[0.12346,1234600,1.5e-9,0,48,null]"
+        );
     }
 }

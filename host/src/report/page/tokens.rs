@@ -50,29 +50,60 @@ fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value>
 }
 
 fn list<'a>(row: &'a Row, name: &str) -> &'a [Value] {
-    row.get(&format!("{TOKENS}{name}")).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    row.get(&format!("{TOKENS}{name}"))
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 fn rejected(row: &Row) -> usize {
-    let observed = |at: usize| list(row, "observed").get(at).is_some_and(|one| one.as_u64() == Some(1));
-    list(row, "keep").iter().enumerate().filter(|(at, keep)| keep.as_u64() == Some(0) && !observed(*at)).count()
+    let observed = |at: usize| {
+        list(row, "observed")
+            .get(at)
+            .is_some_and(|one| one.as_u64() == Some(1))
+    };
+    list(row, "keep")
+        .iter()
+        .enumerate()
+        .filter(|(at, keep)| keep.as_u64() == Some(0) && !observed(*at))
+        .count()
 }
 
 fn size(row: &Row) -> usize {
-    row.values().filter_map(Value::as_array).map(Vec::len).sum::<usize>() + 20
+    row.values()
+        .filter_map(Value::as_array)
+        .map(Vec::len)
+        .sum::<usize>()
+        + 20
 }
 
 fn completion(run: usize, step: u64, row: &Row) -> Value {
-    let text = |value: Option<&Value>| Value::from(terminal::escape(value.and_then(Value::as_str).unwrap_or_default()));
+    let text = |value: Option<&Value>| {
+        Value::from(terminal::escape(
+            value.and_then(Value::as_str).unwrap_or_default(),
+        ))
+    };
     let number = |value: &Value| short(value.as_f64().unwrap_or(f64::NAN));
     let texts = |name: &str| -> Vec<Value> {
-        let shown = |value: &Value| if value.is_null() { Value::Null } else { text(Some(value)) };
+        let shown = |value: &Value| {
+            if value.is_null() {
+                Value::Null
+            } else {
+                text(Some(value))
+            }
+        };
         list(row, name).iter().map(shown).collect()
     };
-    let parts = row.iter().filter_map(|(name, value)| Some((name.strip_prefix("rewards/")?.to_owned(), number(value))));
+    let parts = row.iter().filter_map(|(name, value)| {
+        Some((name.strip_prefix("rewards/")?.to_owned(), number(value)))
+    });
     let columns = row.iter().filter_map(|(name, values)| {
-        let name = name.strip_prefix(TOKENS).filter(|name| !OTHERS.contains(name))?;
-        Some((name.to_owned(), values.as_array()?.iter().map(number).collect()))
+        let name = name
+            .strip_prefix(TOKENS)
+            .filter(|name| !OTHERS.contains(name))?;
+        Some((
+            name.to_owned(),
+            values.as_array()?.iter().map(number).collect(),
+        ))
     });
     json!({
         "run": run,
@@ -110,7 +141,10 @@ mod tests {
         let first = &shown[0];
         assert_eq!(first["prompt"], "out\\u202e");
         assert_eq!(first["texts"], json!(["out\\u202e", null]));
-        assert_eq!([&first["run"], &first["step"], &first["reward"]], [&json!(3), &json!(7), &json!(0.12346)]);
+        assert_eq!(
+            [&first["run"], &first["step"], &first["reward"]],
+            [&json!(3), &json!(7), &json!(0.12346)]
+        );
         assert_eq!(first["numbers"], json!({ "m_f": [1.5, null] }));
         assert_eq!(first["parts"], json!({ "a": 1 }));
     }
@@ -120,14 +154,24 @@ mod tests {
         let mut played = row(&[0, 0, 1], "played");
         played.insert("tokens/observed".into(), json!([1, 1, 0]));
         assert_eq!(rejected(&played), 0);
-        let shown = of_run(0, BTreeMap::from([(1, vec![played, row(&[0], "rejected")])]), 1000);
-        assert_eq!([&shown[0]["prompt"], &shown[1]["observed"]], [&json!("rejected"), &json!([1, 1, 0])]);
+        let shown = of_run(
+            0,
+            BTreeMap::from([(1, vec![played, row(&[0], "rejected")])]),
+            1000,
+        );
+        assert_eq!(
+            [&shown[0]["prompt"], &shown[1]["observed"]],
+            [&json!("rejected"), &json!([1, 1, 0])]
+        );
     }
 
     #[test]
     fn a_page_stays_small() {
         let rows = vec![row(&[1; 500], "long"), row(&[1; 3], "short")];
         let shown = of_run(0, BTreeMap::from([(1, rows)]), 100);
-        assert_eq!(shown.iter().map(|one| &one["prompt"]).collect::<Vec<_>>(), ["short"]);
+        assert_eq!(
+            shown.iter().map(|one| &one["prompt"]).collect::<Vec<_>>(),
+            ["short"]
+        );
     }
 }

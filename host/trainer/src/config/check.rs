@@ -5,7 +5,8 @@ use capo_loader::{ComponentConfig, component_names};
 
 use super::setting::{self, Settings, given};
 use super::{
-    Config, DataConfig, EnvironmentConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST, TrainConfig, datasets,
+    Config, DataConfig, EnvironmentConfig, Format, LossDistribution, RolloutConfig, Sizes, TEST,
+    TrainConfig, datasets,
 };
 use crate::algorithms::GROUP_ADVANTAGES;
 use crate::data::Arithmetic;
@@ -49,12 +50,14 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     dynamic_sampling(rollout)?;
     groups_of_one(config)?;
     ensure!(
-        train.second_moment == SecondMoment::Kept || !(config.mask.is_empty() && config.weight.is_empty()),
+        train.second_moment == SecondMoment::Kept
+            || !(config.mask.is_empty() && config.weight.is_empty()),
         "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
     );
     loss_factors(config)?;
     ensure!(
-        train.loss_distribution == LossDistribution::Full || rollout.temperature == train.loss_temperature as f32,
+        train.loss_distribution == LossDistribution::Full
+            || rollout.temperature == train.loss_temperature as f32,
         "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
         train.loss_temperature,
         rollout.temperature
@@ -70,7 +73,10 @@ pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
 /// Refuses the environment's reward without an environment, turns that are longer than an episode, and thoughts without a template.
 fn environment(config: &Config) -> Result<()> {
     let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
-        let own = config.reward.iter().find(|reward| reward.id == reward::OF_ENVIRONMENT);
+        let own = config
+            .reward
+            .iter()
+            .find(|reward| reward.id == reward::OF_ENVIRONMENT);
         ensure!(
             own.is_none(),
             "`[[reward]]` names `{}`, but the run has no environment (add `[environment]`)",
@@ -79,7 +85,10 @@ fn environment(config: &Config) -> Result<()> {
         return Ok(());
     };
     in_section("environment", episode)?;
-    let (length, most) = (episode.max_turn_length, config.rollout.max_completion_length);
+    let (length, most) = (
+        episode.max_turn_length,
+        config.rollout.max_completion_length,
+    );
     ensure!(
         length <= most,
         "`environment.max_turn_length` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
@@ -93,8 +102,17 @@ fn environment(config: &Config) -> Result<()> {
 
 /// Refuses `train.loss_factors` that the run does not have.
 fn loss_factors(config: &Config) -> Result<()> {
-    let names = [component_names(&config.mask), component_names(&config.weight)].concat();
-    if let Some(name) = config.train.loss_factors.iter().find(|name| !names.contains(name)) {
+    let names = [
+        component_names(&config.mask),
+        component_names(&config.weight),
+    ]
+    .concat();
+    if let Some(name) = config
+        .train
+        .loss_factors
+        .iter()
+        .find(|name| !names.contains(name))
+    {
         bail!(
             "`train.loss_factors` names `{name}`, which is no mask and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
         );
@@ -107,7 +125,9 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     let (train, eval) = (&config.train, &config.eval);
     let Some(metric) = &train.metric_for_best_model else {
         if let Some((key, _)) = given(train, "metric") {
-            bail!("`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)");
+            bail!(
+                "`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)"
+            );
         }
         return Ok(());
     };
@@ -126,13 +146,18 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
         "`train.metric_for_best_model` is `{metric}`, but `eval.num_prompts` is 0 (set it)"
     );
     ensure!(
-        RightAnswer::of(config) != RightAnswer::Undecided || !(metric == "eval_accuracy" || metric.contains('@')),
+        RightAnswer::of(config) != RightAnswer::Undecided
+            || !(metric == "eval_accuracy" || metric.contains('@')),
         "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which answers are right (name it with `eval.reward`)"
     );
-    let benchmark = metric.strip_prefix("eval/").map(|rest| rest.split('/').next().unwrap_or(rest));
+    let benchmark = metric
+        .strip_prefix("eval/")
+        .map(|rest| rest.split('/').next().unwrap_or(rest));
     if let Some(name) = benchmark.filter(|name| *name != TEST) {
         ensure!(
-            eval.benchmark.iter().any(|benchmark| benchmark.name == name),
+            eval.benchmark
+                .iter()
+                .any(|benchmark| benchmark.name == name),
             "`train.metric_for_best_model` is `{metric}`, but no benchmark is called `{name}` (add an `[[eval.benchmark]]` table)"
         );
     }
@@ -187,7 +212,8 @@ fn groups_of_one(config: &Config) -> Result<()> {
     let ComponentConfig { id, table } = &config.advantage;
     let baseline = table.get("baseline").and_then(toml::Value::as_str);
     ensure!(
-        config.rollout.num_generations > 1 || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
+        config.rollout.num_generations > 1
+            || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
         "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use 2 or more, or an advantage that does not: `--set recipe=reinforce`)"
     );
     Ok(())
@@ -197,8 +223,15 @@ fn groups_of_one(config: &Config) -> Result<()> {
 /// has the weights that the run learns by, as in TRL. Refuses weights that contradict each other.
 pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
     const KEY: &str = "reward_weights";
-    let Config { advantage: ComponentConfig { id, table }, reward: rewards, .. } = config;
-    let sums = table.get("multi_objective_aggregation").and_then(toml::Value::as_str) == Some("normalize_then_sum");
+    let Config {
+        advantage: ComponentConfig { id, table },
+        reward: rewards,
+        ..
+    } = config;
+    let sums = table
+        .get("multi_objective_aggregation")
+        .and_then(toml::Value::as_str)
+        == Some("normalize_then_sum");
     if !sums || !GROUP_ADVANTAGES.contains(&id.as_str()) {
         return Ok(());
     }
@@ -210,7 +243,9 @@ pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
         return Ok(());
     };
     // The component itself refuses what is no list of numbers.
-    let Ok(own) = own.clone().try_into::<Vec<f64>>() else { return Ok(()) };
+    let Ok(own) = own.clone().try_into::<Vec<f64>>() else {
+        return Ok(());
+    };
     let (given, count) = (own.len(), rewards.len());
     ensure!(
         given == count,

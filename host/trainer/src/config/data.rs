@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::rollout::LONGEST;
 use super::setting::{Setting, Settings, settings};
 use crate::data::{
-    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE, TOOL_USE_FILE, Tokenizer, Tool,
-    with_eos_token,
+    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE,
+    TOOL_USE_FILE, Tokenizer, Tool, with_eos_token,
 };
 use crate::model::{ModelFiles, Policy};
 
@@ -52,7 +52,9 @@ pub struct DataConfig {
     pub solution_column: String,
     /// The longest prompt. A row with a longer one is a bad row.
     #[setting(default = 512, unit = "tokens", at_least = 1, at_most = LONGEST, trl, verl = ["data.max_prompt_length"])]
-    #[setting(differs = "TRL has removed it. Longer prompts are an error, or left out and counted; none is cut")]
+    #[setting(
+        differs = "TRL has removed it. Longer prompts are an error, or left out and counted; none is cut"
+    )]
     pub max_prompt_length: usize,
     /// True leaves rows with longer prompts out instead.
     #[setting(default = false, verl = ["data.filter_overlong_prompts"], needs = "rows")]
@@ -76,7 +78,11 @@ pub struct DataConfig {
     pub add_special_tokens: bool,
     /// A token that ends completions, besides those of the model's files;
     /// [saved with the model](../docs/models.md#where-completions-end-and-how-they-are-sampled).
-    #[setting(unset = "the tokenizer's", trl, differs = "of TRL's SFT; here for `host train` and `host eval` too")]
+    #[setting(
+        unset = "the tokenizer's",
+        trl,
+        differs = "of TRL's SFT; here for `host train` and `host eval` too"
+    )]
     pub eos_token: Option<String>,
     /// With `chat`: the first message of conversations that have no system message.
     #[setting(needs = "chat")]
@@ -173,13 +179,19 @@ impl DataConfig {
         if let Some(path) = &self.chat_template {
             // The model's own template for tools would else come before it.
             let replaced = [TEMPLATE_FILE, TOOL_USE_FILE].into_iter();
-            for name in replaced.filter(|name| *name == TEMPLATE_FILE || files.contains(name)).collect::<Vec<_>>() {
-                files = files.with(name, Path::new(path)).context("`data.chat_template` cannot be used")?;
+            for name in replaced
+                .filter(|name| *name == TEMPLATE_FILE || files.contains(name))
+                .collect::<Vec<_>>()
+            {
+                files = files
+                    .with(name, Path::new(path))
+                    .context("`data.chat_template` cannot be used")?;
             }
         }
         match &self.eos_token {
             Some(token) => {
-                let replaced = with_eos_token(&files, token).context("`data.eos_token` cannot be used")?;
+                let replaced =
+                    with_eos_token(&files, token).context("`data.eos_token` cannot be used")?;
                 Ok(files.with_contents(replaced))
             }
             None => Ok(files),
@@ -188,11 +200,17 @@ impl DataConfig {
 
     /// The tokenizer among the files of a model, for prompts in this form.
     pub fn tokenizer(&self, files: &ModelFiles) -> Result<Tokenizer> {
-        Tokenizer::open(files)?.with_special_tokens(self.format == Format::Text && self.add_special_tokens)
+        Tokenizer::open(files)?
+            .with_special_tokens(self.format == Format::Text && self.add_special_tokens)
     }
 
     /// The chat template that formats conversations; `None` if prompts are plain text. Warns if it ends turns with no end of `tokenizer`.
-    pub fn chat(&self, files: &ModelFiles, purpose: Purpose, tokenizer: &Tokenizer) -> Result<Option<Chat>> {
+    pub fn chat(
+        &self,
+        files: &ModelFiles,
+        purpose: Purpose,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Chat>> {
         if self.format == Format::Text {
             return Ok(None);
         }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::data::{DataConfig, SourceConfig};
 use super::setting::given;
 use crate::data::{
-    Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer, Wanted, find,
+    Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer,
+    Wanted, find,
 };
 use crate::model::{ModelFiles, Policy, hub};
 
@@ -29,9 +30,18 @@ impl DataConfig {
         if let Some(task) = Dataset::embedded(&self.dataset_name, seed, &demands)? {
             return Ok(task);
         }
-        let order = Order { seed, shuffle: self.shuffle_dataset, max_train_samples: self.max_train_samples };
+        let order = Order {
+            seed,
+            shuffle: self.shuffle_dataset,
+            max_train_samples: self.max_train_samples,
+        };
         let (train, eval) = (train(self)?, eval(self)?);
-        Ok(Dataset::Rows(Rows::open(&train, eval.as_ref(), order, &demands)?))
+        Ok(Dataset::Rows(Rows::open(
+            &train,
+            eval.as_ref(),
+            order,
+            &demands,
+        )?))
     }
 }
 
@@ -47,28 +57,64 @@ fn train(data: &DataConfig) -> Result<Vec<Source>> {
         [] => (std::slice::from_ref(&one), CONFIG_KEY),
         several => (several, "`name` in its table of `[[data.datasets]]`"),
     };
-    all.iter().map(|config| open(config, data, "train", key)).collect()
+    all.iter()
+        .map(|config| open(config, data, "train", key))
+        .collect()
 }
 
 /// The dataset of held-out prompts: a separate one, or another split of the only dataset.
 fn eval(data: &DataConfig) -> Result<Option<Source>> {
     let (path, name, key) = match (&data.eval_dataset_name, &data.dataset_test_split) {
-        (Some(path), _) => (path.clone(), None, "the path of its folder as `data.eval_dataset_name`"),
-        (None, Some(_)) => (data.dataset_name.clone(), data.dataset_config.clone(), CONFIG_KEY),
+        (Some(path), _) => (
+            path.clone(),
+            None,
+            "the path of its folder as `data.eval_dataset_name`",
+        ),
+        (None, Some(_)) => (
+            data.dataset_name.clone(),
+            data.dataset_config.clone(),
+            CONFIG_KEY,
+        ),
         (None, None) => return Ok(None),
     };
     let split = data.dataset_test_split.clone();
-    measured(&SourceConfig { path, name, split, ..SourceConfig::default() }, data, key).map(Some)
+    measured(
+        &SourceConfig {
+            path,
+            name,
+            split,
+            ..SourceConfig::default()
+        },
+        data,
+        key,
+    )
+    .map(Some)
 }
 
 /// A dataset that a model is measured on. The rows that are used do not depend on the training data. `key` names its configuration.
 pub(super) fn measured(config: &SourceConfig, data: &DataConfig, key: &str) -> Result<Source> {
     let source = open(config, data, "test", key)?;
-    Ok(Source { reading: Reading { filter: Filter::default(), ..source.reading }, ..source })
+    Ok(Source {
+        reading: Reading {
+            filter: Filter::default(),
+            ..source.reading
+        },
+        ..source
+    })
 }
 
-fn open(config: &SourceConfig, data: &DataConfig, default_split: &str, config_key: &str) -> Result<Source> {
-    let wanted = Wanted { config: config.name.as_deref(), split: config.split.as_deref(), default_split, config_key };
+fn open(
+    config: &SourceConfig,
+    data: &DataConfig,
+    default_split: &str,
+    config_key: &str,
+) -> Result<Source> {
+    let wanted = Wanted {
+        config: config.name.as_deref(),
+        split: config.split.as_deref(),
+        default_split,
+        config_key,
+    };
     let files = find(&located(&config.path)?, wanted)?;
     let preset = config.preset.or(data.preset);
     let column = |own: &Option<String>, shared: &String| own.as_ref().unwrap_or(shared).clone();
@@ -81,12 +127,23 @@ fn open(config: &SourceConfig, data: &DataConfig, default_split: &str, config_ke
         // A preset makes columns of the usual names, whatever those of other datasets are.
         columns: preset.map_or_else(named, |_| Columns::default()),
         preset,
-        template: config.prompt_template.clone().or_else(|| data.prompt_template.clone()),
+        template: config
+            .prompt_template
+            .clone()
+            .or_else(|| data.prompt_template.clone()),
         filter: config.filter.as_ref().unwrap_or(&data.filter).clone(),
         answer_is_unread: data.answer_is_unread,
     };
-    let split = config.split.as_deref().map_or(String::new(), |split| format!(", {split}"));
-    Ok(Source { name: format!("{}{split}", config.path), files, reading, weight: config.weight })
+    let split = config
+        .split
+        .as_deref()
+        .map_or(String::new(), |split| format!(", {split}"));
+    Ok(Source {
+        name: format!("{}{split}", config.path),
+        files,
+        reading,
+        weight: config.weight,
+    })
 }
 
 /// File or folder of a dataset's name: a path, or the newest snapshot of an id in the Hub's cache.
@@ -105,19 +162,31 @@ fn located(name: &str) -> Result<PathBuf> {
 
 /// Refuses settings of datasets that make other settings ineffective.
 pub(super) fn check(data: &DataConfig) -> Result<()> {
-    for template in data.datasets.iter().map(|one| &one.prompt_template).chain([&data.prompt_template]).flatten() {
+    for template in data
+        .datasets
+        .iter()
+        .map(|one| &one.prompt_template)
+        .chain([&data.prompt_template])
+        .flatten()
+    {
         ensure!(
             template.contains(PROMPT),
             "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
         );
     }
     let has_preset = |one: &&SourceConfig| one.preset.or(data.preset).is_some();
-    let own = data.datasets.iter().filter(has_preset).find_map(|one| given(one, "columns"));
-    let shared =
-        given(data, "columns").filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));
+    let own = data
+        .datasets
+        .iter()
+        .filter(has_preset)
+        .find_map(|one| given(one, "columns"));
+    let shared = given(data, "columns")
+        .filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));
     if let Some((key, name)) = own.or(shared) {
         let name = name.as_str().unwrap_or_default();
-        bail!("`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)");
+        bail!(
+            "`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)"
+        );
     }
     if data.datasets.is_empty() {
         ensure!(
@@ -131,12 +200,19 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         ("dataset_name", !data.dataset_name.is_empty()),
         ("dataset_config", data.dataset_config.is_some()),
         ("dataset_train_split", data.dataset_train_split.is_some()),
-        ("dataset_test_split", data.dataset_test_split.is_some() && data.eval_dataset_name.is_none()),
+        (
+            "dataset_test_split",
+            data.dataset_test_split.is_some() && data.eval_dataset_name.is_none(),
+        ),
     ];
     if let Some((key, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
         bail!("`data.{key}` is set, but `[[data.datasets]]` name the data (remove one of them)");
     }
-    let weighted = data.datasets.iter().filter(|one| one.weight.is_some()).count();
+    let weighted = data
+        .datasets
+        .iter()
+        .filter(|one| one.weight.is_some())
+        .count();
     ensure!(
         weighted == 0 || weighted == data.datasets.len(),
         "{weighted} of {} `[[data.datasets]]` have a `weight` (give each one, or none)",

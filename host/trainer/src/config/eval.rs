@@ -89,17 +89,34 @@ pub struct BenchmarkConfig {
 impl BenchmarkConfig {
     /// The benchmark of a file with default settings: one greedy answer to each prompt, named after the file.
     pub fn of_file(file: &str) -> Result<Self> {
-        let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("benchmark");
-        let name = stem.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-");
-        Ok(Table::from_iter([("name".into(), name.into()), ("file".into(), file.into())]).try_into()?)
+        let stem = std::path::Path::new(file)
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or("benchmark");
+        let name = stem.replace(
+            |c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c),
+            "-",
+        );
+        Ok(
+            Table::from_iter([("name".into(), name.into()), ("file".into(), file.into())])
+                .try_into()?,
+        )
     }
 
     pub fn sampling(&self) -> SamplingParams {
-        SamplingParams { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p }
+        SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+        }
     }
 
     /// The benchmark's prompts, checked against `demands`, and the number of rows that were left out.
-    pub fn examples(&self, data: &DataConfig, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
+    pub fn examples(
+        &self,
+        data: &DataConfig,
+        demands: &Demands<'_>,
+    ) -> Result<(Vec<Example>, usize)> {
         let source = SourceConfig {
             path: self.file.clone(),
             name: self.config.clone(),
@@ -110,8 +127,10 @@ impl BenchmarkConfig {
             answer_column: self.answer_column.clone(),
             ..SourceConfig::default()
         };
-        let (mut examples, left_out) =
-            examples(&datasets::measured(&source, data, "`config` in a table of `[[eval.benchmark]]`")?, demands)?;
+        let (mut examples, left_out) = examples(
+            &datasets::measured(&source, data, "`config` in a table of `[[eval.benchmark]]`")?,
+            demands,
+        )?;
         if self.max_prompts > 0 {
             examples.truncate(self.max_prompts);
         }
@@ -122,7 +141,10 @@ impl BenchmarkConfig {
     fn check(&self, preset: Option<Preset>) -> Result<()> {
         let name = &self.name;
         ensure!(
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
+            !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
             "the `name` of a benchmark is `{name}` (use letters, digits, `-`, `_` and `.`)"
         );
         let of = |key: &str| format!("`{key}` of benchmark `{name}`");
@@ -138,7 +160,10 @@ impl BenchmarkConfig {
         }
         if let (Some(_), Some((key, value))) = (self.preset.or(preset), given(self, "columns")) {
             let value = value.as_str().unwrap_or_default();
-            bail!("{} is `{value}`, but a `preset` says what the columns are (remove one of them)", of(key));
+            bail!(
+                "{} is `{value}`, but a `preset` says what the columns are (remove one of them)",
+                of(key)
+            );
         }
         Ok(())
     }
@@ -150,7 +175,11 @@ pub const ANSWERS_AT_ONCE: usize = 512;
 impl EvalConfig {
     /// Largest number of answers that are sampled at a time, with its default.
     pub fn batch_size(&self) -> usize {
-        if self.per_device_eval_batch_size == 0 { ANSWERS_AT_ONCE } else { self.per_device_eval_batch_size }
+        if self.per_device_eval_batch_size == 0 {
+            ANSWERS_AT_ONCE
+        } else {
+            self.per_device_eval_batch_size
+        }
     }
 
     /// Refuses invalid benchmarks, and two of one name; `preset` is that of `[data]`.

@@ -14,7 +14,9 @@ pub struct LoggingConfig {
     pub logging_steps: u64,
     /// Trackers that get the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
     #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
-    #[setting(differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written")]
+    #[setting(
+        differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written"
+    )]
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
     /// The metrics of each mask, weight and step control that trackers get: the `main` [ones](#metrics), or `all`. `metrics.jsonl` has all.

@@ -89,22 +89,48 @@ impl Config {
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
-        let lists = [&self.mask, &self.weight, &self.step_control].into_iter().flat_map(|list| component_names(list));
-        let environment = self.environment.iter().map(|environment| environment.component.id.clone());
-        environment.chain(rewards).chain(others).chain(lists).collect()
+        let lists = [&self.mask, &self.weight, &self.step_control]
+            .into_iter()
+            .flat_map(|list| component_names(list));
+        let environment = self
+            .environment
+            .iter()
+            .map(|environment| environment.component.id.clone());
+        environment
+            .chain(rewards)
+            .chain(others)
+            .chain(lists)
+            .collect()
     }
 
     /// Sentences about masks, weights and step controls that are named more than once.
     pub fn named_twice(&self) -> Vec<String> {
         let lists = [
-            ("mask", &self.mask, "a token counts only where each of them keeps it"),
-            ("weight", &self.weight, "a token counts by the product of their weights"),
-            ("step control", &self.step_control, "each shortens what the one before left of a step"),
+            (
+                "mask",
+                &self.mask,
+                "a token counts only where each of them keeps it",
+            ),
+            (
+                "weight",
+                &self.weight,
+                "a token counts by the product of their weights",
+            ),
+            (
+                "step control",
+                &self.step_control,
+                "each shortens what the one before left of a step",
+            ),
         ];
         let of = |(point, list, effect): (&str, &Vec<ComponentConfig>, &str)| {
-            let again = component_names(list).into_iter().find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
-            let recipe =
-                self.recipe.iter().map(|recipe| format!("; the recipe `{recipe}` may bring one")).collect::<String>();
+            let again = component_names(list)
+                .into_iter()
+                .find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
+            let recipe = self
+                .recipe
+                .iter()
+                .map(|recipe| format!("; the recipe `{recipe}` may bring one"))
+                .collect::<String>();
             Some(format!(
                 "the {point} `{again}` is named more than once: {effect} (leave out what is not meant{recipe})"
             ))
@@ -116,10 +142,20 @@ impl Config {
     pub fn in_full(&self) -> Result<String> {
         let text = toml::to_string(self)?;
         let table: Table = text.parse()?;
-        let is_there = |section: &str, key: &str| table.get(section).is_some_and(|table| table.get(key).is_some());
+        let is_there = |section: &str, key: &str| {
+            table
+                .get(section)
+                .is_some_and(|table| table.get(key).is_some())
+        };
         let of = |(section, settings): (&'static str, &'static [Setting])| {
-            let settings = if section == "environment" && self.environment.is_none() { &[] } else { settings };
-            let absent = settings.iter().filter(move |setting| !is_there(section, setting.name));
+            let settings = if section == "environment" && self.environment.is_none() {
+                &[]
+            } else {
+                settings
+            };
+            let absent = settings
+                .iter()
+                .filter(move |setting| !is_there(section, setting.name));
             absent.map(move |setting| format!("{section}.{}", setting.name))
         };
         let unset: Vec<String> = sections().into_iter().flat_map(of).collect();
@@ -128,7 +164,8 @@ impl Config {
 
     /// Refuses invalid benchmarks, and an `eval.reward` that the run does not have.
     pub fn check_eval(&self) -> Result<()> {
-        self.eval.check(&reward::names(&self.reward), self.data.preset)
+        self.eval
+            .check(&reward::names(&self.reward), self.data.preset)
     }
 
     /// Number of evaluations after the steps of `range`, which begins with the number of steps done before it.
@@ -154,7 +191,12 @@ impl Config {
 
     /// True if completions are drawn from another distribution than that of the loss.
     pub fn sampler_differs(&self) -> bool {
-        let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
+        let RolloutConfig {
+            temperature,
+            top_k,
+            top_p,
+            ..
+        } = self.rollout;
         self.sampler_dtype() != self.train.dtype
             || top_k > 0
             || top_p < 1.0
@@ -163,8 +205,17 @@ impl Config {
 
     /// Truncation of the distribution of the loss's log-probabilities; `None` for the whole distribution.
     pub fn loss_truncation(&self) -> Option<Truncation> {
-        let RolloutConfig { temperature, top_k, top_p, .. } = self.rollout;
-        let truncation = Truncation { temperature: f64::from(temperature), top_k, top_p: f64::from(top_p) };
+        let RolloutConfig {
+            temperature,
+            top_k,
+            top_p,
+            ..
+        } = self.rollout;
+        let truncation = Truncation {
+            temperature: f64::from(temperature),
+            top_k,
+            top_p: f64::from(top_p),
+        };
         (self.train.loss_distribution == LossDistribution::Sampler).then_some(truncation)
     }
 
@@ -183,7 +234,8 @@ impl Config {
     ///
     /// An id of the Hub becomes the path of its newest snapshot. The date is set to today if a chat template may need it.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
-        self.paths().try_for_each(|(name, find)| make_absolute(name, find))?;
+        self.paths()
+            .try_for_each(|(name, find)| make_absolute(name, find))?;
         if self.data.format == Format::Chat {
             self.data.date.get_or_insert_default();
         }
@@ -192,15 +244,33 @@ impl Config {
 
     /// Names of the models and data that are read, each with the search for one that is an id of the Hub.
     pub fn paths(&mut self) -> impl Iterator<Item = (&mut String, Find)> {
-        let Self { model, data, reward, eval, .. } = self;
-        let models = reward.iter_mut().filter_map(RewardConfig::model_name_or_path);
-        let models = models.chain([&mut model.model_name_or_path]).chain(&mut model.ref_model_name_or_path);
-        let files = eval.benchmark.iter_mut().map(|benchmark| &mut benchmark.file);
+        let Self {
+            model,
+            data,
+            reward,
+            eval,
+            ..
+        } = self;
+        let models = reward
+            .iter_mut()
+            .filter_map(RewardConfig::model_name_or_path);
+        let models = models
+            .chain([&mut model.model_name_or_path])
+            .chain(&mut model.ref_model_name_or_path);
+        let files = eval
+            .benchmark
+            .iter_mut()
+            .map(|benchmark| &mut benchmark.file);
         let files = files.chain(data.datasets.iter_mut().map(|one| &mut one.path));
-        let files = files.chain([&mut data.dataset_name]).chain(&mut data.eval_dataset_name);
+        let files = files
+            .chain([&mut data.dataset_name])
+            .chain(&mut data.eval_dataset_name);
         let found = |find: Find| move |name| (name, find);
         let template = data.chat_template.iter_mut().map(found(|_| Ok(None)));
-        models.map(found(hub::find)).chain(files.map(found(hub::find_dataset))).chain(template)
+        models
+            .map(found(hub::find))
+            .chain(files.map(found(hub::find_dataset)))
+            .chain(template)
     }
 }
 
@@ -221,13 +291,17 @@ pub fn sections() -> [(&'static str, &'static [Setting]); 8] {
 /// All settings of a run, each with its section; those of TRL's come last, which become components.
 pub fn settings() -> impl Iterator<Item = (&'static str, &'static Setting)> {
     let of_trl = ("train", TrlConfig::SETTINGS);
-    let of = |(section, settings): (&'static str, &'static [Setting])| settings.iter().map(move |one| (section, one));
+    let of = |(section, settings): (&'static str, &'static [Setting])| {
+        settings.iter().map(move |one| (section, one))
+    };
     sections().into_iter().chain([of_trl]).flat_map(of)
 }
 
 /// The default of `section.key`, as TOML.
 pub fn default_of(path: &str) -> Option<String> {
-    let is = |(section, setting): &(&str, &Setting)| path.split_once('.') == Some((section, setting.name));
+    let is = |(section, setting): &(&str, &Setting)| {
+        path.split_once('.') == Some((section, setting.name))
+    };
     Some(settings().find(is)?.1.default()?.to_string())
 }
 

@@ -22,14 +22,21 @@ pub struct ModelConfig {
     )]
     pub model_name_or_path: String,
     /// The reference model for an objective's `beta`; see [a reference](../docs/models.md#a-reference).
-    #[setting(unset = "the model that training starts from", differs = "it is not synchronised")]
+    #[setting(
+        unset = "the model that training starts from",
+        differs = "it is not synchronised"
+    )]
     #[setting(trl = ["ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"])]
     pub ref_model_name_or_path: Option<String>,
     /// True starts from random weights in that model's architecture, drawn from `train.seed`. Its own weights are not read.
     #[setting(default = false)]
     pub fresh_weights: bool,
     /// True trains a LoRA adapter and freezes the model's weights: [adapters](../docs/models.md#adapters).
-    #[setting(unset = "false", trl, differs = "no DoRA, no `modules_to_save`, no quantised base")]
+    #[setting(
+        unset = "false",
+        trl,
+        differs = "no DoRA, no `modules_to_save`, no quantised base"
+    )]
     pub use_peft: Option<bool>,
     /// The adapter's rank. This and the next four need `use_peft`.
     #[setting(default = 16, at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"], needs = "adapter")]
@@ -39,7 +46,14 @@ pub struct ModelConfig {
     #[setting(verl = ["model.lora_alpha"], needs = "adapter")]
     pub lora_alpha: f64,
     /// Dropout on the adapter's inputs in training passes. Above 0, the completions of a prompt do not share its computation there.
-    #[setting(default = 0.05, at_least = 0, below = 1, hint = "0 is off", trl, needs = "adapter")]
+    #[setting(
+        default = 0.05,
+        at_least = 0,
+        below = 1,
+        hint = "0 is off",
+        trl,
+        needs = "adapter"
+    )]
     pub lora_dropout: f64,
     /// Names of modules, or endings of names, or `"all-linear"`.
     #[setting(unset = "`[\"q_proj\", \"v_proj\"]`", trl, verl = ["model.target_modules"], needs = "adapter")]
@@ -110,7 +124,11 @@ impl ModelConfig {
         ensure!(
             self.use_peft != Some(false) && !self.fresh_weights,
             "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it with `host export` first)",
-            if self.fresh_weights { "`model.fresh_weights` is true" } else { "`model.use_peft` is false" }
+            if self.fresh_weights {
+                "`model.fresh_weights` is true"
+            } else {
+                "`model.use_peft` is false"
+            }
         );
         if let Some((key, value)) = given(self, "adapter") {
             bail!(

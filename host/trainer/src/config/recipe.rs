@@ -31,7 +31,9 @@ pub struct Resolved {
 impl Resolved {
     /// Refuses images without the components of TRL's settings, before an error elsewhere names a component that no user chose.
     pub fn check_aliases(&self, registry: &Registry) -> Result<()> {
-        self.aliases.iter().try_for_each(|alias| alias.check(registry))
+        self.aliases
+            .iter()
+            .try_for_each(|alias| alias.check(registry))
     }
 }
 
@@ -42,7 +44,12 @@ impl Resolved {
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(recipe(registry, name)?),
-        None if ["advantage", "objective"].iter().all(|section| draft.table.contains_key(*section)) => None,
+        None if ["advantage", "objective"]
+            .iter()
+            .all(|section| draft.table.contains_key(*section)) =>
+        {
+            None
+        }
         None => Some(registry.default_recipe(DEFAULT_RECIPE)?),
     };
     let mut sources = vec![format!("config     {}", draft.sources())];
@@ -50,7 +57,12 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     if let Some(recipe) = chosen {
         let taken = draft.merge_recipe(&recipe.name, &recipe.toml)?;
         if !taken.is_empty() {
-            sources.push(format!("recipe     {} ({}): {}", recipe.name, recipe.origin.name(), taken.join(", ")));
+            sources.push(format!(
+                "recipe     {} ({}): {}",
+                recipe.name,
+                recipe.origin.name(),
+                taken.join(", ")
+            ));
             sources.push(format!("           {}", recipe.about));
         }
         rewarded |= taken.iter().any(|setting| setting == "reward");
@@ -63,47 +75,85 @@ pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let mut config = draft.finish()?;
     if let (false, Some(preset)) = (rewarded, config.data.preset) {
         let benchmarks = config.eval.benchmark.iter().filter_map(|one| one.preset);
-        preset.check_beside(config.data.datasets.iter().filter_map(|one| one.preset).chain(benchmarks))?;
+        preset.check_beside(
+            config
+                .data
+                .datasets
+                .iter()
+                .filter_map(|one| one.preset)
+                .chain(benchmarks),
+        )?;
     }
     check_keys(&config, registry)?;
     add_loss_factors(&mut config, registry, &aliases);
-    Ok(Resolved { config, sources, aliases })
+    Ok(Resolved {
+        config,
+        sources,
+        aliases,
+    })
 }
 
 /// The recipe called `name`; an error names the plugin that brings it.
 fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     registry.recipe(name).map_err(|error| {
-        let library = OF_PLUGINS.iter().find(|(_, recipes)| recipes.contains(&name));
-        library.map_or(error, |(library, _)| anyhow!("recipe `{name}` is of a plugin (give `--plugin {library}`)"))
+        let library = OF_PLUGINS
+            .iter()
+            .find(|(_, recipes)| recipes.contains(&name));
+        library.map_or(error, |(library, _)| {
+            anyhow!("recipe `{name}` is of a plugin (give `--plugin {library}`)")
+        })
     })
 }
 
 /// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where; and unknown keys of environment and rewards,
 /// as the component's own message could not suggest those that the host reads.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
-    for (section, component) in [("advantage", &config.advantage), ("objective", &config.objective)] {
+    for (section, component) in [
+        ("advantage", &config.advantage),
+        ("objective", &config.objective),
+    ] {
         let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
         let offer = registry.offers().into_iter().find(of);
         let is_unknown = |key: &&String| offer.is_some_and(|offer| !offer.keys.contains(key));
         let advice = |key: &String| Some((key.clone(), hints::advice(key)?));
         if let Some((key, advice)) = component.table.keys().filter(is_unknown).find_map(advice) {
-            bail!("`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})", component.id);
+            bail!(
+                "`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})",
+                component.id
+            );
         }
     }
-    let environment = config.environment.iter().map(|EnvironmentConfig { component, .. }| {
-        ("[environment]", Point::Environment, &component.id, &component.table, names::<EpisodeConfig>())
-    });
-    let rewards = config
-        .reward
+    let environment = config
+        .environment
         .iter()
-        .map(|RewardConfig { id, table, .. }| ("[[reward]]", Point::Reward, id, table, vec!["weight"]));
+        .map(|EnvironmentConfig { component, .. }| {
+            (
+                "[environment]",
+                Point::Environment,
+                &component.id,
+                &component.table,
+                names::<EpisodeConfig>(),
+            )
+        });
+    let rewards = config.reward.iter().map(|RewardConfig { id, table, .. }| {
+        ("[[reward]]", Point::Reward, id, table, vec!["weight"])
+    });
     for (section, point, id, table, own) in environment.chain(rewards) {
         let of = |offer: &&Offer| offer.point == point && offer.id == *id;
-        let Some(Offer { keys, .. }) = registry.offers().into_iter().find(of) else { continue };
-        let known: Vec<&str> = keys.iter().map(String::as_str).chain(own.iter().copied()).collect();
+        let Some(Offer { keys, .. }) = registry.offers().into_iter().find(of) else {
+            continue;
+        };
+        let known: Vec<&str> = keys
+            .iter()
+            .map(String::as_str)
+            .chain(own.iter().copied())
+            .collect();
         // A component that lists no key may read any.
         let may_be = |key: &str| keys.is_empty() && nearest(key, own.iter().copied()).is_none();
-        if let Some(typed) = table.keys().find(|key| !known.contains(&key.as_str()) && !may_be(key)) {
+        if let Some(typed) = table
+            .keys()
+            .find(|key| !known.contains(&key.as_str()) && !may_be(key))
+        {
             let sentence = hints::unknown_key(section.trim_matches(['[', ']']), typed, &known);
             bail!("`{section}` with `use = \"{id}\"`: {sentence}");
         }
@@ -115,16 +165,32 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
 /// ratio. The loss of any other objective may not be proportional to the advantages.
 fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias]) {
     let is_trls = |offer: &&Offer| {
-        let has_level = || offer.keys.iter().any(|key| key == "importance_sampling_level");
+        let has_level = || {
+            offer
+                .keys
+                .iter()
+                .any(|key| key == "importance_sampling_level")
+        };
         offer.id == config.objective.id && (offer.origin == Origin::BuiltIn || has_level())
     };
     if !registry.offers().into_iter().any(|offer| is_trls(&offer)) {
         return;
     }
-    let names = [component_names(&config.mask), component_names(&config.weight)].concat();
-    let factors = aliases.iter().filter_map(Alias::loss_factor).filter(|id| names.iter().any(|name| name == id));
+    let names = [
+        component_names(&config.mask),
+        component_names(&config.weight),
+    ]
+    .concat();
+    let factors = aliases
+        .iter()
+        .filter_map(Alias::loss_factor)
+        .filter(|id| names.iter().any(|name| name == id));
     let listed = config.train.loss_factors.clone();
-    config.train.loss_factors.extend(factors.filter(|id| !listed.iter().any(|name| name == id)).map(str::to_owned));
+    config.train.loss_factors.extend(
+        factors
+            .filter(|id| !listed.iter().any(|name| name == id))
+            .map(str::to_owned),
+    );
 }
 
 impl Draft {
@@ -147,11 +213,14 @@ impl Draft {
                     value => self.take_rewards(value, &mut settings),
                 }
             } else {
-                let known = [&COMPONENT_SECTIONS[..], &DEFAULT_SECTIONS].concat().join("`, `");
+                let known = [&COMPONENT_SECTIONS[..], &DEFAULT_SECTIONS]
+                    .concat()
+                    .join("`, `");
                 bail!("{origin} has a section `{section}` (it may hold `{known}`)");
             }
         }
-        self.table.insert("recipe".into(), Value::String(name.into()));
+        self.table
+            .insert("recipe".into(), Value::String(name.into()));
         components.extend(settings);
         Ok(components)
     }
@@ -161,7 +230,8 @@ impl Draft {
         let preset = self.table.get("data")?.get("preset")?.clone();
         let reward = preset.clone().try_into::<Preset>().ok()?.reward();
         let table = Table::from_iter([("use".to_owned(), Value::String(reward.into()))]);
-        self.table.insert("reward".into(), Value::Array(vec![Value::Table(table)]));
+        self.table
+            .insert("reward".into(), Value::Array(vec![Value::Table(table)]));
         Some(format!("preset     {}: reward {reward}", preset.as_str()?))
     }
 
@@ -169,7 +239,10 @@ impl Draft {
     fn take_values(&mut self, section: &str, values: Table, taken: &mut Vec<String>) {
         for (key, value) in values {
             let path = format!("{section}.{key}");
-            let here = self.table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            let here = self
+                .table
+                .entry(section)
+                .or_insert_with(|| Value::Table(Table::new()));
             if let (Value::Table(here), false) = (here, self.given.contains(&path)) {
                 taken.push(format!("{path} = {value}"));
                 here.insert(key, value);
@@ -185,12 +258,23 @@ impl Draft {
             self.table.insert("reward".into(), rewards);
             return;
         }
-        let (Some(Value::Array(own)), Value::Array(rewards)) = (self.table.get_mut("reward"), rewards) else { return };
+        let (Some(Value::Array(own)), Value::Array(rewards)) =
+            (self.table.get_mut("reward"), rewards)
+        else {
+            return;
+        };
         for reward in rewards.iter().filter_map(Value::as_table) {
-            let id = reward.get("use").and_then(Value::as_str).unwrap_or_default();
+            let id = reward
+                .get("use")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             let same = |own: &&mut Table| own.get("use").and_then(Value::as_str) == Some(id);
             for own in own.iter_mut().filter_map(Value::as_table_mut).filter(same) {
-                for (key, value) in reward.iter().filter(|(key, _)| !own.contains_key(*key)).collect::<Vec<_>>() {
+                for (key, value) in reward
+                    .iter()
+                    .filter(|(key, _)| !own.contains_key(*key))
+                    .collect::<Vec<_>>()
+                {
                     taken.push(format!("reward.{id}.{key} = {value}"));
                     own.insert(key.clone(), value.clone());
                 }
@@ -208,12 +292,16 @@ fn check_defaults(section: &str, value: &Value, origin: &str) -> Result<()> {
             }
             read_section::<TrainConfig>(section, value.clone(), |_| origin.to_owned()).map(drop)
         }
-        "rollout" => read_section::<RolloutConfig>(section, value.clone(), |_| origin.to_owned()).map(drop),
+        "rollout" => {
+            read_section::<RolloutConfig>(section, value.clone(), |_| origin.to_owned()).map(drop)
+        }
         _ => {
             let Value::Array(rewards) = value else {
                 bail!("`[reward]` in {origin} is one table (write `[[reward]]`)")
             };
-            rewards.iter().try_for_each(|reward| to_reward(reward.clone(), origin).map(drop))
+            rewards
+                .iter()
+                .try_for_each(|reward| to_reward(reward.clone(), origin).map(drop))
         }
     }
 }
@@ -233,24 +321,48 @@ mod tests {
     #[test]
     fn the_second_sets_what_the_user_did_not() {
         let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED).unwrap().join(", ");
-        assert_eq!(taken(&[]), "advantage, train.learning_rate = 1.0, train.seed = 7");
-        assert_eq!(taken(&["train.seed=3"]), "advantage, train.learning_rate = 1.0");
-        assert_eq!(taken(&["train={seed=3}"]), "advantage, train.learning_rate = 1.0");
+        assert_eq!(
+            taken(&[]),
+            "advantage, train.learning_rate = 1.0, train.seed = 7"
+        );
+        assert_eq!(
+            taken(&["train.seed=3"]),
+            "advantage, train.learning_rate = 1.0"
+        );
+        assert_eq!(
+            taken(&["train={seed=3}"]),
+            "advantage, train.learning_rate = 1.0"
+        );
     }
 
     #[test]
     fn a_preset_brings_the_reward_that_reads_its_answers() {
         let of = |sets: &str| {
-            let sets: Vec<&str> = ["data.dataset_name=rows.jsonl"].into_iter().chain(sets.split_whitespace()).collect();
-            let Resolved { config, sources, .. } = resolve(&Registry::open(&[]).unwrap(), draft(&sets)).unwrap();
+            let sets: Vec<&str> = ["data.dataset_name=rows.jsonl"]
+                .into_iter()
+                .chain(sets.split_whitespace())
+                .collect();
+            let Resolved {
+                config, sources, ..
+            } = resolve(&Registry::open(&[]).unwrap(), draft(&sets)).unwrap();
             let shown = sources.iter().any(|line| line.starts_with("preset "));
             format!("{} {} {shown}", config.reward[0].id, config.reward[0].table)
         };
         assert_eq!(of(""), "exact_match  false");
-        for (preset, expected) in [("verl", "math  true"), ("math", "math  true"), ("gsm8k", "number  true")] {
+        for (preset, expected) in [
+            ("verl", "math  true"),
+            ("math", "math  true"),
+            ("gsm8k", "number  true"),
+        ] {
             assert_eq!(of(&format!("data.preset={preset}")), expected);
         }
-        assert_eq!(of("data.preset=verl reward.math.anchored=false"), "math anchored = false\n true");
-        assert_eq!(of("data.preset=verl reward=[{use=\"number\"}]"), "number  false");
+        assert_eq!(
+            of("data.preset=verl reward.math.anchored=false"),
+            "math anchored = false\n true"
+        );
+        assert_eq!(
+            of("data.preset=verl reward=[{use=\"number\"}]"),
+            "number  false"
+        );
     }
 }

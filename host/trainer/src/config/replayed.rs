@@ -9,15 +9,27 @@ use super::sets::parse_set;
 
 /// The optimizer settings among `--set`, and TRL's settings that become masks or weights. `command` also reads the sections in
 /// `reads`.
-pub fn replayed_settings(command: &str, reads: &[&str], sets: &[String]) -> Result<OptimizerSettings> {
+pub fn replayed_settings(
+    command: &str,
+    reads: &[&str],
+    sets: &[String],
+) -> Result<OptimizerSettings> {
     let mut optimizer = OptimizerSettings::default();
-    let aliases: Vec<&str> =
-        ["mask", "weight"].into_iter().filter(|section| reads.contains(section)).flat_map(aliases_of).collect();
-    for (path, value) in sets.iter().map(|set| parse_set(set)).collect::<Result<Vec<_>>>()? {
+    let aliases: Vec<&str> = ["mask", "weight"]
+        .into_iter()
+        .filter(|section| reads.contains(section))
+        .flat_map(aliases_of)
+        .collect();
+    for (path, value) in sets
+        .iter()
+        .map(|set| parse_set(set))
+        .collect::<Result<Vec<_>>>()?
+    {
         let entries = match value {
-            Value::Table(table) if path == "train" => {
-                table.into_iter().map(|(key, value)| (format!("train.{key}"), value)).collect()
-            }
+            Value::Table(table) if path == "train" => table
+                .into_iter()
+                .map(|(key, value)| (format!("train.{key}"), value))
+                .collect(),
             value => vec![(path, value)],
         };
         for (path, value) in entries {

@@ -19,7 +19,10 @@ pub fn parse_set(text: &str) -> Result<(String, Value)> {
         );
     }
     // A bare word is a string, as in `--set train.lr_scheduler_type=constant`.
-    let value = format!("v = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("v"));
+    let value = format!("v = {value}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut table| table.remove("v"));
     let bare = || Value::String(text[path.len() + 1..].to_owned());
     Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
 }
@@ -34,12 +37,17 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
     let mut here = table;
     let mut parts = parents.into_iter().peekable();
     while let Some(part) = parts.next() {
-        let next = here.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        let next = here
+            .entry(part)
+            .or_insert_with(|| Value::Table(Table::new()));
         here = match next {
             Value::Table(inner) => inner,
             Value::Array(items) => {
                 let (index, count) = (parts.next().unwrap_or_default(), items.len());
-                let item = index.parse::<usize>().ok().and_then(|index| items.get_mut(index));
+                let item = index
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|index| items.get_mut(index));
                 match item {
                     Some(Value::Table(inner)) => inner,
                     _ if count == 0 => bail!("`--set {path}=...`: `{part}` has no entries"),
@@ -61,7 +69,10 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
 /// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` if that mask comes first. So does `mask.advdecay.quantile` if no other id
 /// begins with `advdecay.`.
 pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
-    let Some(rest) = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')) else {
+    let Some(rest) = path
+        .strip_prefix(section)
+        .and_then(|rest| rest.strip_prefix('.'))
+    else {
         return Ok(path.to_owned());
     };
     let entries = match table.get(section) {
@@ -84,13 +95,24 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
     }
     let names = names(entries);
     let number = |(index, key): (usize, &str)| format!("{section}.{index}.{key}");
-    let whole = names.iter().enumerate().filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
+    let whole = names
+        .iter()
+        .enumerate()
+        .filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
     // The longest name, in case one name begins with another.
     if let Some(found) = whole.max_by_key(|(index, _)| names[*index].len()) {
         return Ok(number(found));
     }
-    let vendor = |name: &str| name.split('.').next().and_then(|vendor| key_of(rest, vendor));
-    let by_vendor: Vec<_> = names.iter().enumerate().filter_map(|(index, name)| Some((index, vendor(name)?))).collect();
+    let vendor = |name: &str| {
+        name.split('.')
+            .next()
+            .and_then(|vendor| key_of(rest, vendor))
+    };
+    let by_vendor: Vec<_> = names
+        .iter()
+        .enumerate()
+        .filter_map(|(index, name)| Some((index, vendor(name)?)))
+        .collect();
     let listed = |names: &[&str]| format!("`{}`", names.join("`, `"));
     match by_vendor[..] {
         [found] => Ok(number(found)),
@@ -101,22 +123,37 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
             names[0]
         ),
         _ => {
-            let several: Vec<&str> = by_vendor.iter().map(|(index, _)| names[*index].as_str()).collect();
-            bail!("`--set {path}=...` may mean {} (write the whole name)", listed(&several))
+            let several: Vec<&str> = by_vendor
+                .iter()
+                .map(|(index, _)| names[*index].as_str())
+                .collect();
+            bail!(
+                "`--set {path}=...` may mean {} (write the whole name)",
+                listed(&several)
+            )
         }
     }
 }
 
 /// The part of `rest` after `name.`.
 fn key_of<'r>(rest: &'r str, name: &str) -> Option<&'r str> {
-    rest.strip_prefix(name)?.strip_prefix('.').filter(|_| !name.is_empty())
+    rest.strip_prefix(name)?
+        .strip_prefix('.')
+        .filter(|_| !name.is_empty())
 }
 
 /// Names of the entries in reports: `ID`, or `ID#2` for the second use of a component.
 fn names(entries: &[Value]) -> Vec<String> {
     let component = |entry: &Value| {
-        let id = entry.get("use").and_then(Value::as_str).unwrap_or_default().to_owned();
-        ComponentConfig { id, table: Table::new() }
+        let id = entry
+            .get("use")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        ComponentConfig {
+            id,
+            table: Table::new(),
+        }
     };
     component_names(&entries.iter().map(component).collect::<Vec<_>>())
 }
@@ -127,17 +164,32 @@ mod tests {
 
     /// The numbered form of `path` among masks with these ids, or the error message.
     fn of(ids: &[&str], path: &str) -> String {
-        let masks = ids.iter().map(|id| format!("[[mask]]\nuse = \"{id}\"\n")).collect::<String>();
+        let masks = ids
+            .iter()
+            .map(|id| format!("[[mask]]\nuse = \"{id}\"\n"))
+            .collect::<String>();
         numbered(&masks.parse().unwrap(), "mask", path).unwrap_or_else(|error| error.to_string())
     }
 
     #[test]
     fn entries_by_name() {
-        let ids = ["capo.curvature", "advdecay.mask", "a.cap", "a.cap.two", "advdecay.mask"];
+        let ids = [
+            "capo.curvature",
+            "advdecay.mask",
+            "a.cap",
+            "a.cap.two",
+            "advdecay.mask",
+        ];
         assert_eq!(of(&ids, "mask.3.key"), "mask.3.key");
         assert_eq!(of(&ids, "mask"), "mask");
-        assert_eq!(of(&ids, "mask.capo.curvature.semantics.feature"), "mask.0.semantics.feature");
-        assert_eq!(of(&ids, "mask.capo.fisher_threshold"), "mask.0.fisher_threshold");
+        assert_eq!(
+            of(&ids, "mask.capo.curvature.semantics.feature"),
+            "mask.0.semantics.feature"
+        );
+        assert_eq!(
+            of(&ids, "mask.capo.fisher_threshold"),
+            "mask.0.fisher_threshold"
+        );
         assert_eq!(of(&ids, "mask.advdecay.mask.quantile"), "mask.1.quantile");
         assert_eq!(of(&ids, "mask.advdecay.mask#2.quantile"), "mask.4.quantile");
         assert_eq!(of(&ids, "mask.a.cap.two.key"), "mask.3.key");

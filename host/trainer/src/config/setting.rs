@@ -105,13 +105,23 @@ impl Setting {
             Value::Float(number) => (*number, false, number.to_string()),
             _ => return Ok(()),
         };
-        let Some(limits) = self.limits(is_whole, Some(number)) else { return Ok(()) };
-        let (low, high) = (self.at_least.unwrap_or(f64::MIN), self.at_most.unwrap_or(f64::MAX));
-        let inside = number >= low && number <= high && self.above.is_none_or(|above| number > above);
+        let Some(limits) = self.limits(is_whole, Some(number)) else {
+            return Ok(());
+        };
+        let (low, high) = (
+            self.at_least.unwrap_or(f64::MIN),
+            self.at_most.unwrap_or(f64::MAX),
+        );
+        let inside =
+            number >= low && number <= high && self.above.is_none_or(|above| number > above);
         if inside && self.below.is_none_or(|below| number < below) {
             return Ok(());
         }
-        let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
+        let hint = if self.hint.is_empty() {
+            String::new()
+        } else {
+            format!("; {}", self.hint)
+        };
         bail!("{key} is {shown} (it must be {limits}{hint})");
     }
 }
@@ -124,8 +134,12 @@ pub fn names<S: Settings>() -> Vec<&'static str> {
 /// Refuses numbers outside of their limits; `named` is a setting in the message.
 pub fn check<S: Settings>(settings: &S, named: impl Fn(&str) -> String) -> Result<()> {
     let table = Table::try_from(settings)?;
-    let given = S::SETTINGS.iter().filter_map(|setting| Some((setting, table.get(setting.name)?)));
-    given.into_iter().try_for_each(|(setting, value)| setting.check(&named(setting.name), value))
+    let given = S::SETTINGS
+        .iter()
+        .filter_map(|setting| Some((setting, table.get(setting.name)?)));
+    given
+        .into_iter()
+        .try_for_each(|(setting, value)| setting.check(&named(setting.name), value))
 }
 
 /// The first setting with this need whose value is not its default, and the value.
@@ -139,7 +153,14 @@ pub(super) fn given<S: Settings>(settings: &S, needs: &str) -> Option<(&'static 
 
 /// The type or the values that `T` expects, from its error about an empty text; empty if `T` accepts one.
 fn expected<T: DeserializeOwned>() -> String {
-    let refused = T::deserialize(StrDeserializer::<Error>::new("")).err().map(|error| error.to_string());
-    let words = refused.as_deref().and_then(|said| Some(said.split_once("expected ")?.1));
-    words.unwrap_or_default().trim_start_matches("one of ").to_owned()
+    let refused = T::deserialize(StrDeserializer::<Error>::new(""))
+        .err()
+        .map(|error| error.to_string());
+    let words = refused
+        .as_deref()
+        .and_then(|said| Some(said.split_once("expected ")?.1));
+    words
+        .unwrap_or_default()
+        .trim_start_matches("one of ")
+        .to_owned()
 }

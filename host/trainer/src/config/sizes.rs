@@ -24,7 +24,10 @@ impl Sizes {
     /// Computes the sizes, each at least 1, from settings.
     pub(super) fn new(rollout: &RolloutConfig, train: &TrainConfig) -> Result<Self> {
         let group = rollout.num_generations;
-        let (micro_batch, accumulation) = (train.per_device_train_batch_size, train.gradient_accumulation_steps);
+        let (micro_batch, accumulation) = (
+            train.per_device_train_batch_size,
+            train.gradient_accumulation_steps,
+        );
         let factors = format!(
             "`train.per_device_train_batch_size` {micro_batch} × `train.gradient_accumulation_steps` {accumulation}"
         );
@@ -37,7 +40,9 @@ impl Sizes {
         );
         let completions = completions(train)?;
         let hint = match train.generation_batch_size {
-            0 => "set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`",
+            0 => {
+                "set `train.steps_per_generation` to a multiple of `train.gradient_accumulation_steps`"
+            }
             _ => "set `train.generation_batch_size` to a multiple of it",
         };
         ensure!(
@@ -46,13 +51,21 @@ impl Sizes {
         );
         // Both factors have limits far below the square root of the largest number.
         let steps_per_rollout = (completions / step) as u64 * train.num_iterations as u64;
-        Ok(Self { step, rollout: completions, prompts: completions / group, steps_per_rollout })
+        Ok(Self {
+            step,
+            rollout: completions,
+            prompts: completions / group,
+            steps_per_rollout,
+        })
     }
 }
 
 /// Number of completions of one rollout, which its backward passes consume.
 fn completions(train: &TrainConfig) -> Result<usize> {
-    let (micro_batch, said) = (train.per_device_train_batch_size, train.generation_batch_size);
+    let (micro_batch, said) = (
+        train.per_device_train_batch_size,
+        train.generation_batch_size,
+    );
     if said > 0 {
         ensure!(
             train.steps_per_generation == 0,
@@ -66,7 +79,10 @@ fn completions(train: &TrainConfig) -> Result<usize> {
         return Ok(said);
     }
     let (key, passes) = match train.steps_per_generation {
-        0 => ("train.gradient_accumulation_steps", train.gradient_accumulation_steps),
+        0 => (
+            "train.gradient_accumulation_steps",
+            train.gradient_accumulation_steps,
+        ),
         passes => ("train.steps_per_generation", passes),
     };
     micro_batch.checked_mul(passes).filter(|size| *size <= MOST_COMPLETIONS).with_context(|| {

@@ -106,7 +106,12 @@ pub struct TrainConfig {
     #[setting(default = 1.0, at_least = 0, trl, verl = ["actor.optim.clip_grad"])]
     pub max_grad_norm: f64,
     /// Temperature of the loss, which divides the logits; 1 is the model's own distribution.
-    #[setting(default = 1.0, at_least = 1e-6, at_most = 100, hint = "1 is the model's own distribution")]
+    #[setting(
+        default = 1.0,
+        at_least = 1e-6,
+        at_most = 100,
+        hint = "1 is the model's own distribution"
+    )]
     pub loss_temperature: f64,
     /// Distribution of the loss's log-probabilities: the `full` softmax, or that of the `sampler`, truncated by `rollout.top_k` and `top_p`
     /// ([which distribution](../docs/objectives.md#over-which-distribution)).
@@ -145,7 +150,11 @@ pub struct TrainConfig {
     #[setting(differs = "the best checkpoint is always kept; `host export --model RUN` takes it")]
     pub metric_for_best_model: Option<String>,
     /// Whether a larger value of the metric is better.
-    #[setting(unset = "true, unless the metric's name ends in `loss`", trl, needs = "metric")]
+    #[setting(
+        unset = "true, unless the metric's name ends in `loss`",
+        trl,
+        needs = "metric"
+    )]
     pub greater_is_better: Option<bool>,
     /// Evaluations without improvement after which the run ends; 0 is off.
     #[setting(default = 0, trl = ["EarlyStoppingCallback"], needs = "metric")]
@@ -194,12 +203,19 @@ pub enum LossDistribution {
 impl TrainConfig {
     /// What chooses the best checkpoint: the metric, and whether more of it is better.
     pub fn measure_of_best(&self) -> Option<(String, bool)> {
-        Some((self.metric_for_best_model.clone()?, self.is_greater_better()))
+        Some((
+            self.metric_for_best_model.clone()?,
+            self.is_greater_better(),
+        ))
     }
 
     /// True if a larger value of `metric_for_best_model` is better.
     pub fn is_greater_better(&self) -> bool {
-        let is_loss = || self.metric_for_best_model.as_deref().is_some_and(|metric| metric.ends_with("loss"));
+        let is_loss = || {
+            self.metric_for_best_model
+                .as_deref()
+                .is_some_and(|metric| metric.ends_with("loss"))
+        };
         self.greater_is_better.unwrap_or_else(|| !is_loss())
     }
 }

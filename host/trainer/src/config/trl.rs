@@ -10,16 +10,26 @@ use super::setting::{Setting, Settings, settings};
 pub struct TrlConfig {
     /// Drops completions that the length limit cut off. Like the settings below, it
     /// [appends a component](../docs/objectives.md#trls-other-settings) of libmasks.so.
-    #[setting(default = false, trl, differs = "with `--plugin libmasks.so`; metrics are of all completions")]
+    #[setting(
+        default = false,
+        trl,
+        differs = "with `--plugin libmasks.so`; metrics are of all completions"
+    )]
     pub mask_truncated_completions: bool,
     /// Keeps this share of the tokens, those with the highest entropy; 1 keeps all.
-    #[setting(trl, differs = "over a step; dropped ones count as zeros with `train.mask_denominator = \"original\"`")]
+    #[setting(
+        trl,
+        differs = "over a step; dropped ones count as zeros with `train.mask_denominator = \"original\"`"
+    )]
     pub top_entropy_quantile: Option<f64>,
     /// Drops completions that the policy has moved away from, beyond this KL divergence, and whose advantage is negative.
     #[setting(trl, differs = "as the setting above")]
     pub off_policy_mask_threshold: Option<f64>,
     /// Corrects the difference between sampler and trainer. Each of the three settings below turns it on too, unless this is `false`.
-    #[setting(trl, differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as in TRL")]
+    #[setting(
+        trl,
+        differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as in TRL"
+    )]
     pub vllm_importance_sampling_correction: Option<bool>,
     /// The ratio of a token or a sequence, and what becomes of a ratio that is too large.
     #[setting(unset = "`sequence_mask`, when on", trl)]

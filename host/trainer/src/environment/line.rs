@@ -59,7 +59,13 @@ impl Lines {
     pub fn partner(&self, rows: Range<usize>) -> Box<dyn Partner> {
         let (back, replies) = mpsc::channel();
         let (turns, eos_ids) = (self.0.clone(), self.1.clone());
-        Box::new(Line { first: rows.start, turns, back, replies, eos_ids })
+        Box::new(Line {
+            first: rows.start,
+            turns,
+            back,
+            replies,
+            eos_ids,
+        })
     }
 }
 
@@ -95,8 +101,19 @@ impl Partner for Line {
     }
 
     fn replies(&mut self, wait: bool) -> Result<Vec<Reply>> {
-        let first = if wait { Some(self.replies.recv().map_err(|_| hung_up())?) } else { None };
-        let mine = |reply: Reply| Reply { row: reply.row - self.first, ..reply };
-        Ok(first.into_iter().chain(self.replies.try_iter()).map(mine).collect())
+        let first = if wait {
+            Some(self.replies.recv().map_err(|_| hung_up())?)
+        } else {
+            None
+        };
+        let mine = |reply: Reply| Reply {
+            row: reply.row - self.first,
+            ..reply
+        };
+        Ok(first
+            .into_iter()
+            .chain(self.replies.try_iter())
+            .map(mine)
+            .collect())
     }
 }

@@ -13,7 +13,9 @@ use capo_loader::offer::{Offer, Origin};
 use capo_loader::registry::Registry;
 use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn};
+use capo_plugin::{
+    EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn,
+};
 use host_ops::rng;
 use serde::Serialize;
 
@@ -77,7 +79,9 @@ impl Conversation {
     fn measured(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             match &mut self.calls {
-                Some([all, failed]) if name == FAILED_CALLS => *failed = (*failed + value.max(0.0) as usize).min(*all),
+                Some([all, failed]) if name == FAILED_CALLS => {
+                    *failed = (*failed + value.max(0.0) as usize).min(*all)
+                }
                 _ => self.metrics.push((name, value)),
             }
         }
@@ -85,7 +89,10 @@ impl Conversation {
 
     /// The model's turns.
     pub fn turns(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.messages.iter().filter(|said| said.role == "assistant").map(|said| said.content.as_str())
+        self.messages
+            .iter()
+            .filter(|said| said.role == "assistant")
+            .map(|said| said.content.as_str())
     }
 }
 
@@ -104,7 +111,11 @@ pub struct Stage<'a> {
 impl Stage<'_> {
     /// Seed of the episodes of a group, of 53 bits, which programs in any language read exactly.
     fn seed(&self, group: u64) -> u64 {
-        let stream = if self.purpose == Purpose::TRAINING { "environment.episode" } else { "environment.evaluation" };
+        let stream = if self.purpose == Purpose::TRAINING {
+            "environment.episode"
+        } else {
+            "environment.evaluation"
+        };
         rng::below(&mut rng::stream(self.seed, stream, &[group]), 1 << 53)
     }
 }
@@ -118,27 +129,52 @@ impl Environment {
         tokenizer: &Tokenizer,
         watchdog: &Watchdog,
     ) -> Result<Option<Self>> {
-        let Some(own) = &config.environment else { return Ok(None) };
+        let Some(own) = &config.environment else {
+            return Ok(None);
+        };
         let mut component: EnvironmentHandle = registry.create(&own.component, watchdog)?;
         let schemas = watchdog.watch(&own.component.id, "tools", || component.tools())?;
-        let tools = Tool::parse_all(&schemas).with_context(|| format!("component `{}`", component.id()))?;
+        let tools =
+            Tool::parse_all(&schemas).with_context(|| format!("component `{}`", component.id()))?;
         config.data.tools.clone_from(&tools);
-        let chat = config.data.chat(files, data::Purpose::Measuring, tokenizer)?;
+        let chat = config
+            .data
+            .chat(files, data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, tokenizer, &tools, own.episode.keep_thinking)?;
         let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
         // A plugin's reward may read the environment's too.
         let is_built_in = |offer: &&Offer| {
-            offer.point == Point::Reward && offer.id != reward::OF_ENVIRONMENT && offer.origin == Origin::BuiltIn
+            offer.point == Point::Reward
+                && offer.id != reward::OF_ENVIRONMENT
+                && offer.origin == Origin::BuiltIn
         };
         let offers = registry.offers();
-        let others: Vec<&str> = offers.iter().copied().filter(is_built_in).map(|offer| offer.id.as_str()).collect();
-        let is_unread = config.reward.iter().all(|reward| others.contains(&reward.id.as_str()));
-        Ok(Some(Self { component, turns, config: episode, is_unread, timeout }))
+        let others: Vec<&str> = offers
+            .iter()
+            .copied()
+            .filter(is_built_in)
+            .map(|offer| offer.id.as_str())
+            .collect();
+        let is_unread = config
+            .reward
+            .iter()
+            .all(|reward| others.contains(&reward.id.as_str()));
+        Ok(Some(Self {
+            component,
+            turns,
+            config: episode,
+            is_unread,
+            timeout,
+        }))
     }
 
     /// Warns once of an environment whose rewards are lost.
     pub fn warn_of_reward(&mut self, conversations: &[Conversation]) {
-        if self.is_unread && conversations.iter().any(|conversation| conversation.reward != 0.0) {
+        if self.is_unread
+            && conversations
+                .iter()
+                .any(|conversation| conversation.reward != 0.0)
+        {
             self.is_unread = false;
             terminal::warn(&format!(
                 "the environment `{}` gives rewards, but no `[[reward]]` reads them (add one with `use = \"{}\"`; with `weight = 0` they are only recorded)",
@@ -175,7 +211,8 @@ impl Environment {
         stage: &Stage<'_>,
     ) -> Result<Vec<Conversation>> {
         let mut episodes = Episodes::new(Vec::with_capacity(examples.len()));
-        (episodes.purpose, episodes.step, episodes.max_steps) = (stage.purpose, stage.step, stage.max_steps);
+        (episodes.purpose, episodes.step, episodes.max_steps) =
+            (stage.purpose, stage.step, stage.max_steps);
         episodes.max_turns = self.config.max_turns;
         for ((number, example), [group, place]) in (0..).zip(examples).zip(stage.indices) {
             let mut episode = Episode::new(number, &example.prompt);
@@ -194,7 +231,11 @@ impl Environment {
         }
         let begun = |(opening, example): (&String, &&Example)| {
             let prompt = self.turns.opened(tokenizer, &example.prompt, opening)?;
-            Ok(Conversation { prompt, calls: self.turns.call_format().map(|_| [0; 2]), ..Conversation::default() })
+            Ok(Conversation {
+                prompt,
+                calls: self.turns.call_format().map(|_| [0; 2]),
+                ..Conversation::default()
+            })
         };
         openings.iter().zip(examples).map(begun).collect()
     }
@@ -212,14 +253,24 @@ impl Environment {
         let sampled = std::thread::scope(|scope| {
             // The lines end with the closure.
             let sampler = scope.spawn(move || generate(&lines));
-            let mut server = Server { environment: self, tokenizer, conversations, longest, waiting: Vec::new() };
+            let mut server = Server {
+                environment: self,
+                tokenizer,
+                conversations,
+                longest,
+                waiting: Vec::new(),
+            };
             let answered = server.serve(sink, &heard);
             drop((server, heard));
-            let sampled = sampler.join().map_err(|_| anyhow!("the sampler panicked"))?;
+            let sampled = sampler
+                .join()
+                .map_err(|_| anyhow!("the sampler panicked"))?;
             answered.and(sampled)
         })?;
         let id = self.component.id();
-        for (name, value) in conversations.iter_mut().flat_map(|conversation| std::mem::take(&mut conversation.metrics))
+        for (name, value) in conversations
+            .iter_mut()
+            .flat_map(|conversation| std::mem::take(&mut conversation.metrics))
         {
             sink.record(id, &name, value);
         }
@@ -249,8 +300,14 @@ impl Environment {
         let kept = tokenizer.decode(&ids[..limit.min(ids.len())])?;
         // Not every tokenizer has the characters of a note.
         let notes = [format!(" [cut after {limit} tokens]"), "...".to_owned()];
-        let note = notes.into_iter().find(|note| tokenizer.encode(note).is_ok()).unwrap_or_default();
-        Ok(Reply { content: kept + &note, ..reply })
+        let note = notes
+            .into_iter()
+            .find(|note| tokenizer.encode(note).is_ok())
+            .unwrap_or_default();
+        Ok(Reply {
+            content: kept + &note,
+            ..reply
+        })
     }
 }
 
@@ -287,32 +344,58 @@ impl Server<'_> {
     fn ask(&mut self, sink: &mut dyn Sink, new: Vec<Heard>) -> Result<()> {
         let texts: Vec<String> = new
             .iter()
-            .map(|heard| self.tokenizer.decode(&heard.ids).context("a sampled turn is not text"))
+            .map(|heard| {
+                self.tokenizer
+                    .decode(&heard.ids)
+                    .context("a sampled turn is not text")
+            })
             .collect::<Result<_>>()?;
         let (mut asked, mut refused) = (Vec::new(), Vec::new());
         for (heard, text) in new.iter().zip(&texts) {
-            let said = Said { role: "assistant".into(), name: String::new(), content: text.clone() };
+            let said = Said {
+                role: "assistant".into(),
+                name: String::new(),
+                content: text.clone(),
+            };
             self.conversations[heard.row].messages.push(said);
             let mut turn = Turn::new(heard.row as u64, text);
             (turn.number, turn.is_last) = (heard.number, self.is_last(heard));
             let wrong = self.read_calls(&mut turn, &heard.ids)?;
             // A turn whose calls cannot be made is answered here: the model reads what is wrong with them.
-            if wrong.is_empty() || turn.is_last { asked.push(turn) } else { refused.push((heard.row as u64, wrong)) }
+            if wrong.is_empty() || turn.is_last {
+                asked.push(turn)
+            } else {
+                refused.push((heard.row as u64, wrong))
+            }
         }
-        self.waiting.extend(new.into_iter().map(|heard| (heard, Instant::now())));
+        self.waiting
+            .extend(new.into_iter().map(|heard| (heard, Instant::now())));
         for (row, replies) in refused {
             self.answer(row, replies, false)?;
         }
         let observations = self.environment.component.respond(sink, &asked)?;
-        for Observation { episode, messages, ended, reward, metrics } in observations {
-            let is_awaited = self.waiting.iter().any(|(heard, _)| heard.row as u64 == episode);
+        for Observation {
+            episode,
+            messages,
+            ended,
+            reward,
+            metrics,
+        } in observations
+        {
+            let is_awaited = self
+                .waiting
+                .iter()
+                .any(|(heard, _)| heard.row as u64 == episode);
             ensure!(
                 is_awaited,
                 "component `{}`: an observation of episode {episode}, which waits for none (answer each turn once)",
                 self.environment.component.id()
             );
             let conversation = &mut self.conversations[episode as usize];
-            if let Some(message) = messages.iter().find(|message| !["user", "tool"].contains(&message.role.as_str())) {
+            if let Some(message) = messages
+                .iter()
+                .find(|message| !["user", "tool"].contains(&message.role.as_str()))
+            {
                 bail!(
                     "component `{}`: a message of episode {episode} has the role `{}` (the model reads those of `user` and `tool`)",
                     self.environment.component.id(),
@@ -321,7 +404,15 @@ impl Server<'_> {
             }
             conversation.reward += reward;
             conversation.measured(metrics);
-            let reply = |capo_plugin::Message { role, name, content }| Reply { role, name, content };
+            let reply = |capo_plugin::Message {
+                             role,
+                             name,
+                             content,
+                         }| Reply {
+                role,
+                name,
+                content,
+            };
             self.answer(episode, messages.into_iter().map(reply).collect(), ended)?;
         }
         let limit = self.environment.timeout;
@@ -350,7 +441,11 @@ impl Server<'_> {
                 Ok(Call { name, arguments }) => calls.push(ToolCall { name, arguments }),
                 // Some templates refuse a result without the name of its tool.
                 Err(Unmade { tool, error }) => {
-                    wrong.push(Reply { role: "tool".into(), name: tool, content: format!("error: {error}") });
+                    wrong.push(Reply {
+                        role: "tool".into(),
+                        name: tool,
+                        content: format!("error: {error}"),
+                    });
                 }
             }
         }
@@ -363,21 +458,33 @@ impl Server<'_> {
 
     /// Hands replies to the row of an episode, or ends the row.
     fn answer(&mut self, episode: u64, replies: Vec<Reply>, ended: bool) -> Result<()> {
-        let place = self.waiting.iter().position(|(heard, _)| heard.row as u64 == episode).context("the row waits")?;
+        let place = self
+            .waiting
+            .iter()
+            .position(|(heard, _)| heard.row as u64 == episode)
+            .context("the row waits")?;
         let (heard, _) = self.waiting.swap_remove(place);
         let environment = &self.environment;
         let conversation = &mut self.conversations[heard.row];
         conversation.ended = ended || replies.is_empty();
-        if conversation.ended || heard.truncated || heard.number + 1 == environment.config.max_turns {
+        if conversation.ended || heard.truncated || heard.number + 1 == environment.config.max_turns
+        {
             conversation.cut = !heard.ended;
             heard.reply(None);
             return Ok(());
         }
-        let shortened = replies.into_iter().map(|reply| environment.shortened(self.tokenizer, reply));
+        let shortened = replies
+            .into_iter()
+            .map(|reply| environment.shortened(self.tokenizer, reply));
         let replies = shortened.collect::<Result<Vec<Reply>>>()?;
-        let ids = environment.turns.after(self.tokenizer, heard.ended, &replies);
+        let ids = environment
+            .turns
+            .after(self.tokenizer, heard.ended, &replies);
         let ids = ids.with_context(|| {
-            format!("component `{}`: the model cannot read an observation", environment.component.id())
+            format!(
+                "component `{}`: the model cannot read an observation",
+                environment.component.id()
+            )
         })?;
         // The model needs room for a turn.
         conversation.cut = heard.length + ids.len() >= self.longest;
@@ -385,7 +492,15 @@ impl Server<'_> {
             heard.reply(None);
             return Ok(());
         }
-        let said = |Reply { role, name, content }| Said { role, name, content };
+        let said = |Reply {
+                        role,
+                        name,
+                        content,
+                    }| Said {
+            role,
+            name,
+            content,
+        };
         conversation.messages.extend(replies.into_iter().map(said));
         heard.reply(Some(ids));
         Ok(())
@@ -399,13 +514,23 @@ mod tests {
     #[test]
     fn failed_calls_are_calls_that_failed() {
         let measured = |calls| {
-            let mut conversation = Conversation { calls, ..Conversation::default() };
+            let mut conversation = Conversation {
+                calls,
+                ..Conversation::default()
+            };
             for failed in [1.0, f64::from(1 << 20)] {
-                conversation.measured(vec![(FAILED_CALLS.to_owned(), failed), ("won".to_owned(), 1.0)]);
+                conversation.measured(vec![
+                    (FAILED_CALLS.to_owned(), failed),
+                    ("won".to_owned(), 1.0),
+                ]);
             }
             (conversation.calls, conversation.metrics.len())
         };
         assert_eq!(measured(Some([3, 0])), (Some([3, 3]), 2));
-        assert_eq!(measured(None), (None, 4), "without tools it is a number like others");
+        assert_eq!(
+            measured(None),
+            (None, 4),
+            "without tools it is a number like others"
+        );
     }
 }

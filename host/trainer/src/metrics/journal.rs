@@ -46,7 +46,10 @@ impl Log {
     /// The warning that lines were lost; `which` says of which steps, if that is known.
     pub fn loss(&self, which: Option<String>) -> String {
         let which = which.map_or_else(String::new, |which| format!(": {which}"));
-        format!("`{}` was deleted or cut while the run went on{which}", self.path.display())
+        format!(
+            "`{}` was deleted or cut while the run went on{which}",
+            self.path.display()
+        )
     }
 }
 
@@ -61,7 +64,10 @@ pub struct Journal {
 impl Journal {
     /// The file at `path`.
     pub fn new(path: PathBuf) -> Self {
-        Self { log: Log::open(path), warned: BTreeSet::new() }
+        Self {
+            log: Log::open(path),
+            warned: BTreeSet::new(),
+        }
     }
 
     /// Appends `line`. Values that are not finite become null; returns one warning for each such name, and one if lines were lost.
@@ -74,7 +80,9 @@ impl Journal {
         let nulls = line.values.iter().filter(|(_, value)| !value.is_finite());
         let new = nulls.filter(|(name, _)| self.warned.insert((*name).clone()));
         let step = line.step;
-        let warn = |(name, value)| format!("metric `{name}` is {value} at step {step}: written as null (told once)");
+        let warn = |(name, value)| {
+            format!("metric `{name}` is {value} at step {step}: written as null (told once)")
+        };
         Ok(lost.into_iter().chain(new.map(warn)).collect())
     }
 }
@@ -83,7 +91,9 @@ impl Journal {
 pub fn check(path: &Path) -> Result<()> {
     if path.symlink_metadata().is_ok() {
         let opened = files::open_plain(path, OpenOptions::new().read(true));
-        opened.and_then(|mut file| file.read(&mut [0])).with_context(|| not_taken_up(path))?;
+        opened
+            .and_then(|mut file| file.read(&mut [0]))
+            .with_context(|| not_taken_up(path))?;
     }
     Ok(())
 }
@@ -98,7 +108,10 @@ pub fn cut(path: &Path, step: u64) -> Result<()> {
     let lines = cut_lines(path, step).with_context(|| not_taken_up(path))?;
     if lines > 0 {
         let plural = if lines == 1 { "line is" } else { "lines are" };
-        terminal::warn(&format!("`{}`: {lines} {plural} cut that came after step {step}", path.display()));
+        terminal::warn(&format!(
+            "`{}`: {lines} {plural} cut that came after step {step}",
+            path.display()
+        ));
     }
     Ok(())
 }
@@ -129,7 +142,9 @@ fn is_later(line: &[u8], step: u64) -> bool {
     struct Line {
         step: u64,
     }
-    let Some(whole) = line.strip_suffix(b"\n") else { return true };
+    let Some(whole) = line.strip_suffix(b"\n") else {
+        return true;
+    };
     serde_json::from_slice::<Line>(whole).is_ok_and(|line| line.step > step)
 }
 
@@ -143,14 +158,24 @@ mod tests {
         let path = directory.path().join("metrics.jsonl");
         let mut journal = Journal::new(path.clone());
         let mut append = |step, values: &[(&str, f64)]| {
-            let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            let values = values
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect();
             journal.append(&Line { step, values }).unwrap()
         };
-        let warnings = append(1, &[("loss", f64::INFINITY), ("kl", f64::NAN), ("reward", 0.5)]);
+        let warnings = append(
+            1,
+            &[("loss", f64::INFINITY), ("kl", f64::NAN), ("reward", 0.5)],
+        );
         assert_eq!(warnings.len(), 2);
-        assert_eq!(warnings[0], "metric `kl` is NaN at step 1: written as null (told once)");
+        assert_eq!(
+            warnings[0],
+            "metric `kl` is NaN at step 1: written as null (told once)"
+        );
         assert!(append(2, &[("kl", f64::NEG_INFINITY)]).is_empty());
-        let expected = "{\"step\":1,\"kl\":null,\"loss\":null,\"reward\":0.5}\n{\"step\":2,\"kl\":null}\n";
+        let expected =
+            "{\"step\":1,\"kl\":null,\"loss\":null,\"reward\":0.5}\n{\"step\":2,\"kl\":null}\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
     }
 
@@ -160,8 +185,15 @@ mod tests {
         let path = directory.path().join("metrics.jsonl");
         let mut journal = Journal::new(path.clone());
         let mut append = |step| {
-            let warnings = journal.append(&Line { step, values: [("loss".to_owned(), 0.5)].into() }).unwrap();
-            warnings.join("; ").replace(&*directory.path().to_string_lossy(), "RUN")
+            let warnings = journal
+                .append(&Line {
+                    step,
+                    values: [("loss".to_owned(), 0.5)].into(),
+                })
+                .unwrap();
+            warnings
+                .join("; ")
+                .replace(&*directory.path().to_string_lossy(), "RUN")
         };
         assert_eq!((0..=3).map(&mut append).collect::<String>(), "");
         std::fs::remove_file(&path).unwrap();
@@ -180,8 +212,10 @@ mod tests {
     fn later_lines_go_wherever_the_last_was_torn() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let (kept, later) =
-            ("{\"step\":0}\nnot ours\n{\"step\":2,\"kl\":null}\n", "{\"step\":3,\"reward\":0.5}\n{\"step\":4}\n");
+        let (kept, later) = (
+            "{\"step\":0}\nnot ours\n{\"step\":2,\"kl\":null}\n",
+            "{\"step\":3,\"reward\":0.5}\n{\"step\":4}\n",
+        );
         let left = |text: &str, step| {
             std::fs::write(&path, text).unwrap();
             let lines = cut_lines(&path, step).unwrap();
@@ -189,10 +223,21 @@ mod tests {
         };
         for length in 0..=later.len() {
             let lines = later[..length].split_inclusive('\n').count();
-            assert_eq!(left(&format!("{kept}{}", &later[..length]), 2), (kept.to_owned(), lines));
+            assert_eq!(
+                left(&format!("{kept}{}", &later[..length]), 2),
+                (kept.to_owned(), lines)
+            );
         }
-        assert_eq!(left(kept, 0), (String::new(), 3), "nothing comes before the beginning");
+        assert_eq!(
+            left(kept, 0),
+            (String::new(), 3),
+            "nothing comes before the beginning"
+        );
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(cut_lines(&path, 2).unwrap(), 0, "no file is one without lines");
+        assert_eq!(
+            cut_lines(&path, 2).unwrap(),
+            0,
+            "no file is one without lines"
+        );
     }
 }

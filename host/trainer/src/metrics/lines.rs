@@ -38,7 +38,11 @@ pub struct Column {
 impl Column {
     /// The values that are not NaN, each with the index of its line.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = (usize, f64)> {
-        self.rows.iter().map(|row| *row as usize).zip(self.values.iter().copied()).filter(|(_, value)| !value.is_nan())
+        self.rows
+            .iter()
+            .map(|row| *row as usize)
+            .zip(self.values.iter().copied())
+            .filter(|(_, value)| !value.is_nan())
     }
 
     /// Means of the first and of the last `most` numbers, or of either half where there are fewer. `None` without a number.
@@ -46,7 +50,12 @@ impl Column {
         let numbers: Vec<f64> = self.numbers().map(|(_, value)| value).collect();
         let count = most.min(numbers.len().div_ceil(2));
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-        (count > 0).then(|| (mean(&numbers[..count]), mean(&numbers[numbers.len() - count..])))
+        (count > 0).then(|| {
+            (
+                mean(&numbers[..count]),
+                mean(&numbers[numbers.len() - count..]),
+            )
+        })
     }
 
     /// The last value that is not NaN.
@@ -82,11 +91,18 @@ impl Lines {
     /// Adds a line; `None` if it is damaged.
     fn add(&mut self, line: &[u8]) -> Option<()> {
         let values: Map<String, Value> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-        let step = values.get("step")?.as_u64().filter(|step| self.steps.last().is_none_or(|last| last < step))?;
+        let step = values
+            .get("step")?
+            .as_u64()
+            .filter(|step| self.steps.last().is_none_or(|last| last < step))?;
         let row = u32::try_from(self.steps.len()).ok()?;
         self.steps.push(step);
         for (name, value) in values.into_iter().filter(|(name, _)| name != "step") {
-            let value = if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+            let value = if value.is_null() {
+                Some(f64::NAN)
+            } else {
+                value.as_f64()
+            };
             let column = self.columns.entry(name).or_default();
             column.rows.push(row);
             column.values.push(value.unwrap_or(f64::NAN));
@@ -96,7 +112,10 @@ impl Lines {
 
     /// The values of `name`; an empty column if no line has it.
     pub fn column(&self, name: &str) -> &Column {
-        static NONE: Column = Column { rows: Vec::new(), values: Vec::new() };
+        static NONE: Column = Column {
+            rows: Vec::new(),
+            values: Vec::new(),
+        };
         self.columns.get(name).unwrap_or(&NONE)
     }
 
@@ -116,7 +135,13 @@ impl Lines {
         const MOST: usize = 4;
         let mut gaps = Vec::new();
         let mut next = 1;
-        for step in self.steps.iter().copied().filter(|step| (1..=last).contains(step)).chain([last + 1]) {
+        for step in self
+            .steps
+            .iter()
+            .copied()
+            .filter(|step| (1..=last).contains(step))
+            .chain([last + 1])
+        {
             if next < step {
                 gaps.push(next..=step - 1);
             }
@@ -127,10 +152,17 @@ impl Lines {
             (first, last) => format!("{first} to {last}"),
         };
         let more = if gaps.len() > MOST { " and others" } else { "" };
-        let steps = gaps.iter().take(MOST).map(text).collect::<Vec<_>>().join(", ");
+        let steps = gaps
+            .iter()
+            .take(MOST)
+            .map(text)
+            .collect::<Vec<_>>()
+            .join(", ");
         match &gaps[..] {
             [] => None,
-            [one] if one.start() == one.end() => Some(format!("the line of step {steps} is missing")),
+            [one] if one.start() == one.end() => {
+                Some(format!("the line of step {steps} is missing"))
+            }
             _ => Some(format!("the lines of steps {steps}{more} are missing")),
         }
     }
@@ -138,7 +170,9 @@ impl Lines {
     /// Sum of `name` up to each line; NaN and absent values count as 0.
     pub fn running_sum(&self, name: &str) -> Vec<f64> {
         let mut sums = vec![0.0; self.steps.len()];
-        self.column(name).numbers().for_each(|(row, value)| sums[row] = value);
+        self.column(name)
+            .numbers()
+            .for_each(|(row, value)| sums[row] = value);
         sums.iter_mut().fold(0.0, |sum, value| {
             *value += sum;
             *value
@@ -153,7 +187,10 @@ impl Lines {
             [last] if at_work && *last == self.count => None,
             [last] if *last == self.count => Some("the last line is torn and left out".to_owned()),
             [line] => Some(format!("line {line} is damaged and left out")),
-            [first, others @ ..] => Some(format!("line {first} and {} more are damaged and left out", others.len())),
+            [first, others @ ..] => Some(format!(
+                "line {first} and {} more are damaged and left out",
+                others.len()
+            )),
         }
     }
 }
@@ -168,13 +205,20 @@ mod tests {
 
     #[test]
     fn columns_have_gaps() {
-        let lines =
-            lines("{\"step\":0,\"eval\":0.5}\n{\"step\":1,\"kl\":null,\"t\":2}\n{\"step\":3,\"kl\":0.25,\"t\":3}\n");
+        let lines = lines(
+            "{\"step\":0,\"eval\":0.5}\n{\"step\":1,\"kl\":null,\"t\":2}\n{\"step\":3,\"kl\":0.25,\"t\":3}\n",
+        );
         assert_eq!(lines.steps, [0, 1, 3]);
-        assert_eq!(lines.column("kl").numbers().collect::<Vec<_>>(), [(2, 0.25)]);
+        assert_eq!(
+            lines.column("kl").numbers().collect::<Vec<_>>(),
+            [(2, 0.25)]
+        );
         assert_eq!(lines.column("kl").rows, [1, 2]);
         assert_eq!(lines.column("absent").last(), None);
-        let column = Column { rows: (0..6).collect(), values: vec![1.0, 3.0, 8.0, f64::NAN, 5.0, 7.0] };
+        let column = Column {
+            rows: (0..6).collect(),
+            values: vec![1.0, 3.0, 8.0, f64::NAN, 5.0, 7.0],
+        };
         assert_eq!(
             [1, 2, 9].map(|most| column.ends(most)),
             [Some((1.0, 7.0)), Some((2.0, 6.0)), Some((4.0, 20.0 / 3.0))]
@@ -187,15 +231,34 @@ mod tests {
     #[test]
     fn steps_without_a_line_are_told() {
         let missing = |steps: &[u64], last| {
-            let text: String = steps.iter().map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            let text: String = steps
+                .iter()
+                .map(|step| format!("{{\"step\":{step}}}\n"))
+                .collect();
             lines(&text).missing(last).unwrap_or_default()
         };
-        assert_eq!([missing(&[], 0), missing(&[0, 1, 2], 2), missing(&[1, 2, 3], 2)], ["", "", ""]);
+        assert_eq!(
+            [
+                missing(&[], 0),
+                missing(&[0, 1, 2], 2),
+                missing(&[1, 2, 3], 2)
+            ],
+            ["", "", ""]
+        );
         assert_eq!(missing(&[], 1), "the line of step 1 is missing");
-        assert_eq!(missing(&[0, 3], 5), "the lines of steps 1 to 2, 4 to 5 are missing");
-        assert_eq!(missing(&[2, 4, 5], 6), "the lines of steps 1, 3, 6 are missing");
+        assert_eq!(
+            missing(&[0, 3], 5),
+            "the lines of steps 1 to 2, 4 to 5 are missing"
+        );
+        assert_eq!(
+            missing(&[2, 4, 5], 6),
+            "the lines of steps 1, 3, 6 are missing"
+        );
         let odd: Vec<u64> = (0..20).map(|step| 2 * step).collect();
-        assert_eq!(missing(&odd, 38), "the lines of steps 1, 3, 5, 7 and others are missing");
+        assert_eq!(
+            missing(&odd, 38),
+            "the lines of steps 1, 3, 5, 7 and others are missing"
+        );
     }
 
     #[test]
@@ -203,12 +266,21 @@ mod tests {
         let remark = |text: &str, at_work| lines(text).remark(at_work);
         let torn = "{\"step\":1}\n{\"step\":2,\"rew";
         assert_eq!(remark(torn, true), None);
-        assert_eq!(remark(torn, false).unwrap(), "the last line is torn and left out");
+        assert_eq!(
+            remark(torn, false).unwrap(),
+            "the last line is torn and left out"
+        );
         let middle = "{\"step\":1}\nnot ours\n{\"step\":2}\n";
-        assert_eq!(remark(middle, true).unwrap(), "line 2 is damaged and left out");
+        assert_eq!(
+            remark(middle, true).unwrap(),
+            "line 2 is damaged and left out"
+        );
         assert_eq!(lines(middle).steps, [1, 2]);
         let twice = "{\"step\":1}\n{\"step\":1}\n[]\n{\"step\":-1}\n{\"step\":2}\n\u{0}\n";
-        assert_eq!(remark(twice, false).unwrap(), "line 2 and 3 more are damaged and left out");
+        assert_eq!(
+            remark(twice, false).unwrap(),
+            "line 2 and 3 more are damaged and left out"
+        );
         assert_eq!(lines(twice).steps, [1, 2]);
     }
 }

@@ -24,23 +24,41 @@ struct Sequence {
 ///
 /// The ratio is TRL's of the `token_*` modes, training over sampler, before clipping.
 pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> Values {
-    let sequence = |b| Sequence::new(dims.row(b).filter(|&i| mask[i] == 1).map(|i| (training[i], sampler[i])));
-    let sequences: Vec<Sequence> = (0..dims.completions as usize).filter_map(sequence).collect();
+    let sequence = |b| {
+        Sequence::new(
+            dims.row(b)
+                .filter(|&i| mask[i] == 1)
+                .map(|i| (training[i], sampler[i])),
+        )
+    };
+    let sequences: Vec<Sequence> = (0..dims.completions as usize)
+        .filter_map(sequence)
+        .collect();
     if sequences.is_empty() {
         return Values::new();
     }
     let values = trl(&sequences).into_iter().chain(verl(&sequences));
-    values.map(|(name, value)| (name.to_owned(), value)).collect()
+    values
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 impl Sequence {
     /// Statistics from pairs of the trainer's and the sampler's log-probability; `None` without a token.
     fn new(tokens: impl Iterator<Item = (f32, f32)>) -> Option<Self> {
-        let (training, sampler): (Vec<f64>, Vec<f64>) = tokens.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
-        let log_ratios: Vec<f64> =
-            training.iter().zip(&sampler).map(|(training, sampler)| training - sampler).collect();
+        let (training, sampler): (Vec<f64>, Vec<f64>) =
+            tokens.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
+        let log_ratios: Vec<f64> = training
+            .iter()
+            .zip(&sampler)
+            .map(|(training, sampler)| training - sampler)
+            .collect();
         let (training, sampler) = (mean(training.into_iter()), mean(sampler.into_iter()));
-        (!log_ratios.is_empty()).then_some(Self { log_ratios, training, sampler })
+        (!log_ratios.is_empty()).then_some(Self {
+            log_ratios,
+            training,
+            sampler,
+        })
     }
 
     /// The sampler's mean log-probability minus the trainer's, nats per token.
@@ -54,8 +72,14 @@ fn trl(sequences: &[Sequence]) -> [(&'static str, f64); 5] {
     let ratio = || tokens(sequences).map(f64::exp);
     [
         ("sampling/sampling_logp_difference/mean", mean(difference())),
-        ("sampling/sampling_logp_difference/max", largest(difference())),
-        ("sampling/importance_sampling_ratio/min", -largest(ratio().map(|ratio| -ratio))),
+        (
+            "sampling/sampling_logp_difference/max",
+            largest(difference()),
+        ),
+        (
+            "sampling/importance_sampling_ratio/min",
+            -largest(ratio().map(|ratio| -ratio)),
+        ),
         ("sampling/importance_sampling_ratio/mean", mean(ratio())),
         ("sampling/importance_sampling_ratio/max", largest(ratio())),
     ]
@@ -67,28 +91,61 @@ fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
     let excess = || sequences.iter().map(Sequence::excess);
     let squared_ratio = |log_ratio: f64| (2.0 * log_ratio.clamp(-BOUND, BOUND)).exp();
     [
-        ("rollout_corr/kl", mean(tokens(sequences).map(|log_ratio| -log_ratio))),
-        ("rollout_corr/k3_kl", mean(tokens(sequences).map(|log_ratio| log_ratio.exp_m1() - log_ratio))),
-        ("rollout_corr/training_ppl", of(|sequence| (-sequence.training).exp())),
-        ("rollout_corr/training_log_ppl", of(|sequence| -sequence.training)),
-        ("rollout_corr/rollout_ppl", of(|sequence| (-sequence.sampler).exp())),
-        ("rollout_corr/rollout_log_ppl", of(|sequence| -sequence.sampler)),
+        (
+            "rollout_corr/kl",
+            mean(tokens(sequences).map(|log_ratio| -log_ratio)),
+        ),
+        (
+            "rollout_corr/k3_kl",
+            mean(tokens(sequences).map(|log_ratio| log_ratio.exp_m1() - log_ratio)),
+        ),
+        (
+            "rollout_corr/training_ppl",
+            of(|sequence| (-sequence.training).exp()),
+        ),
+        (
+            "rollout_corr/training_log_ppl",
+            of(|sequence| -sequence.training),
+        ),
+        (
+            "rollout_corr/rollout_ppl",
+            of(|sequence| (-sequence.sampler).exp()),
+        ),
+        (
+            "rollout_corr/rollout_log_ppl",
+            of(|sequence| -sequence.sampler),
+        ),
         ("rollout_corr/log_ppl_diff", mean(excess())),
-        ("rollout_corr/log_ppl_abs_diff", mean(excess().map(f64::abs))),
+        (
+            "rollout_corr/log_ppl_abs_diff",
+            mean(excess().map(f64::abs)),
+        ),
         ("rollout_corr/log_ppl_diff_max", largest(excess())),
-        ("rollout_corr/log_ppl_diff_min", -largest(excess().map(|excess| -excess))),
+        (
+            "rollout_corr/log_ppl_diff_min",
+            -largest(excess().map(|excess| -excess)),
+        ),
         ("rollout_corr/ppl_ratio", mean(excess().map(f64::exp))),
-        ("rollout_corr/chi2_token", mean(tokens(sequences).map(squared_ratio)) - 1.0),
+        (
+            "rollout_corr/chi2_token",
+            mean(tokens(sequences).map(squared_ratio)) - 1.0,
+        ),
         (
             "rollout_corr/chi2_seq",
-            mean(sequences.iter().map(|sequence| squared_ratio(sequence.log_ratios.iter().sum()))) - 1.0,
+            mean(
+                sequences
+                    .iter()
+                    .map(|sequence| squared_ratio(sequence.log_ratios.iter().sum())),
+            ) - 1.0,
         ),
     ]
 }
 
 /// The log-ratios of all tokens.
 fn tokens(sequences: &[Sequence]) -> impl Iterator<Item = f64> {
-    sequences.iter().flat_map(|sequence| sequence.log_ratios.iter().copied())
+    sequences
+        .iter()
+        .flat_map(|sequence| sequence.log_ratios.iter().copied())
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -98,5 +155,11 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The largest value; NaN if any value is NaN.
 fn largest(values: impl Iterator<Item = f64>) -> f64 {
-    values.fold(f64::NEG_INFINITY, |most, value| if value > most || value.is_nan() { value } else { most })
+    values.fold(f64::NEG_INFINITY, |most, value| {
+        if value > most || value.is_nan() {
+            value
+        } else {
+            most
+        }
+    })
 }

@@ -34,7 +34,8 @@ fn add(sums: &mut Sums, name: String, value: f64) {
 }
 
 fn add_times(to: &mut Times, from: &Times) {
-    from.iter().for_each(|(stage, time)| *to.entry(stage).or_default() += *time);
+    from.iter()
+        .for_each(|(stage, time)| *to.entry(stage).or_default() += *time);
 }
 
 fn mean((sum, count): &(f64, u32)) -> f64 {
@@ -57,7 +58,13 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let (owners, [rollout, step]) = (Owners::default(), [const { BTreeMap::new() }; 2]);
-        Self { owners, rollout, step, times: Default::default(), last_line: Instant::now() }
+        Self {
+            owners,
+            rollout,
+            step,
+            times: Default::default(),
+            last_line: Instant::now(),
+        }
     }
 }
 
@@ -98,18 +105,29 @@ impl Metrics {
             }
         }
         let mut merged = Sums::new();
-        recorded.numbers.iter().cloned().chain(values).for_each(|(name, value)| add(&mut merged, name, value));
+        recorded
+            .numbers
+            .iter()
+            .cloned()
+            .chain(values)
+            .for_each(|(name, value)| add(&mut merged, name, value));
         Ok(merged)
     }
 
     /// Value of `name` for the current step; `None` without one.
     pub fn value(&self, name: &str) -> Option<f64> {
-        self.step.get(name).or_else(|| self.rollout.get(name)).map(mean)
+        self.step
+            .get(name)
+            .or_else(|| self.rollout.get(name))
+            .map(mean)
     }
 
     /// Names of the values for the current step.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.step.keys().chain(self.rollout.keys()).map(String::as_str)
+        self.step
+            .keys()
+            .chain(self.rollout.keys())
+            .map(String::as_str)
     }
 
     /// Total time per stage in this process.
@@ -130,10 +148,19 @@ impl Metrics {
             self.last_line = Instant::now();
         }
         let times = std::mem::take(&mut self.times[0]);
-        times.iter().for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
+        times
+            .iter()
+            .for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
         add_times(&mut self.times[1], &times);
-        let values = self.rollout.iter().chain(&own).map(|(name, sum)| (name.clone(), mean(sum)));
-        Line { step, values: values.collect() }
+        let values = self
+            .rollout
+            .iter()
+            .chain(&own)
+            .map(|(name, sum)| (name.clone(), mean(sum)));
+        Line {
+            step,
+            values: values.collect(),
+        }
     }
 }
 
@@ -145,26 +172,54 @@ mod tests {
     use crate::reward::Scored;
 
     fn rollout(reward: f32, numbers: &[(&str, f64)]) -> RolloutRecord {
-        let rewards = Scored { total: vec![reward], per_reward: Vec::new() };
+        let rewards = Scored {
+            total: vec![reward],
+            per_reward: Vec::new(),
+        };
         let times = [("rollout", Duration::from_millis(7))].into();
-        let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        let (lengths, truncated, recorded) = (vec![1], vec![0], Recorded { numbers, arrays: Vec::new(), times });
-        RolloutRecord { lengths, truncated, group_size: 1, rewards, recorded, ..RolloutRecord::default() }
+        let numbers = numbers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect();
+        let (lengths, truncated, recorded) = (
+            vec![1],
+            vec![0],
+            Recorded {
+                numbers,
+                arrays: Vec::new(),
+                times,
+            },
+        );
+        RolloutRecord {
+            lengths,
+            truncated,
+            group_size: 1,
+            rewards,
+            recorded,
+            ..RolloutRecord::default()
+        }
     }
 
     #[test]
     fn a_rollouts_values_stand_in_every_line_that_uses_it_and_its_time_in_the_first() {
         let mut metrics = Metrics::default();
         for reward in [0.5, 0.25] {
-            metrics.rollout(&rollout(reward, &[("spread", 1.0), ("spread", 2.0)])).unwrap();
+            metrics
+                .rollout(&rollout(reward, &[("spread", 1.0), ("spread", 2.0)]))
+                .unwrap();
             for step in 1..=2 {
                 metrics.extend(vec![("loss".into(), 1.0)]).unwrap();
                 assert_eq!(metrics.value("reward"), Some(f64::from(reward)));
                 let line = metrics.line(step, 7, 1);
-                let values = ["reward", "spread", "loss", "num_tokens"].map(|name| line.values[name]);
+                let values =
+                    ["reward", "spread", "loss", "num_tokens"].map(|name| line.values[name]);
                 assert_eq!(values, [reward.into(), 1.5, 1.0, 7.0]);
                 assert_eq!(line.value("timing_s/rollout"), (step == 1).then_some(0.007));
-                assert!(serde_json::to_string(&line).unwrap().starts_with(&format!("{{\"step\":{step},\"compl")));
+                assert!(
+                    serde_json::to_string(&line)
+                        .unwrap()
+                        .starts_with(&format!("{{\"step\":{step},\"compl"))
+                );
             }
             assert_eq!(metrics.line(3, 7, 1).value("loss"), None);
         }
@@ -175,12 +230,24 @@ mod tests {
     fn a_name_has_one_owner() {
         let component = |name: &str| Owner::Component(name.to_owned());
         let mut metrics = Metrics::default();
-        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Ok(()));
-        assert_eq!(metrics.owners.claim("reward", component("b.objective")), Err(component("a.reward")));
+        assert_eq!(
+            metrics.owners.claim("reward", component("a.reward")),
+            Ok(())
+        );
+        assert_eq!(
+            metrics.owners.claim("reward", component("b.objective")),
+            Err(component("a.reward"))
+        );
         let error = metrics.rollout(&rollout(1.0, &[])).unwrap_err().to_string();
-        assert!(error.starts_with("component `a.reward`: recorded `reward`, which is the host's own"), "{error}");
+        assert!(
+            error.starts_with("component `a.reward`: recorded `reward`, which is the host's own"),
+            "{error}"
+        );
         let mut metrics = Metrics::default();
         metrics.rollout(&rollout(1.0, &[])).unwrap();
-        assert_eq!(metrics.owners.claim("reward", component("a.reward")), Err(Owner::Host));
+        assert_eq!(
+            metrics.owners.claim("reward", component("a.reward")),
+            Err(Owner::Host)
+        );
     }
 }

@@ -15,7 +15,12 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
     values.extend(rewards(&record.rewards, record.group_size));
     values.extend(episodes(&record.conversations));
     values.extend(record.filtered.iter().flat_map(|filtered| {
-        let Filtered { batches, dropped, without_difference, reward } = *filtered;
+        let Filtered {
+            batches,
+            dropped,
+            without_difference,
+            reward,
+        } = *filtered;
         let values = [
             ("num_gen_batches", batches as f64),
             ("dropped_groups", dropped as f64),
@@ -34,8 +39,12 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
 /// `lengths` and `truncated` are `[B]`, at least one.
 fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     let all: Vec<f64> = lengths.iter().map(|length| *length as f64).collect();
-    let mut terminated: Vec<f64> =
-        all.iter().zip(truncated).filter(|(_, cut)| **cut == 0).map(|(length, _)| *length).collect();
+    let mut terminated: Vec<f64> = all
+        .iter()
+        .zip(truncated)
+        .filter(|(_, cut)| **cut == 0)
+        .map(|(length, _)| *length)
+        .collect();
     let clipped_ratio = 1.0 - terminated.len() as f64 / all.len() as f64;
     if terminated.is_empty() {
         terminated.push(0.0);
@@ -43,8 +52,14 @@ fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     let mut values = vec![("completions/clipped_ratio".to_string(), clipped_ratio)];
     for (suffix, lengths) in [("length", all), ("terminated_length", terminated)] {
         values.push((format!("completions/mean_{suffix}"), mean(&lengths)));
-        values.push((format!("completions/min_{suffix}"), lengths.iter().copied().fold(f64::INFINITY, f64::min)));
-        values.push((format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max)));
+        values.push((
+            format!("completions/min_{suffix}"),
+            lengths.iter().copied().fold(f64::INFINITY, f64::min),
+        ));
+        values.push((
+            format!("completions/max_{suffix}"),
+            lengths.iter().copied().fold(0.0, f64::max),
+        ));
     }
     values
 }
@@ -60,13 +75,22 @@ pub fn episodes(conversations: &[Conversation]) -> Values {
         conversations.iter().map(of).sum::<usize>() as f64 / conversations.len() as f64
     };
     let mut values = vec![
-        ("environment/turns".to_owned(), share(&|one| one.turns().count())),
-        ("environment/ended".to_owned(), share(&|one| usize::from(one.ended))),
+        (
+            "environment/turns".to_owned(),
+            share(&|one| one.turns().count()),
+        ),
+        (
+            "environment/ended".to_owned(),
+            share(&|one| usize::from(one.ended)),
+        ),
     ];
     if conversations.iter().any(|one| one.calls.is_some()) {
         let [calls, failures] = [0, 1].map(|i| share(&|one| one.calls.map_or(0, |calls| calls[i])));
         values.push(("tools/call_frequency".to_owned(), calls));
-        values.push(("tools/failure_frequency".to_owned(), if calls > 0.0 { failures / calls } else { 0.0 }));
+        values.push((
+            "tools/failure_frequency".to_owned(),
+            if calls > 0.0 { failures / calls } else { 0.0 },
+        ));
     }
     values
 }
@@ -84,7 +108,10 @@ fn rewards(scored: &Scored, group_size: usize) -> Values {
     let mut values = vec![
         ("reward".to_string(), mean(&total)),
         ("reward_std".to_string(), std(&total)),
-        ("frac_reward_zero_std".to_string(), (constant * group_size) as f64 / total.len() as f64),
+        (
+            "frac_reward_zero_std".to_string(),
+            (constant * group_size) as f64 / total.len() as f64,
+        ),
     ];
     for (name, rewards) in &scored.per_reward {
         let rewards = widen(rewards);
@@ -119,9 +146,18 @@ mod tests {
 
     /// Asserts names, order and values; values are compared to eight decimals.
     fn assert_values(found: &[(String, f64)], expected: &[(&str, f64)]) {
-        assert!(found.iter().map(|(name, _)| name).eq(expected.iter().map(|(name, _)| name)), "{found:?}");
+        assert!(
+            found
+                .iter()
+                .map(|(name, _)| name)
+                .eq(expected.iter().map(|(name, _)| name)),
+            "{found:?}"
+        );
         for ((name, found), (_, expected)) in found.iter().zip(expected) {
-            assert!((found - expected).abs() < 1e-8, "{name}: {found}, expected {expected}");
+            assert!(
+                (found - expected).abs() < 1e-8,
+                "{name}: {found}, expected {expected}"
+            );
         }
     }
 
@@ -141,21 +177,52 @@ mod tests {
         );
         let none_terminated = lengths(&[5, 5], &[1, 1]);
         assert_eq!(none_terminated[0].1, 1.0);
-        assert!(none_terminated[4..].iter().all(|(name, value)| name.contains("terminated") && *value == 0.0));
+        assert!(
+            none_terminated[4..]
+                .iter()
+                .all(|(name, value)| name.contains("terminated") && *value == 0.0)
+        );
     }
 
     #[test]
     fn episodes_by_hand() {
-        let said = |role: &str| Said { role: role.into(), name: String::new(), content: String::new() };
+        let said = |role: &str| Said {
+            role: role.into(),
+            name: String::new(),
+            content: String::new(),
+        };
         let of = |roles: &[&str], ended, calls| {
             let messages = roles.iter().map(|role| said(role)).collect();
-            Conversation { messages, ended, calls, ..Conversation::default() }
+            Conversation {
+                messages,
+                ended,
+                calls,
+                ..Conversation::default()
+            }
         };
-        let played = [of(&["assistant", "user", "assistant"], true, None), of(&["assistant"], false, None)];
-        assert_values(&episodes(&played), &[("environment/turns", 1.5), ("environment/ended", 0.5)]);
-        let called = [of(&["assistant"], true, Some([3, 1])), of(&["assistant"], true, Some([1, 0]))];
-        assert_values(&episodes(&called)[2..], &[("tools/call_frequency", 2.0), ("tools/failure_frequency", 0.25)]);
-        assert_eq!(episodes(&[of(&["assistant"], true, Some([0, 0]))])[3].1, 0.0);
+        let played = [
+            of(&["assistant", "user", "assistant"], true, None),
+            of(&["assistant"], false, None),
+        ];
+        assert_values(
+            &episodes(&played),
+            &[("environment/turns", 1.5), ("environment/ended", 0.5)],
+        );
+        let called = [
+            of(&["assistant"], true, Some([3, 1])),
+            of(&["assistant"], true, Some([1, 0])),
+        ];
+        assert_values(
+            &episodes(&called)[2..],
+            &[
+                ("tools/call_frequency", 2.0),
+                ("tools/failure_frequency", 0.25),
+            ],
+        );
+        assert_eq!(
+            episodes(&[of(&["assistant"], true, Some([0, 0]))])[3].1,
+            0.0
+        );
         assert!(episodes(&[]).is_empty());
     }
 
@@ -176,11 +243,21 @@ mod tests {
                 ("rewards/exact_match/std", (1.0f64 / 6.0).sqrt()),
             ],
         );
-        let single = Scored { total: vec![0.5], per_reward: Vec::new() };
-        let expected = [("reward", 0.5), ("reward_std", 0.0), ("frac_reward_zero_std", 1.0)];
+        let single = Scored {
+            total: vec![0.5],
+            per_reward: Vec::new(),
+        };
+        let expected = [
+            ("reward", 0.5),
+            ("reward_std", 0.0),
+            ("frac_reward_zero_std", 1.0),
+        ];
         assert_values(&rewards(&single, 1), &expected);
         // The mean of equal numbers is rounded.
-        let three = Scored { total: vec![0.1; 3], per_reward: Vec::new() };
+        let three = Scored {
+            total: vec![0.1; 3],
+            per_reward: Vec::new(),
+        };
         assert_eq!(rewards(&three, 3)[2].1, 1.0);
     }
 }

@@ -20,7 +20,16 @@ const PREFIX: &str = "events.out.tfevents.";
 
 /// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the threshold, the mean
 /// predicted shift, what was applied of a step, the learning rate that was found, and the KL divergence.
-const MAIN: [&str; 8] = [REJECTION_RATE, MEAN_WEIGHT, "threshold", "m_f/mean", APPLIED, FOUND_RATE, "kl", "kl/mean"];
+const MAIN: [&str; 8] = [
+    REJECTION_RATE,
+    MEAN_WEIGHT,
+    "threshold",
+    "m_f/mean",
+    APPLIED,
+    FOUND_RATE,
+    "kl",
+    "kl/mean",
+];
 
 /// The event file of a run.
 #[derive(Debug)]
@@ -38,10 +47,20 @@ impl Tensorboard {
         if !config.logging.report_to.contains(&Tracker::Tensorboard) {
             return Ok(None);
         }
-        let (path, file) = create(dir).with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
-        let Config { mask, weight, step_control, .. } = config;
-        let components = [mask, weight, step_control].into_iter().flat_map(|list| component_names(list));
-        let brief = components.filter(|_| config.logging.component_metrics == ComponentMetrics::Main).collect();
+        let (path, file) = create(dir)
+            .with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
+        let Config {
+            mask,
+            weight,
+            step_control,
+            ..
+        } = config;
+        let components = [mask, weight, step_control]
+            .into_iter()
+            .flat_map(|list| component_names(list));
+        let brief = components
+            .filter(|_| config.logging.component_metrics == ComponentMetrics::Main)
+            .collect();
         let mut events = Self { path, file, brief };
         events.append(&event(0, &message(3, b"brain.Event:2")))?;
         if first > 0 {
@@ -54,14 +73,25 @@ impl Tensorboard {
     /// Writes the values of a step, except those that are not finite.
     pub fn write(&mut self, line: &Line) -> Result<()> {
         let is_main = |metric: &str| {
-            let mut of = self.brief.iter().filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'));
+            let mut of = self
+                .brief
+                .iter()
+                .filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'));
             of.all(|name| MAIN.contains(&name))
         };
         let value = |(name, value): (&String, &f64)| {
-            let scalar = [&message(1, name.as_bytes())[..], &[2 << 3 | 5], &(*value as f32).to_le_bytes()].concat();
+            let scalar = [
+                &message(1, name.as_bytes())[..],
+                &[2 << 3 | 5],
+                &(*value as f32).to_le_bytes(),
+            ]
+            .concat();
             message(1, &scalar)
         };
-        let values = line.values.iter().filter(|(name, value)| value.is_finite() && is_main(name));
+        let values = line
+            .values
+            .iter()
+            .filter(|(name, value)| value.is_finite() && is_main(name));
         let summary: Vec<u8> = values.flat_map(value).collect();
         self.append(&event(line.step, &message(5, &summary)))
     }
@@ -71,7 +101,9 @@ impl Tensorboard {
         let length = (data.len() as u64).to_le_bytes();
         let sum = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
         let record = [&length[..], &sum(&length), data, &sum(data)].concat();
-        self.file.write_all(&record).with_context(|| format!("cannot append to `{}`", self.path.display()))
+        self.file
+            .write_all(&record)
+            .with_context(|| format!("cannot append to `{}`", self.path.display()))
     }
 }
 
@@ -80,11 +112,19 @@ fn create(dir: &Path) -> std::io::Result<(PathBuf, File)> {
     let mut last = 0;
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u64>().ok());
+        let number = name.to_str().and_then(|name| {
+            name.strip_prefix(PREFIX)?
+                .split('.')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        });
         last = last.max(number.unwrap_or(0));
     }
     // By convention, the name contains the second of the file's creation.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
     for number in now.max(last.saturating_add(1)).. {
         let path = dir.join(format!("{PREFIX}{number:010}.capo"));
         match OpenOptions::new().create_new(true).append(true).open(&path) {
@@ -97,8 +137,16 @@ fn create(dir: &Path) -> std::io::Result<(PathBuf, File)> {
 
 /// The message `Event` with the current time and one additional field.
 fn event(step: u64, field: &[u8]) -> Vec<u8> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
-    [&[1 << 3 | 1][..], &now.to_le_bytes(), &number(2, step), field].concat()
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |time| time.as_secs_f64());
+    [
+        &[1 << 3 | 1][..],
+        &now.to_le_bytes(),
+        &number(2, step),
+        field,
+    ]
+    .concat()
 }
 
 /// Encodes a whole number as a field.
@@ -137,7 +185,11 @@ fn crc32c(bytes: &[u8]) -> u32 {
         while at < 256 {
             let (mut sum, mut bit) = (at as u32, 0);
             while bit < 8 {
-                sum = if sum & 1 == 1 { sum >> 1 ^ 0x82f6_3b78 } else { sum >> 1 };
+                sum = if sum & 1 == 1 {
+                    sum >> 1 ^ 0x82f6_3b78
+                } else {
+                    sum >> 1
+                };
                 bit += 1;
             }
             table[at] = sum;
@@ -145,7 +197,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
         }
         table
     };
-    !bytes.iter().fold(!0, |sum, byte| sum >> 8 ^ TABLE[(sum as u8 ^ byte) as usize])
+    !bytes.iter().fold(!0, |sum, byte| {
+        sum >> 8 ^ TABLE[(sum as u8 ^ byte) as usize]
+    })
 }
 
 #[cfg(test)]
@@ -162,7 +216,12 @@ mod tests {
     #[test]
     fn a_later_file_has_a_later_name() {
         let directory = tempfile::tempdir().unwrap();
-        let names: Vec<PathBuf> = (0..3).map(|_| create(directory.path()).unwrap().0).collect();
-        assert!(names.is_sorted() && names[0] != names[1] && names[1] != names[2], "{names:?}");
+        let names: Vec<PathBuf> = (0..3)
+            .map(|_| create(directory.path()).unwrap().0)
+            .collect();
+        assert!(
+            names.is_sorted() && names[0] != names[1] && names[1] != names[2],
+            "{names:?}"
+        );
     }
 }

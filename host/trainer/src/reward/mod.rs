@@ -33,18 +33,32 @@ pub struct RewardConfig {
 impl RewardConfig {
     /// The reward `exact_match` with its default settings.
     pub fn exact_match() -> Self {
-        Self { id: "exact_match".into(), weight: 1.0, table: Table::new() }
+        Self {
+            id: "exact_match".into(),
+            weight: 1.0,
+            table: Table::new(),
+        }
     }
 
     /// Name of the model that a reward reads; `None` for a reward that reads no model.
     pub fn model_name(&self) -> Option<&str> {
-        self.table.get("model_name_or_path").filter(|_| self.id == RewardModel::ID)?.as_str()
+        self.table
+            .get("model_name_or_path")
+            .filter(|_| self.id == RewardModel::ID)?
+            .as_str()
     }
 
     /// Mutable name of the model that a reward reads; `None` for a reward that reads no model.
     pub fn model_name_or_path(&mut self) -> Option<&mut String> {
-        let name = self.table.get_mut("model_name_or_path").filter(|_| self.id == RewardModel::ID)?;
-        if let Value::String(name) = name { Some(name) } else { None }
+        let name = self
+            .table
+            .get_mut("model_name_or_path")
+            .filter(|_| self.id == RewardModel::ID)?;
+        if let Value::String(name) = name {
+            Some(name)
+        } else {
+            None
+        }
     }
 }
 
@@ -55,7 +69,10 @@ pub fn reads_answer(id: &str) -> bool {
 
 /// Names of the rewards in reports: `ID`, or `ID#2` for the second use of a component.
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
-    let component = |config: &RewardConfig| ComponentConfig { id: config.id.clone(), table: Table::new() };
+    let component = |config: &RewardConfig| ComponentConfig {
+        id: config.id.clone(),
+        table: Table::new(),
+    };
     component_names(&configs.iter().map(component).collect::<Vec<_>>())
 }
 
@@ -71,8 +88,14 @@ pub struct Scored {
 impl Scored {
     /// The rewards of the completions `rows` only.
     pub fn part(&self, rows: Range<usize>) -> Self {
-        let per_reward = self.per_reward.iter().map(|(id, rewards)| (id.clone(), rewards[rows.clone()].to_vec()));
-        Self { total: self.total[rows.clone()].to_vec(), per_reward: per_reward.collect() }
+        let per_reward = self
+            .per_reward
+            .iter()
+            .map(|(id, rewards)| (id.clone(), rewards[rows.clone()].to_vec()));
+        Self {
+            total: self.total[rows.clone()].to_vec(),
+            per_reward: per_reward.collect(),
+        }
     }
 
     /// True if the completions' rewards differ: their sums or, for an advantage that sees `each` reward, one that has a weight.
@@ -80,7 +103,12 @@ impl Scored {
     /// Such an advantage is not 0 where the differences of two rewards cancel in the sum.
     pub fn differ(&self, configs: &[RewardConfig], each: bool) -> bool {
         let differ = |rewards: &[f32]| rewards.iter().any(|reward| *reward != rewards[0]);
-        let parts = || self.per_reward.iter().zip(configs).filter(|(_, config)| config.weight != 0.0);
+        let parts = || {
+            self.per_reward
+                .iter()
+                .zip(configs)
+                .filter(|(_, config)| config.weight != 0.0)
+        };
         differ(&self.total) || each && parts().any(|((_, rewards), _)| differ(rewards))
     }
 
@@ -112,39 +140,75 @@ struct Weighted {
 
 impl Rewards {
     /// Checks the tables and builds their components. A model that scores texts computes on `device` unless its table names another device.
-    pub fn build(registry: &Registry, configs: &[RewardConfig], device: &str, watchdog: &Watchdog) -> Result<Self> {
+    pub fn build(
+        registry: &Registry,
+        configs: &[RewardConfig],
+        device: &str,
+        watchdog: &Watchdog,
+    ) -> Result<Self> {
         let mut components = Vec::new();
         for (config, name) in configs.iter().zip(names(configs)) {
             let (id, weight) = (&config.id, config.weight);
-            ensure!(weight.is_finite(), "`weight` of reward `{id}` is {weight}, expected a finite number");
+            ensure!(
+                weight.is_finite(),
+                "`weight` of reward `{id}` is {weight}, expected a finite number"
+            );
             let mut table = config.table.clone();
             if id == RewardModel::ID {
                 table.entry("device").or_insert_with(|| device.into());
             }
-            let component = ComponentConfig { id: id.clone(), table };
+            let component = ComponentConfig {
+                id: id.clone(),
+                table,
+            };
             let component = registry.create(&component, watchdog)?.renamed(&name);
-            components.push(Weighted { component, weight, reads_all: id == RewardModel::ID });
+            components.push(Weighted {
+                component,
+                weight,
+                reads_all: id == RewardModel::ID,
+            });
         }
         Ok(Rewards { components })
     }
 
     /// Computes the rewards of a rollout's completions. `episodes` has the whole text of each that is an episode; empty if each is one turn.
-    pub fn score(&mut self, sink: &mut dyn Sink, rollout: &Rollout<'_>, episodes: &[&str]) -> Result<Scored> {
+    pub fn score(
+        &mut self,
+        sink: &mut dyn Sink,
+        rollout: &Rollout<'_>,
+        episodes: &[&str],
+    ) -> Result<Scored> {
         let count = rollout.completions.len();
         let mut total = vec![0f32; count];
         let mut per_reward = Vec::with_capacity(self.components.len());
         let mut whole = rollout.clone();
-        whole.completions.iter_mut().zip(episodes).for_each(|(view, episode)| view.text = episode);
-        for Weighted { component, weight, reads_all } in &mut self.components {
+        whole
+            .completions
+            .iter_mut()
+            .zip(episodes)
+            .for_each(|(view, episode)| view.text = episode);
+        for Weighted {
+            component,
+            weight,
+            reads_all,
+        } in &mut self.components
+        {
             let mut rewards = vec![0f32; count];
-            component.score(sink, if *reads_all { &whole } else { rollout }, &mut rewards)?;
+            component.score(
+                sink,
+                if *reads_all { &whole } else { rollout },
+                &mut rewards,
+            )?;
             for (sum, reward) in total.iter_mut().zip(&rewards) {
                 *sum += (*weight * f64::from(*reward)) as f32;
             }
             per_reward.push((component.id().to_owned(), rewards));
         }
-        if let Some((completion, sum)) = total.iter().enumerate().find(|(_, sum)| !sum.is_finite()) {
-            bail!("the weighted sum of rewards is {sum} at completion {completion} (lower a `weight`)");
+        if let Some((completion, sum)) = total.iter().enumerate().find(|(_, sum)| !sum.is_finite())
+        {
+            bail!(
+                "the weighted sum of rewards is {sum} at completion {completion} (lower a `weight`)"
+            );
         }
         Ok(Scored { total, per_reward })
     }
@@ -154,7 +218,9 @@ impl Rewards {
     }
 
     pub fn components_mut(&mut self) -> impl Iterator<Item = &mut RewardHandle> {
-        self.components.iter_mut().map(|weighted| &mut weighted.component)
+        self.components
+            .iter_mut()
+            .map(|weighted| &mut weighted.component)
     }
 }
 
@@ -167,7 +233,10 @@ mod tests {
     use crate::model::device::CPU;
 
     fn exact_match(weight: f64) -> RewardConfig {
-        RewardConfig { weight, ..RewardConfig::exact_match() }
+        RewardConfig {
+            weight,
+            ..RewardConfig::exact_match()
+        }
     }
 
     fn build(tables: &[RewardConfig]) -> Result<Rewards> {
@@ -177,21 +246,39 @@ mod tests {
     #[test]
     fn a_component_may_be_used_again_under_another_name() {
         let table = toml::toml! { answer_separator = "" };
-        let whole = RewardConfig { table, ..exact_match(0.5) };
+        let whole = RewardConfig {
+            table,
+            ..exact_match(0.5)
+        };
         let fixture = RolloutFixture::new(&["1+3=4", "4"]);
         let mut rewards = build(&[exact_match(1.0), whole]).unwrap();
-        let scored = rewards.score(&mut Records::default(), &fixture.rollout(), &[]).unwrap();
+        let scored = rewards
+            .score(&mut Records::default(), &fixture.rollout(), &[])
+            .unwrap();
         assert_eq!(scored.total, [1.0, 1.5]);
-        let names: Vec<&str> = scored.per_reward.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!((names, scored.per_reward[1].1.as_slice()), (vec!["exact_match", "exact_match#2"], &[0.0, 1.0][..]));
+        let names: Vec<&str> = scored
+            .per_reward
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(
+            (names, scored.per_reward[1].1.as_slice()),
+            (vec!["exact_match", "exact_match#2"], &[0.0, 1.0][..])
+        );
     }
 
     #[test]
     fn the_reward_of_verl_data_reads_the_line_that_its_prompts_ask_for() {
-        let reward = RewardConfig { id: Preset::Verl.reward().into(), ..exact_match(1.0) };
+        let reward = RewardConfig {
+            id: Preset::Verl.reward().into(),
+            ..exact_match(1.0)
+        };
         let texts = ["We add.\nAnswer: 58", "We add.\nAnswer: 57", "We add 58."];
         let fixture = RolloutFixture::new(&texts).answers(&["58"; 3]);
-        let scored = build(&[reward]).unwrap().score(&mut Records::default(), &fixture.rollout(), &[]).unwrap();
+        let scored = build(&[reward])
+            .unwrap()
+            .score(&mut Records::default(), &fixture.rollout(), &[])
+            .unwrap();
         assert_eq!(scored.total, [1.0, 0.0, 0.0]);
     }
 
@@ -200,25 +287,39 @@ mod tests {
         let two = [exact_match(1.0), exact_match(1.0)];
         let of = |a: [f32; 2], b: [f32; 2]| Scored {
             total: vec![a[0] + b[0], a[1] + b[1]],
-            per_reward: [a, b].map(|rewards| (String::new(), rewards.to_vec())).into(),
+            per_reward: [a, b]
+                .map(|rewards| (String::new(), rewards.to_vec()))
+                .into(),
         };
-        let seen = |scored: Scored, configs: &[RewardConfig]| [false, true].map(|each| scored.differ(configs, each));
+        let seen = |scored: Scored, configs: &[RewardConfig]| {
+            [false, true].map(|each| scored.differ(configs, each))
+        };
         assert_eq!(seen(of([1.0, 0.0], [0.0, 1.0]), &two), [false, true]);
         assert_eq!(seen(of([1.0, 1.0], [0.0, 0.0]), &two), [false, false]);
         assert_eq!(seen(of([1.0, 0.0], [0.0, 0.0]), &two), [true, true]);
         let unweighted = [exact_match(0.0), exact_match(0.0)];
-        assert_eq!(seen(of([1.0, 0.0], [0.0, 1.0]), &unweighted), [false, false]);
+        assert_eq!(
+            seen(of([1.0, 0.0], [0.0, 1.0]), &unweighted),
+            [false, false]
+        );
     }
 
     #[test]
     fn totals_are_weighted_and_parts_are_not() {
         let fixture = RolloutFixture::new(&["1+3=4", "0=0", "4"]);
         let score = |weight: f64| {
-            build(&[exact_match(weight)]).unwrap().score(&mut Records::default(), &fixture.rollout(), &[])
+            build(&[exact_match(weight)]).unwrap().score(
+                &mut Records::default(),
+                &fixture.rollout(),
+                &[],
+            )
         };
         let scored = score(2.5).unwrap();
         assert_eq!(scored.total, [2.5, 0.0, 2.5]);
-        assert_eq!(scored.per_reward, [("exact_match".to_string(), vec![1.0, 0.0, 1.0])]);
+        assert_eq!(
+            scored.per_reward,
+            [("exact_match".to_string(), vec![1.0, 0.0, 1.0])]
+        );
         assert_eq!(
             score(1e39).unwrap_err().to_string(),
             "the weighted sum of rewards is inf at completion 0 (lower a `weight`)"

@@ -52,7 +52,14 @@ impl RewardModel {
     pub const ID: &str = "reward_model";
 
     fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let Settings { model_name_or_path, label, max_length, batch_size, add_special_tokens, device } = settings;
+        let Settings {
+            model_name_or_path,
+            label,
+            max_length,
+            batch_size,
+            add_special_tokens,
+            device,
+        } = settings;
         let batch_size = batch_size.unwrap_or(8);
         ensure!(batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
         let device = device::open(device.as_deref().unwrap_or(CPU))?;
@@ -63,8 +70,17 @@ impl RewardModel {
             (1..=positions).contains(&longest),
             "`max_length` is {longest} (it must be at least 1 and at most the model's {positions} positions)"
         );
-        let texts = Texts::open(&files, longest, add_special_tokens.unwrap_or(model.is_encoder()))?;
-        Ok(Self { model, texts, batch_size, seen: Seen::new(REMEMBERED) })
+        let texts = Texts::open(
+            &files,
+            longest,
+            add_special_tokens.unwrap_or(model.is_encoder()),
+        )?;
+        Ok(Self {
+            model,
+            texts,
+            batch_size,
+            seen: Seen::new(REMEMBERED),
+        })
     }
 
     /// The scores of texts that are not remembered, and the share of these texts that was cut.
@@ -73,7 +89,10 @@ impl RewardModel {
         let mut rows = Vec::with_capacity(new.len());
         for (key, text) in new {
             let (ids, is_cut) = self.texts.encode(text)?;
-            ensure!(!ids.is_empty(), "a prompt with its completion encodes to no tokens (is it empty?)");
+            ensure!(
+                !ids.is_empty(),
+                "a prompt with its completion encodes to no tokens (is it empty?)"
+            );
             cut += usize::from(is_cut);
             rows.push((ids, *key));
         }
@@ -82,31 +101,57 @@ impl RewardModel {
         let mut scores = Vec::with_capacity(rows.len());
         for batch in rows.chunks(self.batch_size) {
             let (ids, keys): (Vec<Vec<u32>>, Vec<Key>) = batch.iter().cloned().unzip();
-            scores.extend(keys.into_iter().zip(self.model.score(&ids, self.texts.pad_id())?));
+            scores.extend(
+                keys.into_iter()
+                    .zip(self.model.score(&ids, self.texts.pad_id())?),
+            );
         }
         Ok((scores, cut as f64 / new.len().max(1) as f64))
     }
 
     /// Fills `rewards`. Returns the share of texts that were new, and the share of the new ones that was cut.
     fn fill(&mut self, rollout: &Rollout<'_>, rewards: &mut [f32]) -> anyhow::Result<(f64, f64)> {
-        let keys: Vec<Key> =
-            rollout.completions.iter().map(|completion| Seen::key(completion.prompt, completion.text)).collect();
-        let unknown = keys.iter().zip(&rollout.completions).filter(|(key, _)| self.seen.get(key).is_none());
-        let new: BTreeMap<Key, String> =
-            unknown.map(|(key, completion)| (*key, format!("{}{}", completion.prompt, completion.text))).collect();
-        let (scores, cut) = self.score_new(&new).context("the reward model cannot score a completion")?;
+        let keys: Vec<Key> = rollout
+            .completions
+            .iter()
+            .map(|completion| Seen::key(completion.prompt, completion.text))
+            .collect();
+        let unknown = keys
+            .iter()
+            .zip(&rollout.completions)
+            .filter(|(key, _)| self.seen.get(key).is_none());
+        let new: BTreeMap<Key, String> = unknown
+            .map(|(key, completion)| (*key, format!("{}{}", completion.prompt, completion.text)))
+            .collect();
+        let (scores, cut) = self
+            .score_new(&new)
+            .context("the reward model cannot score a completion")?;
         let scores: BTreeMap<Key, f32> = scores.into_iter().collect();
         for (reward, key) in rewards.iter_mut().zip(&keys) {
-            *reward = scores.get(key).copied().or_else(|| self.seen.get(key)).unwrap_or(f32::NAN);
+            *reward = scores
+                .get(key)
+                .copied()
+                .or_else(|| self.seen.get(key))
+                .unwrap_or(f32::NAN);
         }
-        scores.into_iter().filter(|(_, score)| score.is_finite()).for_each(|(key, score)| self.seen.insert(key, score));
+        scores
+            .into_iter()
+            .filter(|(_, score)| score.is_finite())
+            .for_each(|(key, score)| self.seen.insert(key, score));
         Ok((new.len() as f64 / keys.len().max(1) as f64, cut))
     }
 }
 
 impl Reward for RewardModel {
-    fn score(&mut self, ctx: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        let (new, cut) = self.fill(rollout, rewards).map_err(|error| PluginError::failed(format!("{error:#}")))?;
+    fn score(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let (new, cut) = self
+            .fill(rollout, rewards)
+            .map_err(|error| PluginError::failed(format!("{error:#}")))?;
         ctx.record("new_texts", new);
         ctx.record("cut_texts", cut);
         Ok(())
@@ -118,7 +163,9 @@ impl Reward for RewardModel {
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         let read = self.seen.read(state);
-        self.seen = read.ok_or_else(|| PluginError::state(format!("{} bytes are no list of scores", state.len())))?;
+        self.seen = read.ok_or_else(|| {
+            PluginError::state(format!("{} bytes are no list of scores", state.len()))
+        })?;
         Ok(())
     }
 }

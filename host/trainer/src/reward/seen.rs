@@ -23,12 +23,20 @@ pub(super) struct Seen {
 impl Seen {
     /// An empty list of at most `most` texts.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, order: VecDeque::new(), scores: HashMap::new() }
+        Self {
+            most,
+            order: VecDeque::new(),
+            scores: HashMap::new(),
+        }
     }
 
     pub(super) fn key(prompt: &str, completion: &str) -> Key {
         let length = (prompt.len() as u64).to_le_bytes();
-        let hash = Sha256::new().chain_update(length).chain_update(prompt).chain_update(completion).finalize();
+        let hash = Sha256::new()
+            .chain_update(length)
+            .chain_update(prompt)
+            .chain_update(completion)
+            .finalize();
         let mut key = Key::default();
         key.copy_from_slice(&hash[..KEY]);
         key
@@ -52,7 +60,10 @@ impl Seen {
 
     /// The list as bytes for a checkpoint.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        self.order.iter().flat_map(|key| key.iter().copied().chain(self.scores[key].to_le_bytes())).collect()
+        self.order
+            .iter()
+            .flat_map(|key| key.iter().copied().chain(self.scores[key].to_le_bytes()))
+            .collect()
     }
 
     /// Reads a list from a checkpoint; `None` if the bytes are not a list that fits into the limit of this one.
@@ -76,18 +87,27 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_and_a_saved_list_is_the_same() {
-        let keys: Vec<Key> = ["a", "b", "c"].iter().map(|text| Seen::key("", text)).collect();
+        let keys: Vec<Key> = ["a", "b", "c"]
+            .iter()
+            .map(|text| Seen::key("", text))
+            .collect();
         let mut seen = Seen::new(2);
         for (key, score) in keys.iter().zip([1.0, 2.0, 3.0]) {
             seen.insert(*key, score);
         }
-        assert_eq!(keys.iter().map(|key| seen.get(key)).collect::<Vec<_>>(), [None, Some(2.0), Some(3.0)]);
+        assert_eq!(
+            keys.iter().map(|key| seen.get(key)).collect::<Vec<_>>(),
+            [None, Some(2.0), Some(3.0)]
+        );
         let again = seen.read(&seen.to_bytes()).unwrap();
         assert_eq!((&again.order, &again.scores), (&seen.order, &seen.scores));
         assert!(seen.read(&seen.to_bytes()[1..]).is_none());
         assert!(Seen::new(1).read(&seen.to_bytes()).is_none());
         let twice = [seen.to_bytes(), seen.to_bytes()].concat();
-        assert!(Seen::new(9).read(&twice).is_none(), "no text stands in it twice");
+        assert!(
+            Seen::new(9).read(&twice).is_none(),
+            "no text stands in it twice"
+        );
     }
 
     #[test]

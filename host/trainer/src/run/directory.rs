@@ -25,11 +25,16 @@ const RUNS: &str = "runs";
 /// Refuses a folder for a new run that exists or has no name.
 pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
-        bail!("`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)");
+        bail!(
+            "`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)"
+        );
     }
-    ensure!(dir.symlink_metadata().is_err() || is_blank(dir), exists_already(dir));
-    let (parent, _) =
-        folders::split(dir).context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
+    ensure!(
+        dir.symlink_metadata().is_err() || is_blank(dir),
+        exists_already(dir)
+    );
+    let (parent, _) = folders::split(dir)
+        .context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
     // Folders that are created on the way to `..` would remain.
     let climbs = parent.components().any(|part| part == Component::ParentDir);
     ensure!(
@@ -42,16 +47,30 @@ pub fn check_free(dir: &Path) -> Result<()> {
 
 fn exists_already(dir: &Path) -> String {
     let (shown, is_run) = (dir.display(), dir.join(provenance::FILE).is_file());
-    let resume = if is_run { format!(", or go on with `--resume {}`", word(dir)) } else { String::new() };
+    let resume = if is_run {
+        format!(", or go on with `--resume {}`", word(dir))
+    } else {
+        String::new()
+    };
     format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
 }
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.
 fn is_blank(dir: &Path) -> bool {
-    const FILES: [&str; 6] = [CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, BATCHES_FILE, provenance::FILE, lock::FILE];
-    let known = |name: &str| FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS);
-    let is_known =
-        |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|one| one.file_name().to_str().is_some_and(known));
+    const FILES: [&str; 6] = [
+        CONFIG_FILE,
+        METRICS_FILE,
+        COMPLETIONS_FILE,
+        BATCHES_FILE,
+        provenance::FILE,
+        lock::FILE,
+    ];
+    let known = |name: &str| {
+        FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS)
+    };
+    let is_known = |entry: std::io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|one| one.file_name().to_str().is_some_and(known))
+    };
     let before_a_step = |line: &str| {
         let line: Option<serde_json::Value> = serde_json::from_str(line).ok();
         line.is_some_and(|line| line["step"].as_u64() == Some(0))
@@ -60,15 +79,19 @@ fn is_blank(dir: &Path) -> bool {
         && dir.join(provenance::FILE).is_file()
         && fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_known))
         && files::text(&dir.join(METRICS_FILE)).is_ok_and(|text| text.lines().all(before_a_step))
-        && fs::read_dir(dir.join(checkpoint::FOLDER)).map_or(true, |mut entries| entries.next().is_none())
+        && fs::read_dir(dir.join(checkpoint::FOLDER))
+            .map_or(true, |mut entries| entries.next().is_none())
         && lock::is_at_work(dir).is_ok_and(|is_at_work| !is_at_work)
 }
 
 /// Directory of a new run called `name` for which no folder is given.
 pub fn free(name: &str) -> PathBuf {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
-    let mut dirs = std::iter::once(name.to_owned()).chain(numbered).map(|name| Path::new(RUNS).join(name));
-    dirs.find(|dir| dir.symlink_metadata().is_err()).unwrap_or_default()
+    let mut dirs = std::iter::once(name.to_owned())
+        .chain(numbered)
+        .map(|name| Path::new(RUNS).join(name));
+    dirs.find(|dir| dir.symlink_metadata().is_err())
+        .unwrap_or_default()
 }
 
 /// Creates the directory of a new run, with its settings and initial plugins: `dir`, or else `runs/NAME`, `runs/NAME-2` and so on. It
@@ -90,7 +113,11 @@ pub fn make(
         folders::delete(blank)?;
     }
     for number in 1_u32.. {
-        let name = if number == 1 { given.clone() } else { format!("{name}-{number}").into() };
+        let name = if number == 1 {
+            given.clone()
+        } else {
+            format!("{name}-{number}").into()
+        };
         let target = dir.map_or_else(|| parent.join(&name), Path::to_owned);
         match new.appear_as(&name) {
             Ok(()) => return Ok((target, lock)),
@@ -153,7 +180,8 @@ impl Run {
         if let Some(dir) = dir {
             batch_file::prepare_folder(dir, self.progress.step, &self.dir.join(BATCHES_FILE))?;
             let inputs = &mut self.resources.inputs;
-            *inputs = inputs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
+            *inputs =
+                inputs.with(Inputs::LAST_LAYER | Inputs::ROLLOUT_CONTEXT | Inputs::SAMPLER_TOP_K);
             self.dump = Some(dir.to_owned());
         }
         Ok(())

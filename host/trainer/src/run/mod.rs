@@ -59,9 +59,24 @@ impl Run {
 
     /// Settings of the coming step; its rollout has had `iteration` earlier uses.
     pub fn step_info(&self, iteration: u64) -> StepInfo {
-        let Resources { config, schedule, optimizer, components, .. } = &self.resources;
-        let optimizer = optimizer.info(schedule.learning_rate(self.progress.step), config.train.max_grad_norm);
-        step_info(config, self.progress.step, iteration, components.objective.reduction(), optimizer)
+        let Resources {
+            config,
+            schedule,
+            optimizer,
+            components,
+            ..
+        } = &self.resources;
+        let optimizer = optimizer.info(
+            schedule.learning_rate(self.progress.step),
+            config.train.max_grad_norm,
+        );
+        step_info(
+            config,
+            self.progress.step,
+            iteration,
+            components.objective.reduction(),
+            optimizer,
+        )
     }
 
     /// The coming step `info` as masks and weights see it. They judge a gradient by the largest rate at which it will act, of which step
@@ -69,7 +84,11 @@ impl Run {
     pub fn judged(&self, info: &StepInfo) -> StepInfo {
         let share = self.progress.applied.unwrap_or(1.0);
         let mut judged = *info;
-        judged.optimizer.learning_rate = share * self.resources.schedule.acting_rate(info.step, info.optimizer.beta1);
+        judged.optimizer.learning_rate = share
+            * self
+                .resources
+                .schedule
+                .acting_rate(info.step, info.optimizer.beta1);
         judged.step_learning_rate = Some(share * info.optimizer.learning_rate);
         judged
     }

@@ -26,10 +26,17 @@ pub struct Observers {
 
 impl Observers {
     /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first step that trackers are told.
-    pub(super) fn open(dir: &Path, config: &Config, plugins: Vec<LoadedPlugin>, step: u64, first: u64) -> Result<Self> {
+    pub(super) fn open(
+        dir: &Path,
+        config: &Config,
+        plugins: Vec<LoadedPlugin>,
+        step: u64,
+        first: u64,
+    ) -> Result<Self> {
         let path = dir.join(METRICS_FILE);
         journal::cut(&path, step)?;
-        let mut completions = Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
+        let mut completions =
+            Completions::new(dir, &config.logging, config.sizes.steps_per_rollout);
         completions.cut(step)?;
         let mut watch = Watch::new(Setup::of(config.into(), plugins));
         // If the lines cannot be read, a warning may appear twice.
@@ -37,19 +44,34 @@ impl Observers {
         if let Some(missing) = lines.missing(step) {
             terminal::warn(&format!("`{}`: {missing}", path.display()));
         }
-        lines.rows().for_each(|(step, values)| watch.recall(step, &values));
+        lines
+            .rows()
+            .for_each(|(step, values)| watch.recall(step, &values));
         let (journal, tensorboard) = (Journal::new(path), Tensorboard::begin(dir, first, config)?);
-        Ok(Self { metrics: Metrics::default(), watch, completions, journal, tensorboard })
+        Ok(Self {
+            metrics: Metrics::default(),
+            watch,
+            completions,
+            journal,
+            tensorboard,
+        })
     }
 
     /// Checks a step's line, which gains the metrics of the findings, and writes it. Returns the warnings.
     pub fn line(&mut self, line: &mut Line) -> Result<Vec<String>> {
         let found = self.watch.step(line.step, &line.values);
-        line.values.extend(found.iter().map(|finding| (finding.metric(), 1.0)));
+        line.values
+            .extend(found.iter().map(|finding| (finding.metric(), 1.0)));
         let mut warnings = self.journal.append(line)?;
         warnings.extend(self.completions.lost());
-        warnings.extend(found.iter().map(|finding| format!("step {}: {}", line.step, finding.line())));
-        self.tensorboard.as_mut().map_or(Ok(()), |tensorboard| tensorboard.write(line))?;
+        warnings.extend(
+            found
+                .iter()
+                .map(|finding| format!("step {}: {}", line.step, finding.line())),
+        );
+        self.tensorboard
+            .as_mut()
+            .map_or(Ok(()), |tensorboard| tensorboard.write(line))?;
         Ok(warnings)
     }
 }

@@ -9,7 +9,8 @@ use capo_loader::registry::Registry;
 
 use super::checkpoint::Loaded;
 use super::{
-    AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory, provenance, settings,
+    AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory,
+    provenance, settings,
 };
 use crate::config::Config;
 use crate::metrics::completions::COMPLETIONS_FILE;
@@ -30,7 +31,11 @@ impl Run {
     ) -> Result<(Resources, Option<PathBuf>)> {
         config.make_paths_absolute()?;
         // Stored settings without the directory can be used for another run.
-        let dir = config.train.output_dir.take().map(|dir| dir.components().collect::<PathBuf>());
+        let dir = config
+            .train
+            .output_dir
+            .take()
+            .map(|dir| dir.components().collect::<PathBuf>());
         dir.as_deref().map_or(Ok(()), directory::check_free)?;
         Ok((Resources::open(config, registry, absent)?, dir))
     }
@@ -39,13 +44,25 @@ impl Run {
     pub fn begin(resources: Resources, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&resources.config)?;
         let (name, checkpoint) = (resources.name(), resources.checkpoint_bytes());
-        let (dir, lock) = directory::make(dir.as_deref(), &name, &settings, registry.plugins(), checkpoint)?;
+        let (dir, lock) = directory::make(
+            dir.as_deref(),
+            &name,
+            &settings,
+            registry.plugins(),
+            checkpoint,
+        )?;
         resources.watchdog.place().started(&dir);
         Self::at(resources, (dir, lock), Loaded::default(), 0)
     }
 
     /// Resumes the run in `dir`, whose lock is `lock`, at its newest checkpoint, or at its beginning without one.
-    pub fn resume(config: Config, registry: &Registry, dir: &Path, lock: Lock, allow_changes: bool) -> Result<Self> {
+    pub fn resume(
+        config: Config,
+        registry: &Registry,
+        dir: &Path,
+        lock: Lock,
+        allow_changes: bool,
+    ) -> Result<Self> {
         let step = checkpoint::newest(dir)?;
         let settings = toml::to_string(&config)?;
         let mut changed = settings::changes(&provenance::settings_at(dir, step)?, &settings)?;
@@ -62,7 +79,9 @@ impl Run {
             );
         }
         // Before anything is changed.
-        [METRICS_FILE, COMPLETIONS_FILE].iter().try_for_each(|name| journal::check(&dir.join(name)))?;
+        [METRICS_FILE, COMPLETIONS_FILE]
+            .iter()
+            .try_for_each(|name| journal::check(&dir.join(name)))?;
         let mut resources = Resources::open(config, registry, AbsentWeights::Refused)?;
         let place = resources.watchdog.place();
         place.started(dir);
@@ -71,13 +90,33 @@ impl Run {
         let loaded = checkpoint::load(&mut resources, dir, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
         changed.extend(loaded.changed);
-        Self::at(resources, (dir.to_owned(), lock), Loaded { changed, ..loaded }, step + 1)
+        Self::at(
+            resources,
+            (dir.to_owned(), lock),
+            Loaded { changed, ..loaded },
+            step + 1,
+        )
     }
 
     /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the first step that trackers are told.
-    fn at(resources: Resources, (dir, lock): (PathBuf, Lock), loaded: Loaded, first: u64) -> Result<Self> {
-        let Loaded { progress, remembers, changed } = loaded;
-        let observers = Observers::open(&dir, &resources.config, provenance::latest(&dir)?, progress.step, first)?;
+    fn at(
+        resources: Resources,
+        (dir, lock): (PathBuf, Lock),
+        loaded: Loaded,
+        first: u64,
+    ) -> Result<Self> {
+        let Loaded {
+            progress,
+            remembers,
+            changed,
+        } = loaded;
+        let observers = Observers::open(
+            &dir,
+            &resources.config,
+            provenance::latest(&dir)?,
+            progress.step,
+            first,
+        )?;
         Ok(Self {
             resources,
             dir,

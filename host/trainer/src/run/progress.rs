@@ -39,7 +39,11 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out_reward: Option<f64>,
     /// The best evaluation; `None` without a metric for it.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "finite")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "finite"
+    )]
     pub best: Option<Best>,
 }
 
@@ -59,7 +63,9 @@ impl Progress {
         self.skipped_steps += u64::from(!record.applied.taken);
         // Of a step of which nothing is left, nothing can be foretold.
         let share = record.applied.share();
-        self.applied = (!record.applied.shares.is_empty() && share > 0.0).then_some(share).or(self.applied);
+        self.applied = (!record.applied.shares.is_empty() && share > 0.0)
+            .then_some(share)
+            .or(self.applied);
     }
 
     /// Share of all completion tokens so far that masks rejected.
@@ -86,7 +92,9 @@ pub struct Best {
 /// The best evaluation; `None` for an infinite one, whose value earlier versions saved as `null`.
 fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Best>, D::Error> {
     let best = Option::<Value>::deserialize(from)?.filter(|best| !best["value"].is_null());
-    best.map(serde_json::from_value).transpose().map_err(serde::de::Error::custom)
+    best.map(serde_json::from_value)
+        .transpose()
+        .map_err(serde::de::Error::custom)
 }
 
 /// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.

@@ -32,17 +32,26 @@ pub struct Period {
 
 /// The plugins that the run in `dir` used most recently.
 pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
-    Ok(read(dir)?.pop().map(|period| period.plugins).unwrap_or_default())
+    Ok(read(dir)?
+        .pop()
+        .map(|period| period.plugins)
+        .unwrap_or_default())
 }
 
 /// The settings of the run in `dir` when the checkpoint of `step` was made.
 pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     let periods = read(dir)?;
     // A period that begins at a checkpoint has not made it.
-    let before = periods.into_iter().rev().find(|period| period.from_step < step.max(1));
-    before
-        .map(|period| period.settings)
-        .with_context(|| format!("`{}` knows nothing of step {step}", dir.join(FILE).display()))
+    let before = periods
+        .into_iter()
+        .rev()
+        .find(|period| period.from_step < step.max(1));
+    before.map(|period| period.settings).with_context(|| {
+        format!(
+            "`{}` knows nothing of step {step}",
+            dir.join(FILE).display()
+        )
+    })
 }
 
 /// Refuses what the run in `dir` names, if another user may have written it there; `what` says what that is, and the ways out.
@@ -51,7 +60,10 @@ pub fn check_owner(dir: &Path, what: impl Fn() -> String) -> Result<()> {
         let shown = path.display();
         let access = Access::of(&path).with_context(|| format!("cannot examine `{shown}`"))?;
         if let Some(other) = access.other_writer() {
-            bail!("the run is not yours alone: `{shown}` may be changed by {other}, and {}", what());
+            bail!(
+                "the run is not yours alone: `{shown}` may be changed by {other}, and {}",
+                what()
+            );
         }
     }
     Ok(())
@@ -59,7 +71,14 @@ pub fn check_owner(dir: &Path, what: impl Fn() -> String) -> Result<()> {
 
 /// Records the plugins and settings with which a new run in `dir` starts.
 pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
-    write(dir, vec![Period { from_step: 0, plugins, settings }])
+    write(
+        dir,
+        vec![Period {
+            from_step: 0,
+            plugins,
+            settings,
+        }],
+    )
 }
 
 /// Records the plugins and settings with which the run in `dir` continues after `step`; writes nothing if they are unchanged.
@@ -68,10 +87,21 @@ pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String
     let mut periods = before.clone();
     // Steps after `step` are discarded, and so are their periods.
     periods.retain(|period| period.from_step < step);
-    if periods.last().is_none_or(|last| last.plugins != plugins || last.settings != settings) {
-        periods.push(Period { from_step: step, plugins, settings });
+    if periods
+        .last()
+        .is_none_or(|last| last.plugins != plugins || last.settings != settings)
+    {
+        periods.push(Period {
+            from_step: step,
+            plugins,
+            settings,
+        });
     }
-    if periods == before { Ok(()) } else { write(dir, periods) }
+    if periods == before {
+        Ok(())
+    } else {
+        write(dir, periods)
+    }
 }
 
 fn read(dir: &Path) -> Result<Vec<Period>> {

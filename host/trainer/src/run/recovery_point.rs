@@ -12,7 +12,11 @@ const SMALL: usize = 1 << 20;
 impl RecoveryPoint {
     /// The recovery point of the current state, without components' states.
     pub fn of(run: &Run) -> Self {
-        Self { progress: run.progress.clone(), calls: run.resources.watchdog.calls(), states: None }
+        Self {
+            progress: run.progress.clone(),
+            calls: run.resources.watchdog.calls(),
+            states: None,
+        }
     }
 
     /// True if states of `bytes` bytes are copied.
@@ -28,8 +32,16 @@ pub fn remember(run: &mut Run) {
         return;
     }
     // A failure to save is no error here, because the state may never be needed.
-    let states =
-        if run.remembers { States::save(&run.resources).ok().filter(|states| states.bytes() <= SMALL) } else { None };
+    let states = if run.remembers {
+        States::save(&run.resources)
+            .ok()
+            .filter(|states| states.bytes() <= SMALL)
+    } else {
+        None
+    };
     run.remembers = states.is_some();
-    run.recovery = Some(RecoveryPoint { states, ..RecoveryPoint::of(run) });
+    run.recovery = Some(RecoveryPoint {
+        states,
+        ..RecoveryPoint::of(run)
+    });
 }

@@ -62,33 +62,69 @@ pub struct Resources {
 impl Resources {
     /// Name of a new run's directory if none is given.
     pub fn name(&self) -> String {
-        format!("{}-seed{}", self.config.recipe.as_deref().unwrap_or("run"), self.config.train.seed)
+        format!(
+            "{}-seed{}",
+            self.config.recipe.as_deref().unwrap_or("run"),
+            self.config.train.seed
+        )
     }
 
     /// Size of a checkpoint without the components' states, bytes.
     pub fn checkpoint_bytes(&self) -> u64 {
-        if self.saves { trained::bytes(&self.policy, &self.optimizer) } else { 0 }
+        if self.saves {
+            trained::bytes(&self.policy, &self.optimizer)
+        } else {
+            0
+        }
     }
 
     /// Opens all resources, without writing.
-    pub(super) fn open(mut config: Config, registry: &Registry, absent: AbsentWeights) -> Result<Self> {
+    pub(super) fn open(
+        mut config: Config,
+        registry: &Registry,
+        absent: AbsentWeights,
+    ) -> Result<Self> {
         let watchdog = Watchdog::start(config.train.component_timeout, config.component_ids());
         let components = registry.build(config.choice(), &watchdog)?;
-        components.objective.reduction().check_known(components.objective.id())?;
-        let model_files = config.data.amend(embedded::model_files(&config.model.model_name_or_path)?)?;
+        components
+            .objective
+            .reduction()
+            .check_known(components.objective.id())?;
+        let model_files = config
+            .data
+            .amend(embedded::model_files(&config.model.model_name_or_path)?)?;
         let policy = open_policy(&config, &model_files, absent)?;
         let tokenizer = config.data.tokenizer(&model_files)?;
         let companions = Companions::read(&model_files)?;
-        let environment = Environment::open(&mut config, registry, &model_files, &tokenizer, &watchdog)?;
-        policy.share().with_dtype(config.sampler_dtype().into()).check_lengths(
-            config.data.max_prompt_length,
-            ("rollout", config.rollout.max_completion_length),
-            config.cached_completions(),
+        let environment =
+            Environment::open(&mut config, registry, &model_files, &tokenizer, &watchdog)?;
+        policy
+            .share()
+            .with_dtype(config.sampler_dtype().into())
+            .check_lengths(
+                config.data.max_prompt_length,
+                ("rollout", config.rollout.max_completion_length),
+                config.cached_completions(),
+            )?;
+        let dataset = config.data.open(
+            config.train.seed,
+            Purpose::Training,
+            &model_files,
+            &tokenizer,
+            &policy,
         )?;
-        let dataset = config.data.open(config.train.seed, Purpose::Training, &model_files, &tokenizer, &policy)?;
-        let held_out =
-            if config.eval.num_prompts == 0 { Vec::new() } else { dataset.held_out(config.eval.num_prompts)? };
-        let benchmarks = Benchmark::open_all(&config.eval.benchmark, &config, &model_files, &tokenizer, &policy)?;
+        let held_out = if config.eval.num_prompts == 0 {
+            Vec::new()
+        } else {
+            dataset.held_out(config.eval.num_prompts)?
+        };
+        let benchmarks = Benchmark::open_all(
+            &config.eval.benchmark,
+            &config,
+            &model_files,
+            &tokenizer,
+            &policy,
+        )?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
         let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
             (0, 0) => 50,
@@ -98,8 +134,12 @@ impl Resources {
         let inputs = ComponentInputs::new(&components, &policy, &config.train, k)?;
         let train = &config.train;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
-        let schedule =
-            Schedule::new(train.lr_scheduler_type, train.learning_rate, train.warmup_ratio, train.max_steps)?;
+        let schedule = Schedule::new(
+            train.lr_scheduler_type,
+            train.learning_rate,
+            train.warmup_ratio,
+            train.max_steps,
+        )?;
         let reference = reference(&config, &inputs, &policy, &model_files)?;
         Ok(Self {
             config,
@@ -125,7 +165,11 @@ impl Resources {
 fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Result<Policy> {
     let train = &config.train;
     // Products in f32 may be rounded only if all their operands come from bf16.
-    let widest = if config.sampler_dtype() == Dtype::F32 { Dtype::F32 } else { train.dtype };
+    let widest = if config.sampler_dtype() == Dtype::F32 {
+        Dtype::F32
+    } else {
+        train.dtype
+    };
     ensure!(
         train.tf32 != Some(true) || train.device != device::CPU,
         "`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)"
@@ -146,7 +190,9 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
         let base = Base::of(&config.model.model_name_or_path, files)?;
         policy = policy.with_adapter(lora, base, train.seed)?;
     }
-    Ok(policy.with_dtype(train.dtype.into()).with_gradient_checkpointing(train.gradient_checkpointing))
+    Ok(policy
+        .with_dtype(train.dtype.into())
+        .with_gradient_checkpointing(train.gradient_checkpointing))
 }
 
 /// The reference model, if a component asks for it: the model that the config names, else a frozen copy of the current policy.
@@ -167,13 +213,22 @@ fn reference(
                 "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)"
             );
         }
-        return if inputs.reference() { Ok(Some(Reference::of(policy.reference()?))) } else { Ok(None) };
+        return if inputs.reference() {
+            Ok(Some(Reference::of(policy.reference()?)))
+        } else {
+            Ok(None)
+        };
     };
     let theirs = embedded::model_files(name)?;
     same_tokens(files, &theirs)?;
-    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_completion_length);
+    let longest = config
+        .data
+        .max_prompt_length
+        .saturating_add(config.rollout.max_completion_length);
     let reference = Reference::load(&theirs, longest, config.train.dtype.into(), policy.device());
-    reference.context("`model.ref_model_name_or_path` names a model that cannot be the reference").map(Some)
+    reference
+        .context("`model.ref_model_name_or_path` names a model that cannot be the reference")
+        .map(Some)
 }
 
 /// The optimizer's configuration from the settings.

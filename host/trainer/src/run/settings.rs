@@ -14,11 +14,17 @@ pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let value = |values: &BTreeMap<String, String>, key: &str| {
         let value = values.get(key).cloned().or_else(|| default_of(key));
-        value.filter(|value| value != "[]").unwrap_or_else(|| "not set".to_owned())
+        value
+            .filter(|value| value != "[]")
+            .unwrap_or_else(|| "not set".to_owned())
     };
-    let values = all.into_iter().map(|key| (key, value(&before, key), value(&now, key)));
+    let values = all
+        .into_iter()
+        .map(|key| (key, value(&before, key), value(&now, key)));
     let changed = values.filter(|(_, before, now)| before != now);
-    Ok(changed.map(|(key, before, now)| format!("`{key}`: {before} -> {now}")).collect())
+    Ok(changed
+        .map(|(key, before, now)| format!("`{key}`: {before} -> {now}"))
+        .collect())
 }
 
 /// The settings in `text`.
@@ -29,16 +35,29 @@ pub fn read(text: &str) -> Result<Table> {
 /// Every value by its dotted key, in the form of `--set`.
 pub fn keys(settings: &Table) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    settings.iter().for_each(|(key, value)| collect(key.clone(), value, &mut keys));
+    settings
+        .iter()
+        .for_each(|(key, value)| collect(key.clone(), value, &mut keys));
     keys
 }
 
 fn collect(key: String, value: &Value, keys: &mut BTreeMap<String, String>) {
-    let under = |part: &str| if key.is_empty() { part.to_owned() } else { format!("{key}.{part}") };
+    let under = |part: &str| {
+        if key.is_empty() {
+            part.to_owned()
+        } else {
+            format!("{key}.{part}")
+        }
+    };
     match value {
-        Value::Table(table) => table.iter().for_each(|(part, value)| collect(under(part), value, keys)),
+        Value::Table(table) => table
+            .iter()
+            .for_each(|(part, value)| collect(under(part), value, keys)),
         Value::Array(values) if values.iter().any(Value::is_table) => {
-            values.iter().enumerate().for_each(|(i, value)| collect(under(&i.to_string()), value, keys));
+            values
+                .iter()
+                .enumerate()
+                .for_each(|(i, value)| collect(under(&i.to_string()), value, keys));
         }
         _ => {
             keys.insert(key, value.to_string());
@@ -64,7 +83,10 @@ mod tests {
         assert_eq!(changes(before, now).unwrap(), expected);
         let of_an_older_version = |now: &str| changes("[train]\nseed = 1\n", now).unwrap();
         assert!(
-            of_an_older_version("weight = []\n[train]\nseed = 1\nsave_minutes = 10.0\nloss_factors = []\n").is_empty()
+            of_an_older_version(
+                "weight = []\n[train]\nseed = 1\nsave_minutes = 10.0\nloss_factors = []\n"
+            )
+            .is_empty()
         );
         let changed = of_an_older_version("[train]\nseed = 1\nsave_minutes = 5.0\n");
         assert_eq!(changed, ["`train.save_minutes`: 10.0 -> 5.0"]);

@@ -18,27 +18,46 @@ use crate::stages::logps::asked;
 impl States {
     /// Asks every component for its state.
     pub fn save(resources: &Resources) -> Result<Self> {
-        let Components { advantage, objective, masks, weights, step_controls } = &resources.components;
+        let Components {
+            advantage,
+            objective,
+            masks,
+            weights,
+            step_controls,
+        } = &resources.components;
         let components = [
             save(resources, [advantage])?,
             save(resources, [objective])?,
             save(resources, masks)?,
             save(resources, weights)?,
             save(resources, step_controls)?,
-            save(resources, resources.environment.as_ref().map(Environment::component))?,
+            save(
+                resources,
+                resources.environment.as_ref().map(Environment::component),
+            )?,
         ];
-        Ok(Self { components: components.concat(), rewards: save(resources, resources.rewards.components())? })
+        Ok(Self {
+            components: components.concat(),
+            rewards: save(resources, resources.rewards.components())?,
+        })
     }
 
     /// Total size of the states, bytes.
     pub fn bytes(&self) -> usize {
-        self.components.iter().chain(&self.rewards).map(|(_, state)| state.len()).sum()
+        self.components
+            .iter()
+            .chain(&self.rewards)
+            .map(|(_, state)| state.len())
+            .sum()
     }
 
     /// Writes the states into the folder `dir`.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let numbered = |states: &[(String, Vec<u8>)], file: fn(usize) -> String| {
-            states.iter().enumerate().try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
+            states
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
         };
         numbered(&self.components, component_file)?;
         numbered(&self.rewards, reward_file)
@@ -60,7 +79,11 @@ fn save<'a, W: WireObject>(
     let state = |component: &Component<W>| {
         let id = component.id();
         let state = resources.watchdog.watch(id, "save", || component.save())?;
-        check_size(id, state.len() as u64, resources.config.train.component_state_limit)?;
+        check_size(
+            id,
+            state.len() as u64,
+            resources.config.train.component_state_limit,
+        )?;
         Ok((id.to_owned(), state))
     };
     components.into_iter().map(state).collect()
@@ -84,19 +107,43 @@ pub fn load(
     components: &[String],
     rewards: &[String],
 ) -> Result<usize> {
-    let environment = resources.environment.as_ref().map(|environment| environment.component().id());
-    ensure_same(components, asked(&resources.components).map(|(id, _)| id).chain(environment))?;
-    ensure_same(rewards, resources.rewards.components().map(RewardHandle::id))?;
+    let environment = resources
+        .environment
+        .as_ref()
+        .map(|environment| environment.component().id());
+    ensure_same(
+        components,
+        asked(&resources.components)
+            .map(|(id, _)| id)
+            .chain(environment),
+    )?;
+    ensure_same(
+        rewards,
+        resources.rewards.components().map(RewardHandle::id),
+    )?;
     let (watchdog, mut bytes) = (&resources.watchdog, 0);
     let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
     let mut states = (0..).map(|number| state(component_file(number)));
-    let Components { advantage, objective, masks, weights, step_controls } = &mut resources.components;
+    let Components {
+        advantage,
+        objective,
+        masks,
+        weights,
+        step_controls,
+    } = &mut resources.components;
     load_each([advantage], &mut states, watchdog)?;
     load_each([objective], &mut states, watchdog)?;
     load_each(masks, &mut states, watchdog)?;
     load_each(weights, &mut states, watchdog)?;
     load_each(step_controls, &mut states, watchdog)?;
-    load_each(resources.environment.as_mut().map(Environment::component_mut), &mut states, watchdog)?;
+    load_each(
+        resources
+            .environment
+            .as_mut()
+            .map(Environment::component_mut),
+        &mut states,
+        watchdog,
+    )?;
     let mut states = (0..).map(|number| state(reward_file(number)));
     load_each(resources.rewards.components_mut(), &mut states, watchdog)?;
     Ok(bytes)

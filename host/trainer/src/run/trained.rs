@@ -13,20 +13,35 @@ use crate::model::{ModelFiles, Policy, TensorFile, save_tensors};
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
 /// Writes the model with its `companions`, and the optimizer's state, into the folder `dir`.
-pub fn write(dir: &Path, policy: &Policy, companions: &Companions, optimizer: &Optimizer) -> Result<()> {
+pub fn write(
+    dir: &Path,
+    policy: &Policy,
+    companions: &Companions,
+    optimizer: &Optimizer,
+) -> Result<()> {
     folder::fill(dir, policy, companions)?;
     save_tensors(&dir.join(OPTIMIZER_FILE), optimizer.state()?, None)
 }
 
 /// Overwrites the trained weights and the optimizer's state with those of `checkpoint`.
-pub fn restore(checkpoint: &SealedFolder, policy: &Policy, optimizer: &mut Optimizer) -> Result<()> {
+pub fn restore(
+    checkpoint: &SealedFolder,
+    policy: &Policy,
+    optimizer: &mut Optimizer,
+) -> Result<()> {
     let files = ModelFiles::Checkpoint(checkpoint.clone());
     policy.restore(&files)?;
     let mut state = TensorFile::open(&files, OPTIMIZER_FILE)?;
     let (names, device) = (state.names(), policy.device());
     let mut get = |name: &str| -> Result<Option<Tensor>> {
-        let known = names.binary_search_by(|known| known.as_str().cmp(name)).is_ok();
-        if known { state.tensor(name, device).map(Some) } else { Ok(None) }
+        let known = names
+            .binary_search_by(|known| known.as_str().cmp(name))
+            .is_ok();
+        if known {
+            state.tensor(name, device).map(Some)
+        } else {
+            Ok(None)
+        }
     };
     optimizer.restore(names.len(), &mut get)
 }

@@ -48,12 +48,21 @@ pub struct StepGradients {
 ///
 /// Weights do not change the token count: a kept token counts as one. If there is a `factored` loss, it is reduced instead, with
 /// its own weights.
-pub fn reduce(batch: &StepBatch, info: &StepInfo, decision: &Decision, factored: Option<&Factored>) -> Result<Reduced> {
+pub fn reduce(
+    batch: &StepBatch,
+    info: &StepInfo,
+    decision: &Decision,
+    factored: Option<&Factored>,
+) -> Result<Reduced> {
     let (reduced, token_weights) = match factored {
         None => (&batch.loss, &decision.token_weights),
         Some(factored) => (&factored.loss, &factored.token_weights),
     };
-    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let SampledBatch {
+        dims,
+        completion_mask,
+        ..
+    } = batch.sampled();
     let scales = match info.denominator {
         Denominator::KEPT => scales(*dims, info, &decision.token_mask)?,
         _ => scales(*dims, info, completion_mask)?,
@@ -72,23 +81,49 @@ pub fn reduce(batch: &StepBatch, info: &StepInfo, decision: &Decision, factored:
     let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
     let of_mask = |rejected: &Rejected| share(rejected.tokens.iter().map(|&i| squares[i]).sum());
     let of_weight = |weight: &Factors| {
-        share(weight.of_tokens().map(|(i, factor)| (1.0 - f64::from(factor).powi(2)) * squares[i]).sum())
+        share(
+            weight
+                .of_tokens()
+                .map(|(i, factor)| (1.0 - f64::from(factor).powi(2)) * squares[i])
+                .sum(),
+        )
     };
     let rejected = decision.rejected.iter().map(of_mask).collect();
     let weighted_away = decision.factors.iter().map(of_weight).collect();
     let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
     let (policy_loss, d_entropy, rest_entropy) = (None, None, None);
-    Ok(Reduced { loss, policy_loss, d_logps, rest, d_entropy, rest_entropy, rejected, weighted_away })
+    Ok(Reduced {
+        loss,
+        policy_loss,
+        d_logps,
+        rest,
+        d_entropy,
+        rest_entropy,
+        rejected,
+        weighted_away,
+    })
 }
 
 /// Computes [`Reduced::rest`].
-fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]) -> Result<Option<Vec<f32>>> {
+fn rest(
+    batch: &StepBatch,
+    info: &StepInfo,
+    d_logps: &[f32],
+    dloss_dlogp: &[f32],
+) -> Result<Option<Vec<f32>>> {
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
-    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let SampledBatch {
+        dims,
+        completion_mask,
+        ..
+    } = batch.sampled();
     let mut rest = vec![0.0; dims.len()];
-    for (b, scale) in scales(*dims, info, completion_mask)?.into_iter().enumerate() {
+    for (b, scale) in scales(*dims, info, completion_mask)?
+        .into_iter()
+        .enumerate()
+    {
         for i in dims.row(b).filter(|&i| completion_mask[i] == 1) {
             rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
@@ -98,19 +133,43 @@ fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32], dloss_dlogp: &[f32]
 
 impl Reduced {
     /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the loss (TRL `entropy_coef`). Weights do not count.
-    pub fn add_entropy_bonus(&mut self, batch: &StepBatch, info: &StepInfo, decision: &Decision, coefficient: f64) {
-        let token_mask = decision.factors.first().map_or(&decision.token_mask, |weight| &weight.token_mask);
+    pub fn add_entropy_bonus(
+        &mut self,
+        batch: &StepBatch,
+        info: &StepInfo,
+        decision: &Decision,
+        coefficient: f64,
+    ) {
+        let token_mask = decision
+            .factors
+            .first()
+            .map_or(&decision.token_mask, |weight| &weight.token_mask);
         let scale = coefficient / count(token_mask);
-        let kept = batch.scored.entropy.iter().zip(token_mask).filter(|(_, token)| **token == 1);
+        let kept = batch
+            .scored
+            .entropy
+            .iter()
+            .zip(token_mask)
+            .filter(|(_, token)| **token == 1);
         self.policy_loss = Some(self.loss);
         self.loss -= scale * kept.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>();
-        let d_entropy: Vec<f32> = token_mask.iter().map(|&token| -(scale as f32) * f32::from(token)).collect();
+        let d_entropy: Vec<f32> = token_mask
+            .iter()
+            .map(|&token| -(scale as f32) * f32::from(token))
+            .collect();
         if info.optimizer.kind == OptimizerKind::ADAMW_KEPT_AND_REJECTED {
             let all = &batch.sampled().completion_mask;
             let scale = (coefficient / count(all)) as f32;
-            let rest = all.iter().zip(&d_entropy).map(|(&token, kept)| -scale * f32::from(token) - kept).collect();
+            let rest = all
+                .iter()
+                .zip(&d_entropy)
+                .map(|(&token, kept)| -scale * f32::from(token) - kept)
+                .collect();
             self.rest_entropy = nonzero(rest);
-            self.rest = self.rest.take().or_else(|| self.rest_entropy.as_ref().map(|rest| vec![0.0; rest.len()]));
+            self.rest = self
+                .rest
+                .take()
+                .or_else(|| self.rest_entropy.as_ref().map(|rest| vec![0.0; rest.len()]));
         }
         self.d_entropy = Some(d_entropy);
     }
@@ -118,7 +177,8 @@ impl Reduced {
     /// Number of completions with a nonzero entry in `rest` or `rest_entropy`.
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
         let rests = || [&self.rest, &self.rest_entropy].into_iter().flatten();
-        let has_rest = |b: &usize| rests().any(|rest| rest[dims.row(*b)].iter().any(|&rest| rest != 0.0));
+        let has_rest =
+            |b: &usize| rests().any(|rest| rest[dims.row(*b)].iter().any(|&rest| rest != 0.0));
         (0..dims.completions as usize).filter(has_rest).count()
     }
 }
@@ -130,7 +190,11 @@ fn nonzero(values: Vec<f32>) -> Option<Vec<f32>> {
 
 /// Number of tokens, at least 1.
 fn count(tokens: &[u8]) -> f64 {
-    tokens.iter().map(|&token| u64::from(token)).sum::<u64>().max(1) as f64
+    tokens
+        .iter()
+        .map(|&token| u64::from(token))
+        .sum::<u64>()
+        .max(1) as f64
 }
 
 fn scales(dims: Dims, info: &StepInfo, token_mask: &[u8]) -> Result<Vec<f64>> {
@@ -151,7 +215,9 @@ pub fn reduction_scales(
         Reduction::TOKEN_MEAN => Ok(1.0 / all),
         Reduction::COMPLETION_SUM => Ok(1.0 / completions),
         Reduction(other) => {
-            bail!("the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)")
+            bail!(
+                "the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)"
+            )
         }
     };
     (0..dims.completions as usize).map(scale).collect()
@@ -159,11 +225,16 @@ pub fn reduction_scales(
 
 /// `[B, T]`: the squared derivatives behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let SampledBatch { dims, completion_mask, .. } = batch.sampled();
+    let SampledBatch {
+        dims,
+        completion_mask,
+        ..
+    } = batch.sampled();
     let scales = scales(*dims, info, completion_mask)?;
     let square = |i: usize| {
         let scale = scales[i / dims.tokens as usize] * f64::from(completion_mask[i]);
-        let by_logit = scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps[i]).exp_m1();
+        let by_logit =
+            scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps[i]).exp_m1();
         by_logit * by_logit
     };
     Ok((0..dims.len()).map(square).collect())
@@ -174,12 +245,18 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
-    SampledBatch { sequences, dims, .. }: &SampledBatch,
+    SampledBatch {
+        sequences, dims, ..
+    }: &SampledBatch,
     reduced: &Reduced,
     work: Work,
 ) -> Result<StepGradients> {
     let tokens = dims.tokens as usize;
-    let mut total = StepGradients { kept: Gradients::default(), rejected: None, second_pass: Duration::ZERO };
+    let mut total = StepGradients {
+        kept: Gradients::default(),
+        rejected: None,
+        second_pass: Duration::ZERO,
+    };
     for (rows, forward) in work.micro_batches(dims.completions as usize).zip(forwards) {
         let own = rows.start * tokens..rows.end * tokens;
         let forward = match forward {
@@ -192,14 +269,25 @@ pub fn accumulate(
             let started = Instant::now();
             if let Some(entropy) = of_part(&reduced.rest_entropy) {
                 // Where one token is rejected the bonus of all others is larger: no row is 0.
-                forward.clone().finish(rest, Some(entropy), total.rejected.get_or_insert_default())?;
+                forward.clone().finish(
+                    rest,
+                    Some(entropy),
+                    total.rejected.get_or_insert_default(),
+                )?;
             } else if let Some(rejected) = forward.backward_of_nonzero(rest)? {
-                total.rejected.get_or_insert_default().accumulate(rejected)?;
+                total
+                    .rejected
+                    .get_or_insert_default()
+                    .accumulate(rejected)?;
             }
             policy.device().synchronize()?;
             total.second_pass += started.elapsed();
         }
-        forward.finish(&reduced.d_logps[own.clone()], of_part(&reduced.d_entropy), &mut total.kept)?;
+        forward.finish(
+            &reduced.d_logps[own.clone()],
+            of_part(&reduced.d_entropy),
+            &mut total.kept,
+        )?;
     }
     Ok(total)
 }

@@ -22,7 +22,14 @@ pub fn step_info(
     optimizer: OptimizerInfo,
 ) -> StepInfo {
     let (rollout, train) = (&config.rollout, &config.train);
-    let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
+    let mut info = Batch::new(
+        Dims {
+            completions: 0,
+            tokens: 0,
+            group_size: 1,
+        },
+        optimizer,
+    );
     info.step = step;
     info.max_steps = train.max_steps;
     info.iteration = iteration;
@@ -136,7 +143,11 @@ impl SampledBatch {
         pad_id: u32,
     ) -> Self {
         let tokens = sequences.completion_len;
-        let dims = Dims { completions: completions.len() as u64, tokens: tokens as u64, group_size: group_size as u64 };
+        let dims = Dims {
+            completions: completions.len() as u64,
+            tokens: tokens as u64,
+            group_size: group_size as u64,
+        };
         let mut completion_ids = vec![pad_id; dims.len()];
         let mut completion_mask = vec![0; dims.len()];
         for (b, ids) in completions.iter().enumerate() {
@@ -161,16 +172,25 @@ impl SampledBatch {
     /// Takes the tokens `added`, which the model did not draw, out of the loss and of all that counts tokens. The model attends to them.
     pub fn leave_out(&mut self, completion: usize, added: &[Range<usize>]) {
         let first = self.dims.row(completion).start;
-        added.iter().for_each(|range| self.completion_mask[first + range.start..first + range.end].fill(0));
+        added
+            .iter()
+            .for_each(|range| self.completion_mask[first + range.start..first + range.end].fill(0));
     }
 
     /// The completions `rows`, a whole number of groups, as a batch.
     pub fn part(&self, rows: Range<usize>) -> Self {
         let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
-        let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values[tokens.clone()].to_vec());
+        let cut = |values: &Option<Vec<f32>>| {
+            values
+                .as_ref()
+                .map(|values| values[tokens.clone()].to_vec())
+        };
         Self {
             sequences: self.sequences.slice(rows.clone()),
-            dims: Dims { completions: rows.len() as u64, ..self.dims },
+            dims: Dims {
+                completions: rows.len() as u64,
+                ..self.dims
+            },
             completion_ids: self.completion_ids[tokens.clone()].to_vec(),
             completion_mask: self.completion_mask[tokens.clone()].to_vec(),
             truncated: self.truncated[rows.clone()].to_vec(),
@@ -178,22 +198,35 @@ impl SampledBatch {
             sampled_at: self.sampled_at,
             old_logps: cut(&self.old_logps),
             sampler_logps: cut(&self.sampler_logps),
-            context: self.context.as_ref().map(|context| context.part(rows.clone())),
+            context: self
+                .context
+                .as_ref()
+                .map(|context| context.part(rows.clone())),
         }
     }
 
     /// Number of completion tokens.
     pub fn completion_tokens(&self) -> u64 {
-        self.completion_mask.iter().map(|&mask| u64::from(mask)).sum()
+        self.completion_mask
+            .iter()
+            .map(|&mask| u64::from(mask))
+            .sum()
     }
 }
 
 impl BatchWithLogps {
     /// `sampled` with the outputs of the policy's forward passes, without a reference model.
     pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
-        let TokenOutputs { logps, entropy, hidden, last_layer } = outputs;
+        let TokenOutputs {
+            logps,
+            entropy,
+            hidden,
+            last_layer,
+        } = outputs;
         let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
-        let (width, k) = last_layer.as_ref().map_or((0, 0), LastLayerOutputs::extents);
+        let (width, k) = last_layer
+            .as_ref()
+            .map_or((0, 0), LastLayerOutputs::extents);
         let lent = match &last_layer {
             Some(LastLayerOutputs::Device(tensors)) => Some(LentLayer::new(tensors)?),
             _ => None,
@@ -209,7 +242,11 @@ impl BatchWithLogps {
             last_layer,
             lent,
             head_state: None,
-            shapes: Shapes { tokens: [b, t], hidden: [b, t, width as i64], topk: [b, t, k as i64] },
+            shapes: Shapes {
+                tokens: [b, t],
+                hidden: [b, t, width as i64],
+                topk: [b, t, k as i64],
+            },
         })
     }
 
@@ -227,13 +264,20 @@ impl BatchWithLogps {
         batch.old_logps = Some(&self.old_logps);
         batch.ref_logps = self.ref_logps.as_deref();
         batch.entropy = Some(&self.entropy);
-        let Shapes { tokens, hidden, topk } = &self.shapes;
+        let Shapes {
+            tokens,
+            hidden,
+            topk,
+        } = &self.shapes;
         batch.last_layer = match (&self.last_layer, &self.lent) {
             (Some(LastLayerOutputs::Host(last)), _) => Some(self.borrow(last)),
             (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
         };
         batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
-        batch.rollout_context = sampled.context.as_ref().map(|context| context.lend(info.step - sampled.sampled_at));
+        batch.rollout_context = sampled
+            .context
+            .as_ref()
+            .map(|context| context.lend(info.step - sampled.sampled_at));
         batch.sampler_top_k = sampled.context.as_ref().and_then(ContextData::top_k);
         batch
     }
@@ -258,7 +302,12 @@ impl StepBatch {
 
     /// The batch with every array in host memory.
     pub fn to_host(&self) -> Result<Cow<'_, Self>> {
-        let BatchWithLogps { lent, last_layer, head_state, .. } = &self.scored;
+        let BatchWithLogps {
+            lent,
+            last_layer,
+            head_state,
+            ..
+        } = &self.scored;
         let on_host = lent.is_none() && head_state.as_ref().is_none_or(HeadState::is_on_host);
         if on_host {
             return Ok(Cow::Borrowed(self));

@@ -32,7 +32,8 @@ pub(super) struct Group {
 impl Group {
     /// Number of prompt and completion tokens.
     pub fn tokens(&self) -> u64 {
-        let tokens = |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
+        let tokens =
+            |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
         self.completions.iter().map(tokens).sum()
     }
 }
@@ -41,31 +42,58 @@ impl Group {
 pub(super) fn gather(groups: &[Group], tokenizer: &Tokenizer) -> Result<ContextData> {
     let completions = || groups.iter().flat_map(|group| &group.completions);
     let sampled = || completions().zip(groups.iter().flat_map(|group| &group.texts));
-    let spans = sampled().map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
+    let spans =
+        sampled().map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
     let spans = spans.collect::<Result<Vec<_>>>()?;
-    let longest = completions().map(|completion| completion.ids.len()).max().unwrap_or(0);
-    let prompts = groups.iter().map(|Group { number, example, prompt_ids, .. }| PromptContext {
-        ids: prompt_ids,
-        number: *number,
-        line: example.row.as_ref().map(|row| row.number as u64),
-    });
-    let each = sampled().zip(&spans).map(|((completion, text), spans)| CompletionContext {
-        text: &text.completion,
-        spans,
-        sampler_logps: &completion.sampler_logps,
-    });
+    let longest = completions()
+        .map(|completion| completion.ids.len())
+        .max()
+        .unwrap_or(0);
+    let prompts = groups.iter().map(
+        |Group {
+             number,
+             example,
+             prompt_ids,
+             ..
+         }| PromptContext {
+            ids: prompt_ids,
+            number: *number,
+            line: example.row.as_ref().map(|row| row.number as u64),
+        },
+    );
+    let each = sampled()
+        .zip(&spans)
+        .map(|((completion, text), spans)| CompletionContext {
+            text: &text.completion,
+            spans,
+            sampler_logps: &completion.sampler_logps,
+        });
     let mut data = ContextData::new(longest, prompts, each);
-    let k = completions().map(|completion| completion.top_ids.len() / completion.ids.len().max(1)).max();
+    let k = completions()
+        .map(|completion| completion.top_ids.len() / completion.ids.len().max(1))
+        .max();
     if let Some(k) = k.filter(|&k| k > 0) {
-        let ids = padded(completions().map(|completion| completion.top_ids.as_slice()), longest * k, 0);
-        let logps = padded(completions().map(|completion| completion.top_logps.as_slice()), longest * k, 0.0);
+        let ids = padded(
+            completions().map(|completion| completion.top_ids.as_slice()),
+            longest * k,
+            0,
+        );
+        let logps = padded(
+            completions().map(|completion| completion.top_logps.as_slice()),
+            longest * k,
+            0.0,
+        );
         data.set_top_k(k, ids, logps);
     }
     Ok(data)
 }
 
 /// Concatenates `rows`, each padded with `padding` to `length`.
-pub(super) fn padded<'a, T: Clone + 'a>(rows: impl Iterator<Item = &'a [T]>, length: usize, padding: T) -> Vec<T> {
+pub(super) fn padded<'a, T: Clone + 'a>(
+    rows: impl Iterator<Item = &'a [T]>,
+    length: usize,
+    padding: T,
+) -> Vec<T> {
     let mut all = Vec::new();
     for (number, row) in rows.enumerate() {
         all.extend_from_slice(row);

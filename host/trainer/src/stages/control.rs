@@ -74,13 +74,21 @@ pub fn remember(
     if controls.is_empty() && !measured {
         return Ok(None);
     }
-    let asked = controls.iter().any(|control| control.inputs().contains(Inputs::ALIGNMENT));
+    let asked = controls
+        .iter()
+        .any(|control| control.inputs().contains(Inputs::ALIGNMENT));
     let alignment = match gradients.filter(|_| asked) {
         Some(gradients) => optimizer.alignment(gradients)?,
         None => None,
     };
-    let optimizer = restores_moments(controls).then(|| optimizer.deep_copy()).transpose()?;
-    Ok(Some(Before { weights: policy.params().deep_copy(DType::F32)?, alignment, optimizer }))
+    let optimizer = restores_moments(controls)
+        .then(|| optimizer.deep_copy())
+        .transpose()?;
+    Ok(Some(Before {
+        weights: policy.params().deep_copy(DType::F32)?,
+        alignment,
+        optimizer,
+    }))
 }
 
 /// Each control in order sees the step as the earlier controls left it, and shortens it, twice where it asks again. The remaining step is then
@@ -95,16 +103,37 @@ pub fn apply(
     step: Taken<'_>,
 ) -> Result<Applied> {
     let taken = outcome.is_some_and(|outcome| outcome.taken);
-    let mut done = Applied { outcome, taken, ..Applied::default() };
-    let Some(before) = before.filter(|_| taken) else { return Ok(done) };
+    let mut done = Applied {
+        outcome,
+        taken,
+        ..Applied::default()
+    };
+    let Some(before) = before.filter(|_| taken) else {
+        return Ok(done);
+    };
     let mut sink = recorder.at(Point::StepControl);
-    let Taken { policy, optimizer, batch, info, token_weights, work, measured } = step;
+    let Taken {
+        policy,
+        optimizer,
+        batch,
+        info,
+        token_weights,
+        work,
+        measured,
+    } = step;
     let groups = groups(policy.params());
-    let mut proposal =
-        Proposal::new((policy, &before.weights), optimizer, &groups, &batch.scored, (info.seed, info.step), work);
+    let mut proposal = Proposal::new(
+        (policy, &before.weights),
+        optimizer,
+        &groups,
+        &batch.scored,
+        (info.seed, info.step),
+        work,
+    );
     proposal.alignment = before.alignment;
-    let shown: Vec<ParameterGroup<'_>> =
-        (groups.iter()).map(|group| ParameterGroup::new(&group.name, group.parameters)).collect();
+    let shown: Vec<ParameterGroup<'_>> = (groups.iter())
+        .map(|group| ParameterGroup::new(&group.name, group.parameters))
+        .collect();
     let mut seen = *info;
     for control in controls {
         // A shortened step is one of a lower rate.
@@ -112,7 +141,14 @@ pub fn apply(
         let mut share = 1.0;
         for _ in 0..2 {
             let mut scales = vec![1.0; groups.len()];
-            control.control(&mut sink, &batch.view(&seen), token_weights, &shown, &mut proposal, &mut scales)?;
+            control.control(
+                &mut sink,
+                &batch.view(&seen),
+                token_weights,
+                &shown,
+                &mut proposal,
+                &mut scales,
+            )?;
             share *= proposal.scale(&scales)?;
             if !control.asks_again()? {
                 break;
@@ -136,8 +172,14 @@ pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> 
     let (step, settings) = (info.step + 1, info.optimizer);
     let go_on = "in the run's `config.toml`, and resume with `--allow-changed-config`";
     if let Some(name) = policy.params().not_finite()? {
-        let decay = if settings.weight_decay > 0.0 { " or `train.weight_decay`" } else { "" };
-        bail!("step {step} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay} {go_on})");
+        let decay = if settings.weight_decay > 0.0 {
+            " or `train.weight_decay`"
+        } else {
+            ""
+        };
+        bail!(
+            "step {step} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay} {go_on})"
+        );
     }
     if let Some(name) = optimizer.not_finite()? {
         bail!(

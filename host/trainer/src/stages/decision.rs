@@ -21,12 +21,24 @@ pub fn decide(
 ) -> Result<(Decision, Option<Factored>)> {
     let view = batch.view(info);
     let mut decision = mask::apply(&mut components.masks, &mut recorder.at(Point::Mask), &view)?;
-    weight::apply(&mut components.weights, &mut recorder.at(Point::Weight), &view, &mut decision)?;
+    weight::apply(
+        &mut components.weights,
+        &mut recorder.at(Point::Weight),
+        &view,
+        &mut decision,
+    )?;
     if loss_factors.is_empty() {
         return Ok((decision, None));
     }
     let mut silent = recorder.silent_at(Point::Objective);
-    let factored = objective::factor(&mut components.objective, &mut silent, batch, info, loss_factors, &decision)?;
+    let factored = objective::factor(
+        &mut components.objective,
+        &mut silent,
+        batch,
+        info,
+        loss_factors,
+        &decision,
+    )?;
     drop(silent);
     Ok((decision, factored))
 }

@@ -48,13 +48,18 @@ pub(super) fn fill(
     }
     let all = || groups.iter().chain(&others);
     let rewards = || all().flat_map(|group| &group.rewards.total);
-    filtered.reward = rewards().map(|&reward| f64::from(reward)).sum::<f64>() / rewards().count().max(1) as f64;
+    filtered.reward =
+        rewards().map(|&reward| f64::from(reward)).sum::<f64>() / rewards().count().max(1) as f64;
     let tokens = all().map(Group::tokens).sum();
     let dropped = others.split_off((wanted as usize - groups.len()).min(others.len()));
     filtered.without_difference = others.len() as u64;
     filtered.dropped = dropped.len() as u64;
     groups.extend(others);
-    Ok(Filled { groups, tokens, filtered })
+    Ok(Filled {
+        groups,
+        tokens,
+        filtered,
+    })
 }
 
 #[cfg(test)]
@@ -66,10 +71,23 @@ mod tests {
     /// A group with the prompt number `number`; its rewards differ if `informative` contains the number.
     fn group(number: u64, informative: &[u64]) -> Group {
         let text = String::new;
-        let example =
-            Example { prompt: text(), answer: text(), solution: None, reply: None, columns: text(), row: None };
-        let total = if informative.contains(&number) { vec![0.0, 1.0] } else { vec![1.0, 1.0] };
-        let rewards = Scored { total, per_reward: Vec::new() };
+        let example = Example {
+            prompt: text(),
+            answer: text(),
+            solution: None,
+            reply: None,
+            columns: text(),
+            row: None,
+        };
+        let total = if informative.contains(&number) {
+            vec![0.0, 1.0]
+        } else {
+            vec![1.0, 1.0]
+        };
+        let rewards = Scored {
+            total,
+            per_reward: Vec::new(),
+        };
         Group {
             number,
             example,
@@ -88,17 +106,28 @@ mod tests {
         let filled = fill(wanted, most, differs, |count| {
             calls.push(count);
             next += count;
-            Ok((next - count..next).map(|number| group(number, informative)).collect())
+            Ok((next - count..next)
+                .map(|number| group(number, informative))
+                .collect())
         });
         let filled = filled.unwrap();
-        (filled.groups.iter().map(|group| group.number).collect(), calls, filled.filtered)
+        (
+            filled.groups.iter().map(|group| group.number).collect(),
+            calls,
+            filled.filtered,
+        )
     }
 
     #[test]
     fn others_are_sampled_in_the_place_of_those_that_say_nothing() {
         let (groups, calls, filtered) = filled(3, 10, &[1, 4, 6]);
         assert_eq!((groups, calls), (vec![1, 4, 6], vec![3, 2, 1, 1]));
-        let expected = Filtered { batches: 4, dropped: 4, without_difference: 0, reward: 5.5 / 7.0 };
+        let expected = Filtered {
+            batches: 4,
+            dropped: 4,
+            without_difference: 0,
+            reward: 5.5 / 7.0,
+        };
         assert_eq!(filtered, expected);
     }
 
@@ -106,7 +135,14 @@ mod tests {
     fn at_the_limit_the_first_of_the_others_follow() {
         let (groups, calls, filtered) = filled(4, 2, &[2, 5]);
         assert_eq!((groups, calls), (vec![2, 5, 0, 1], vec![4, 3]));
-        assert_eq!((filtered.batches, filtered.dropped, filtered.without_difference), (2, 3, 2));
+        assert_eq!(
+            (
+                filtered.batches,
+                filtered.dropped,
+                filtered.without_difference
+            ),
+            (2, 3, 2)
+        );
         let (groups, calls, filtered) = filled(2, 1, &[0, 1]);
         assert_eq!((groups, calls), (vec![0, 1], vec![2]));
         assert_eq!((filtered.dropped, filtered.without_difference), (0, 0));

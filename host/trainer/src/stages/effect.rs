@@ -32,35 +32,76 @@ pub struct Effect {
 }
 
 /// Measures `step`. `token_weights` `[B, T]` holds each token's weight in the gradient.
-pub fn measure(step: &mut Proposal<'_>, batch: &StepBatch, token_weights: &[f32]) -> Result<Effect> {
+pub fn measure(
+    step: &mut Proposal<'_>,
+    batch: &StepBatch,
+    token_weights: &[f32],
+) -> Result<Effect> {
     let kl = step.kl(FRACTION)?;
     let update_norm = step.norm()?;
-    let head = if step.trains_head() { Some([step.kl_by_head()?, step.unused_head_norm()?]) } else { None };
+    let head = if step.trains_head() {
+        Some([step.kl_by_head()?, step.unused_head_norm()?])
+    } else {
+        None
+    };
     let tail_mass = tail_mass(&batch.scored, step.temperature())?;
-    let kept = || batch.advantages.iter().zip(token_weights).filter(|(_, weight)| **weight > 0.0);
+    let kept = || {
+        batch
+            .advantages
+            .iter()
+            .zip(token_weights)
+            .filter(|(_, weight)| **weight > 0.0)
+    };
     let count = kept().count();
-    let kept_advantage = (count > 0).then(|| kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
-    Ok(Effect { kl, update_norm, head, tail_mass, kept_advantage })
+    let kept_advantage =
+        (count > 0).then(|| kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
+    Ok(Effect {
+        kl,
+        update_norm,
+        head,
+        tail_mass,
+        kept_advantage,
+    })
 }
 
 /// Probability outside the top K tokens under the old policy, averaged over completion tokens.
 fn tail_mass(batch: &BatchWithLogps, temperature: f64) -> Result<f64> {
-    let SampledBatch { completion_mask, .. } = &batch.sampled;
+    let SampledBatch {
+        completion_mask, ..
+    } = &batch.sampled;
     // Rounding may make the remaining probability negative.
-    let outside: f64 = match batch.last_layer.as_ref().context("the last layer's data was not kept")? {
+    let outside: f64 = match batch
+        .last_layer
+        .as_ref()
+        .context("the last layer's data was not kept")?
+    {
         LastLayerOutputs::Host(data) => {
-            let tokens = data.topk_logits.chunks(data.k.max(1)).zip(&data.logsumexp).zip(completion_mask);
+            let tokens = data
+                .topk_logits
+                .chunks(data.k.max(1))
+                .zip(&data.logsumexp)
+                .zip(completion_mask);
             let of_token = |(logits, lse): (&[f32], &f32)| {
-                logits.iter().map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp()).sum::<f64>()
+                logits
+                    .iter()
+                    .map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp())
+                    .sum::<f64>()
             };
-            tokens.filter(|(_, mask)| **mask == 1).map(|(token, _)| (1.0 - of_token(token)).max(0.0)).sum()
+            tokens
+                .filter(|(_, mask)| **mask == 1)
+                .map(|(token, _)| (1.0 - of_token(token)).max(0.0))
+                .sum()
         }
         LastLayerOutputs::Device(data) => {
             let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
-            let logps = logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
+            let logps =
+                logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
             let outside = logps.exp()?.sum(1)?.affine(-1.0, 1.0)?.relu()?;
-            let mask = Tensor::from_slice(completion_mask, completion_mask.len(), outside.device())?;
-            (outside * mask.to_dtype(DType::F64)?)?.sum_all()?.to_scalar()?
+            let mask =
+                Tensor::from_slice(completion_mask, completion_mask.len(), outside.device())?;
+            (outside * mask.to_dtype(DType::F64)?)?
+                .sum_all()?
+                .to_scalar()?
         }
     };
     Ok(outside / batch.sampled.completion_tokens().max(1) as f64)

@@ -28,7 +28,13 @@ impl Lent {
         };
         let tensor = tensor.contiguous()?;
         let (address, device_id, stream) = place(&tensor)?;
-        Ok(Self { tensor, address, device_id, dtype, stream })
+        Ok(Self {
+            tensor,
+            address,
+            device_id,
+            dtype,
+            stream,
+        })
     }
 
     /// The tensor as components see it, with the extents `shape`.
@@ -38,12 +44,25 @@ impl Lent {
     /// When `shape` does not multiply to the number of values.
     pub fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
         let len = self.tensor.elem_count();
-        assert_eq!(shape.iter().product::<i64>(), len as i64, "shape {shape:?} does not hold {len} values");
+        assert_eq!(
+            shape.iter().product::<i64>(),
+            len as i64,
+            "shape {shape:?} does not hold {len} values"
+        );
         let (data, stream) = (self.address as *const _, self.stream as *mut _);
         // SAFETY: `new` took the address of `len` contiguous elements of this dtype in the primary context of this device, and
         // the stream that wrote them. `self.tensor` keeps them alive for `'a`.
         unsafe {
-            capo_plugin::Tensor::from_raw(data, DeviceKind::CUDA, self.device_id, self.dtype, shape, &[], 0, stream)
+            capo_plugin::Tensor::from_raw(
+                data,
+                DeviceKind::CUDA,
+                self.device_id,
+                self.dtype,
+                shape,
+                &[],
+                0,
+                stream,
+            )
         }
     }
 
@@ -61,7 +80,9 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
     use candle_core::{DeviceLocation, Storage};
 
     let (storage, layout) = tensor.storage_and_layout();
-    let (Storage::Cuda(cuda), DeviceLocation::Cuda { gpu_id }) = (&*storage, tensor.device().location()) else {
+    let (Storage::Cuda(cuda), DeviceLocation::Cuda { gpu_id }) =
+        (&*storage, tensor.device().location())
+    else {
         bail!("a tensor outside CUDA memory cannot be lent to components");
     };
     let stream = cuda.device.cuda_stream();
@@ -71,12 +92,19 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
         CudaStorageSlice::U32(slice) => (slice.device_ptr(&stream).0, 4),
         _ => bail!("a tensor of this dtype cannot be lent to components"),
     };
-    Ok((start + layout.start_offset() as u64 * size, i32::try_from(gpu_id)?, stream.cu_stream() as usize))
+    Ok((
+        start + layout.start_offset() as u64 * size,
+        i32::try_from(gpu_id)?,
+        stream.cu_stream() as usize,
+    ))
 }
 
 #[cfg(not(feature = "cuda"))]
 fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
-    bail!("a tensor on {:?} cannot be lent to components", tensor.device().location())
+    bail!(
+        "a tensor on {:?} cannot be lent to components",
+        tensor.device().location()
+    )
 }
 
 /// Data of the last layer in device memory, for components to read.
@@ -89,16 +117,43 @@ pub struct LentLayer {
 
 impl LentLayer {
     pub fn new(layer: &LastLayerTensors) -> Result<Self> {
-        let LastLayerTensors { hidden, topk_ids, topk_logits, logsumexp, action_logits, vocab_size, .. } = layer;
-        let [hidden, topk_ids, topk_logits] = [Lent::new(hidden)?, Lent::new(topk_ids)?, Lent::new(topk_logits)?];
-        let tensors = [hidden, topk_ids, topk_logits, Lent::new(logsumexp)?, Lent::new(action_logits)?];
-        Ok(Self { tensors, vocab_size: *vocab_size })
+        let LastLayerTensors {
+            hidden,
+            topk_ids,
+            topk_logits,
+            logsumexp,
+            action_logits,
+            vocab_size,
+            ..
+        } = layer;
+        let [hidden, topk_ids, topk_logits] = [
+            Lent::new(hidden)?,
+            Lent::new(topk_ids)?,
+            Lent::new(topk_logits)?,
+        ];
+        let tensors = [
+            hidden,
+            topk_ids,
+            topk_logits,
+            Lent::new(logsumexp)?,
+            Lent::new(action_logits)?,
+        ];
+        Ok(Self {
+            tensors,
+            vocab_size: *vocab_size,
+        })
     }
 
     /// The data as components see them, with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
-    pub fn view<'a>(&'a self, hidden: &'a [i64], topk: &'a [i64], tokens: &'a [i64]) -> LastLayer<'a> {
+    pub fn view<'a>(
+        &'a self,
+        hidden: &'a [i64],
+        topk: &'a [i64],
+        tokens: &'a [i64],
+    ) -> LastLayer<'a> {
         let shapes = [hidden, topk, topk, tokens, tokens];
-        let [hidden, ids, logits, logsumexp, action] = std::array::from_fn(|i| self.tensors[i].view(shapes[i]));
+        let [hidden, ids, logits, logsumexp, action] =
+            std::array::from_fn(|i| self.tensors[i].view(shapes[i]));
         LastLayer::new(hidden, ids, logits, logsumexp, action, self.vocab_size)
     }
 }
@@ -140,19 +195,31 @@ impl HeadState {
     /// A snapshot of three f32 matrices `[V, D]`.
     pub fn new(weight: &Tensor, exp_avg: &Tensor, exp_avg_sq: &Tensor) -> Result<Self> {
         let (vocab_size, width) = weight.dims2()?;
-        let matrices = [Matrix::new(weight)?, Matrix::new(exp_avg)?, Matrix::new(exp_avg_sq)?];
-        Ok(Self { matrices, shape: [vocab_size as i64, width as i64] })
+        let matrices = [
+            Matrix::new(weight)?,
+            Matrix::new(exp_avg)?,
+            Matrix::new(exp_avg_sq)?,
+        ];
+        Ok(Self {
+            matrices,
+            shape: [vocab_size as i64, width as i64],
+        })
     }
 
     /// The three matrices as components see them.
     pub fn view(&self) -> OptimizerState<'_> {
-        let [weight, exp_avg, exp_avg_sq] = self.matrices.each_ref().map(|matrix| matrix.view(&self.shape));
+        let [weight, exp_avg, exp_avg_sq] = self
+            .matrices
+            .each_ref()
+            .map(|matrix| matrix.view(&self.shape));
         OptimizerState::new(weight, exp_avg, exp_avg_sq)
     }
 
     /// True if all three matrices are in host memory.
     pub fn is_on_host(&self) -> bool {
-        self.matrices.iter().all(|matrix| matches!(matrix, Matrix::Host(_)))
+        self.matrices
+            .iter()
+            .all(|matrix| matches!(matrix, Matrix::Host(_)))
     }
 
     /// A copy with all three matrices in host memory.

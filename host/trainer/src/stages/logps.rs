@@ -22,12 +22,27 @@ pub struct ComponentInputs {
 
 /// The ids of a run's components, each with the inputs that it asks for: advantage, objective, masks, weights, step controls.
 pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
-    let Components { advantage, objective, masks, weights, step_controls } = components;
+    let Components {
+        advantage,
+        objective,
+        masks,
+        weights,
+        step_controls,
+    } = components;
     let masks = masks.iter().map(|mask| (mask.id(), mask.inputs()));
     let weights = weights.iter().map(|weight| (weight.id(), weight.inputs()));
-    let controls = step_controls.iter().map(|control| (control.id(), control.inputs()));
-    let one_each = [(advantage.id(), advantage.inputs()), (objective.id(), objective.inputs())];
-    one_each.into_iter().chain(masks).chain(weights).chain(controls)
+    let controls = step_controls
+        .iter()
+        .map(|control| (control.id(), control.inputs()));
+    let one_each = [
+        (advantage.id(), advantage.inputs()),
+        (objective.id(), objective.inputs()),
+    ];
+    one_each
+        .into_iter()
+        .chain(masks)
+        .chain(weights)
+        .chain(controls)
 }
 
 /// Split of the work into micro-batches, and the temperature of the loss.
@@ -44,13 +59,20 @@ pub struct Work {
 impl Work {
     /// The micro-batches of `completions` completions, as ranges of rows.
     pub fn micro_batches(self, completions: usize) -> impl Iterator<Item = Range<usize>> {
-        (0..completions).step_by(self.micro_batch).map(move |start| start..(start + self.micro_batch).min(completions))
+        (0..completions)
+            .step_by(self.micro_batch)
+            .map(move |start| start..(start + self.micro_batch).min(completions))
     }
 }
 
 impl ComponentInputs {
     /// Collects all inputs that the components ask for, of which the top logits are `last_layer_k`.
-    pub fn new(components: &Components, policy: &Policy, train: &TrainConfig, last_layer_k: usize) -> Result<Self> {
+    pub fn new(
+        components: &Components,
+        policy: &Policy,
+        train: &TrainConfig,
+        last_layer_k: usize,
+    ) -> Result<Self> {
         let is_sgd = train.optimizer == OptimizerName::Sgd;
         let mut inputs = Inputs::NONE;
         for (id, wanted) in asked(components) {
@@ -60,7 +82,8 @@ impl ComponentInputs {
                 "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
             );
             if wanted.contains(Inputs::OPTIMIZER_STATE) {
-                let asks = format!("component `{id}` asks for the optimizer's state of the last layer");
+                let asks =
+                    format!("component `{id}` asks for the optimizer's state of the last layer");
                 ensure!(
                     policy.adapter().is_none(),
                     "{asks}, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
@@ -80,19 +103,30 @@ impl ComponentInputs {
             );
             inputs = inputs | wanted;
         }
-        Ok(Self { inputs, last_layer_k })
+        Ok(Self {
+            inputs,
+            last_layer_k,
+        })
     }
 
     /// These inputs and those in `more`.
     pub fn with(self, more: Inputs) -> Self {
-        Self { inputs: self.inputs | more, ..self }
+        Self {
+            inputs: self.inputs | more,
+            ..self
+        }
     }
 
     /// Outputs of a step's forward passes for every token besides its log-probability. Step controls and a `measured` step need the
     /// features too.
     pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
-        let last_layer_k = (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
-        Wants { entropy: true, hidden: measured || !controls.is_empty(), last_layer_k }
+        let last_layer_k =
+            (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
+        Wants {
+            entropy: true,
+            hidden: measured || !controls.is_empty(),
+            last_layer_k,
+        }
     }
 
     /// True if rollout data outside the batch are needed.
@@ -102,7 +136,11 @@ impl ComponentInputs {
 
     /// Number of the sampler's most likely tokens that are needed.
     pub fn sampler_top_k(&self) -> usize {
-        if self.inputs.contains(Inputs::SAMPLER_TOP_K) { self.last_layer_k } else { 0 }
+        if self.inputs.contains(Inputs::SAMPLER_TOP_K) {
+            self.last_layer_k
+        } else {
+            0
+        }
     }
 
     pub fn reference(&self) -> bool {
@@ -123,24 +161,39 @@ pub fn of_batch(
     work: Work,
 ) -> Result<(BatchWithLogps, Vec<Option<Forward>>)> {
     let (outputs, forwards) = match outputs {
-        Some(outputs) => (outputs, work.micro_batches(batch.dims.completions as usize).map(|_| None).collect()),
+        Some(outputs) => (
+            outputs,
+            work.micro_batches(batch.dims.completions as usize)
+                .map(|_| None)
+                .collect(),
+        ),
         None => of_policy(policy, &batch, wants, work)?,
     };
     let mut batch = BatchWithLogps::new(batch, outputs)?;
     if let Some(reference) = reference {
-        let forward = |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
-        batch.ref_logps = Some(in_parts(&batch.sampled, &Wants::default(), work, forward)?.0.logps);
+        let forward =
+            |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
+        batch.ref_logps = Some(
+            in_parts(&batch.sampled, &Wants::default(), work, forward)?
+                .0
+                .logps,
+        );
     }
     if inputs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-        batch.head_state = Some(HeadState::new(policy.params().get(HEAD)?.as_tensor(), exp_avg, exp_avg_sq)?);
+        batch.head_state = Some(HeadState::new(
+            policy.params().get(HEAD)?.as_tensor(),
+            exp_avg,
+            exp_avg_sq,
+        )?);
     }
     Ok((batch, forwards))
 }
 
 /// Log-probabilities of the sampled tokens, `[B, T]`, nats, without stored activations.
 pub fn detached(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
-    let forward = |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
+    let forward =
+        |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
     Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
 }
 
@@ -153,7 +206,10 @@ fn of_policy(
 ) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
     let mut left = u128::from(work.activation_budget);
     in_parts(batch, wants, work, |rows| {
-        let (bytes, only) = (policy.activation_bytes(rows), rows.rows() == batch.dims.completions as usize);
+        let (bytes, only) = (
+            policy.activation_bytes(rows),
+            rows.rows() == batch.dims.completions as usize,
+        );
         if only || bytes <= left {
             left -= bytes.min(left);
             return Ok((policy.forward(rows, work.loss_temperature)?, true));

@@ -15,7 +15,11 @@ pub fn evaluate(
     info: &StepInfo,
 ) -> Result<StepBatch> {
     let loss = ask(objective, sink, &batch, &advantages, info)?;
-    Ok(StepBatch { scored: batch, advantages, loss })
+    Ok(StepBatch {
+        scored: batch,
+        advantages,
+        loss,
+    })
 }
 
 fn ask(
@@ -26,8 +30,16 @@ fn ask(
     info: &StepInfo,
 ) -> Result<TokenLoss> {
     let n = batch.sampled.dims.len();
-    let mut out = TokenLoss { loss: vec![0.0; n], dloss_dlogp: vec![0.0; n] };
-    objective.evaluate(sink, &batch.view(info, advantages), &mut out.loss, &mut out.dloss_dlogp)?;
+    let mut out = TokenLoss {
+        loss: vec![0.0; n],
+        dloss_dlogp: vec![0.0; n],
+    };
+    objective.evaluate(
+        sink,
+        &batch.view(info, advantages),
+        &mut out.loss,
+        &mut out.dloss_dlogp,
+    )?;
     Ok(out)
 }
 
@@ -49,20 +61,40 @@ pub fn factor(
 ) -> Result<Option<Factored>> {
     let completion_mask = &batch.sampled().completion_mask;
     let mut of_loss = vec![1.0; completion_mask.len()];
-    let mut of_gradient: Vec<f32> = completion_mask.iter().map(|&mask| f32::from(mask)).collect();
+    let mut of_gradient: Vec<f32> = completion_mask
+        .iter()
+        .map(|&mask| f32::from(mask))
+        .collect();
     for rejected in &decision.rejected {
-        let factors = if names.contains(&rejected.by) { &mut of_loss } else { &mut of_gradient };
+        let factors = if names.contains(&rejected.by) {
+            &mut of_loss
+        } else {
+            &mut of_gradient
+        };
         rejected.tokens.iter().for_each(|&i| factors[i] = 0.0);
     }
     for weight in &decision.factors {
-        let factors = if names.contains(&weight.by) { &mut of_loss } else { &mut of_gradient };
-        weight.of_tokens().for_each(|(i, factor)| factors[i] *= factor);
+        let factors = if names.contains(&weight.by) {
+            &mut of_loss
+        } else {
+            &mut of_gradient
+        };
+        weight
+            .of_tokens()
+            .for_each(|(i, factor)| factors[i] *= factor);
     }
     if of_loss.iter().all(|&factor| factor == 1.0) {
         return Ok(None);
     }
-    let advantages: Vec<f32> =
-        batch.advantages.iter().zip(&of_loss).map(|(advantage, factor)| advantage * factor).collect();
+    let advantages: Vec<f32> = batch
+        .advantages
+        .iter()
+        .zip(&of_loss)
+        .map(|(advantage, factor)| advantage * factor)
+        .collect();
     let loss = ask(objective, sink, &batch.scored, &advantages, info)?;
-    Ok(Some(Factored { loss, token_weights: of_gradient }))
+    Ok(Some(Factored {
+        loss,
+        token_weights: of_gradient,
+    }))
 }

@@ -18,8 +18,15 @@ pub struct Owners(BTreeMap<String, Owner>);
 impl Owners {
     /// Makes `owner` the owner of `metric`. If it has another one, returns that owner.
     pub fn claim(&mut self, metric: &str, owner: Owner) -> Result<(), Owner> {
-        let known = self.0.entry(metric.to_owned()).or_insert_with(|| owner.clone());
-        if *known == owner { Ok(()) } else { Err(known.clone()) }
+        let known = self
+            .0
+            .entry(metric.to_owned())
+            .or_insert_with(|| owner.clone());
+        if *known == owner {
+            Ok(())
+        } else {
+            Err(known.clone())
+        }
     }
 }
 

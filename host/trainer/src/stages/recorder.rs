@@ -56,7 +56,12 @@ impl<'a> Recorder<'a> {
     }
 
     /// Runs `work` as `stage`, up to the end of the device's work, which would otherwise count in the next stage.
-    pub fn timed<T>(&mut self, stage: &'static str, policy: &Policy, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn timed<T>(
+        &mut self,
+        stage: &'static str,
+        policy: &Policy,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let started = Instant::now();
         let result = work()?;
         policy.device().synchronize()?;
@@ -70,7 +75,13 @@ impl<'a> Recorder<'a> {
 
     /// The sink for components at `point`. Until it is dropped, time counts for their stage.
     pub fn at(&mut self, point: Point) -> ComponentSink<'_, 'a> {
-        ComponentSink { recorder: self, point, objection: None, is_silent: false, started: Instant::now() }
+        ComponentSink {
+            recorder: self,
+            point,
+            objection: None,
+            is_silent: false,
+            started: Instant::now(),
+        }
     }
 
     /// The sink for further calls of components at `point` whose numbers of this batch are already recorded: it records none.
@@ -115,18 +126,27 @@ impl Sink for ComponentSink<'_, '_> {
             return;
         }
         let metric = metric_name(self.point, component, name);
-        match self.recorder.owners.claim(&metric, Owner::Component(component.to_owned())) {
+        match self
+            .recorder
+            .owners
+            .claim(&metric, Owner::Component(component.to_owned()))
+        {
             Ok(()) => self.recorder.recorded.numbers.push((metric, value)),
             Err(Owner::Host) => drop(self.objection.get_or_insert(reserved(name))),
             Err(Owner::Component(other)) => {
-                let sentence = format!("recorded `{metric}`, as component `{other}` does (rename one of them)");
+                let sentence = format!(
+                    "recorded `{metric}`, as component `{other}` does (rename one of them)"
+                );
                 self.objection.get_or_insert(sentence);
             }
         }
     }
 
     fn record_tokens(&mut self, component: &str, name: &str, values: &[f32]) {
-        let real = values.iter().zip(&self.recorder.completion_mask).filter(|(_, mask)| **mask == 1);
+        let real = values
+            .iter()
+            .zip(&self.recorder.completion_mask)
+            .filter(|(_, mask)| **mask == 1);
         let (mut sum, mut largest, mut count) = (0.0_f64, f64::NEG_INFINITY, 0_u64);
         for value in real.map(|(value, _)| f64::from(*value)) {
             sum += value;
@@ -138,7 +158,10 @@ impl Sink for ComponentSink<'_, '_> {
             self.record(component, &mean, sum / count as f64);
             self.record(component, &max, largest);
             if self.recorder.collects_arrays && !self.is_silent {
-                self.recorder.recorded.arrays.push((metric_name(self.point, component, name), values.to_vec()));
+                self.recorder
+                    .recorded
+                    .arrays
+                    .push((metric_name(self.point, component, name), values.to_vec()));
             }
         }
     }

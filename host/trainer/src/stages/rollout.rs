@@ -10,7 +10,9 @@ use rand_chacha::rand_core::Rng;
 use crate::config::Config;
 use crate::data::{Dataset, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
-use crate::model::{Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs};
+use crate::model::{
+    Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs,
+};
 use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};
@@ -96,7 +98,10 @@ pub fn sample(
     let prompts = (size / config.num_generations) as u64;
     if !config.filter_groups {
         let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(SampledRollout { outputs, ..assemble(groups, &sampler)? });
+        return Ok(SampledRollout {
+            outputs,
+            ..assemble(groups, &sampler)?
+        });
     }
     let mut next = cursor;
     let (rewards, each) = (&sampler.config.reward, sampler.each_reward);
@@ -122,11 +127,22 @@ fn draw(
 ) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
     let (config, seed) = (&sampler.config.rollout, sampler.config.train.seed);
     let group = config.num_generations;
-    let examples = numbers.clone().map(|number| dataset.train(number)).collect::<Result<Vec<Example>>>()?;
-    let each: Vec<&Example> = examples.iter().flat_map(|example| std::iter::repeat_n(example, group)).collect();
-    let indices: Vec<[u64; 2]> =
-        numbers.clone().flat_map(|number| (0..group as u64).map(move |j| [number, j])).collect();
-    let mut rngs: Vec<_> = indices.iter().map(|index| rng::stream(seed, "rollout.sample", index)).collect();
+    let examples = numbers
+        .clone()
+        .map(|number| dataset.train(number))
+        .collect::<Result<Vec<Example>>>()?;
+    let each: Vec<&Example> = examples
+        .iter()
+        .flat_map(|example| std::iter::repeat_n(example, group))
+        .collect();
+    let indices: Vec<[u64; 2]> = numbers
+        .clone()
+        .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
+        .collect();
+    let mut rngs: Vec<_> = indices
+        .iter()
+        .map(|index| rng::stream(seed, "rollout.sample", index))
+        .collect();
     let generation = Generation {
         sampling: SamplingParams {
             temperature: f64::from(config.temperature),
@@ -137,17 +153,28 @@ fn draw(
         max_turn_length: 0,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
-        sampler_logps: sampler.inputs.context() || sampler.config.sampler_differs() || policy.drops_out(),
+        sampler_logps: sampler.inputs.context()
+            || sampler.config.sampler_differs()
+            || policy.drops_out(),
         top_k: sampler.inputs.sampler_top_k(),
         max_num_seqs: config.max_num_seqs,
     };
     let max_steps = sampler.config.train.max_steps;
-    let stage = Stage { purpose: Purpose::TRAINING, step: sampler.step, max_steps, seed, indices: &indices };
+    let stage = Stage {
+        purpose: Purpose::TRAINING,
+        step: sampler.step,
+        max_steps,
+        seed,
+        indices: &indices,
+    };
     let lengths = sampler.config.data.max_prompt_length;
     let completed = complete(
         policy,
         (sampler.tokenizer, lengths),
-        (sampler.environment.as_deref_mut(), &mut sampler.recorder.at(Point::Environment)),
+        (
+            sampler.environment.as_deref_mut(),
+            &mut sampler.recorder.at(Point::Environment),
+        ),
         (&each, &stage),
         (&generation, &mut rngs, sampler.capture),
     )?;
@@ -158,23 +185,37 @@ fn draw(
     sampled.group_size = group;
     sampled.max_completion_length = config.max_completion_length;
     let mut sink = sampler.recorder.at(Point::Reward);
-    let rewards = sampler.rewards.score(&mut sink, &sampled, &completed.episodes())?;
+    let rewards = sampler
+        .rewards
+        .score(&mut sink, &sampled, &completed.episodes())?;
     if let Some(environment) = sampler.environment.as_deref_mut() {
         environment.warn_of_reward(&completed.conversations);
     }
     drop(each);
-    let Completed { prompt_ids, completions, texts, conversations, outputs } = completed;
-    let (mut prompt_ids, mut completions) = (prompt_ids.into_iter().step_by(group), completions.into_iter());
+    let Completed {
+        prompt_ids,
+        completions,
+        texts,
+        conversations,
+        outputs,
+    } = completed;
+    let (mut prompt_ids, mut completions) = (
+        prompt_ids.into_iter().step_by(group),
+        completions.into_iter(),
+    );
     let (mut texts, mut conversations) = (texts.into_iter(), conversations.into_iter());
-    let groups = numbers.zip(examples).enumerate().map(|(place, (number, example))| Group {
-        number,
-        example,
-        prompt_ids: prompt_ids.next().unwrap_or_default(),
-        completions: completions.by_ref().take(group).collect(),
-        texts: texts.by_ref().take(group).collect(),
-        conversations: conversations.by_ref().take(group).collect(),
-        rewards: rewards.part(place * group..(place + 1) * group),
-    });
+    let groups = numbers
+        .zip(examples)
+        .enumerate()
+        .map(|(place, (number, example))| Group {
+            number,
+            example,
+            prompt_ids: prompt_ids.next().unwrap_or_default(),
+            completions: completions.by_ref().take(group).collect(),
+            texts: texts.by_ref().take(group).collect(),
+            conversations: conversations.by_ref().take(group).collect(),
+            rewards: rewards.part(place * group..(place + 1) * group),
+        });
     Ok((groups.collect(), outputs))
 }
 
@@ -182,37 +223,65 @@ fn draw(
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRollout> {
     let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
     let group_size = sampler.config.rollout.num_generations;
-    let mut context = sampler.inputs.context().then(|| context::gather(&groups, sampler.tokenizer)).transpose()?;
+    let mut context = sampler
+        .inputs
+        .context()
+        .then(|| context::gather(&groups, sampler.tokenizer))
+        .transpose()?;
     let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
     let (mut texts, mut conversations, mut rewards) = (Vec::new(), Vec::new(), Scored::default());
     for group in groups {
-        prompt_ids.extend(std::iter::repeat_n(group.prompt_ids, group.completions.len()));
+        prompt_ids.extend(std::iter::repeat_n(
+            group.prompt_ids,
+            group.completions.len(),
+        ));
         completions.extend(group.completions);
         texts.extend(group.texts);
         conversations.extend(group.conversations);
         rewards.append(group.rewards);
     }
     for (name, values) in &rewards.per_reward {
-        context.iter_mut().for_each(|context| context.add_reward(name, values));
+        context
+            .iter_mut()
+            .for_each(|context| context.add_reward(name, values));
     }
-    let ids: Vec<&[u32]> = completions.iter().map(|completion| completion.ids.as_slice()).collect();
+    let ids: Vec<&[u32]> = completions
+        .iter()
+        .map(|completion| completion.ids.as_slice())
+        .collect();
     let pad = sampler.tokenizer.pad_id();
     let mut batch = SampledBatch::new(
         join(&prompt_ids, &ids, pad),
         &ids,
-        completions.iter().map(|completion| u8::from(completion.truncated)).collect(),
+        completions
+            .iter()
+            .map(|completion| u8::from(completion.truncated))
+            .collect(),
         rewards.total.clone(),
         group_size,
         pad,
     );
-    completions.iter().enumerate().for_each(|(b, completion)| batch.leave_out(b, &completion.added));
+    completions
+        .iter()
+        .enumerate()
+        .for_each(|(b, completion)| batch.leave_out(b, &completion.added));
     batch.sampled_at = sampler.step;
     batch.context = context;
     // They are empty unless they were asked for.
-    let sampler_logps = || completions.iter().map(|completion| completion.sampler_logps.as_slice());
-    let asked = sampler_logps().zip(&ids).all(|(logps, ids)| logps.len() == ids.len());
-    batch.sampler_logps = asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
-    let (lengths, truncated) = (completions.iter().map(SampledTokens::drawn).collect(), batch.truncated.clone());
+    let sampler_logps = || {
+        completions
+            .iter()
+            .map(|completion| completion.sampler_logps.as_slice())
+    };
+    let asked = sampler_logps()
+        .zip(&ids)
+        .all(|(logps, ids)| logps.len() == ids.len());
+    batch.sampler_logps =
+        asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
+    let (lengths, truncated) = (
+        completions.iter().map(SampledTokens::drawn).collect(),
+        batch.truncated.clone(),
+    );
     let record = RolloutRecord {
         lengths,
         truncated,
@@ -224,12 +293,19 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRoll
         prompts,
         ..RolloutRecord::default()
     };
-    Ok(SampledRollout { batch, outputs: None, record })
+    Ok(SampledRollout {
+        batch,
+        outputs: None,
+        record,
+    })
 }
 
 /// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
 pub fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Result<Vec<Vec<u32>>> {
-    examples.iter().map(|example| example.prompt_ids(tokenizer, limit)).collect()
+    examples
+        .iter()
+        .map(|example| example.prompt_ids(tokenizer, limit))
+        .collect()
 }
 
 /// Completions of some prompts, as tokens and as texts; all are `[B]`.
@@ -253,10 +329,17 @@ pub fn complete<R: Rng + Send>(
 ) -> Result<Completed> {
     let Some(environment) = environment else {
         let prompt_ids = encode(examples, tokenizer, limit)?;
-        let (completions, outputs) = policy.generate_with_outputs(&prompt_ids, generation, capture, rngs, None)?;
+        let (completions, outputs) =
+            policy.generate_with_outputs(&prompt_ids, generation, capture, rngs, None)?;
         let prompts = examples.iter().map(|example| example.prompt.clone());
         let texts = decode(&completions, prompts, examples, tokenizer)?;
-        return Ok(Completed { prompt_ids, completions, texts, conversations: Vec::new(), outputs });
+        return Ok(Completed {
+            prompt_ids,
+            completions,
+            texts,
+            conversations: Vec::new(),
+            outputs,
+        });
     };
     let mut conversations = environment.begin(sink, tokenizer, examples, stage)?;
     let begun = conversations.iter().zip(examples).map(|(conversation, example)| {
@@ -271,7 +354,10 @@ pub fn complete<R: Rng + Send>(
         })
     });
     let prompt_ids = begun.collect::<Result<Vec<_>>>()?;
-    let generation = Generation { max_turn_length: environment.max_turn_length(), ..generation.clone() };
+    let generation = Generation {
+        max_turn_length: environment.max_turn_length(),
+        ..generation.clone()
+    };
     let answered = (&mut conversations[..], generation.max_completion_length);
     let (mut completions, outputs) = environment.converse(sink, tokenizer, answered, |lines| {
         let partner = |rows| lines.partner(rows);
@@ -280,13 +366,25 @@ pub fn complete<R: Rng + Send>(
     for (completion, conversation) in completions.iter_mut().zip(&mut conversations) {
         completion.truncated |= conversation.cut;
         let ids = &completion.ids;
-        let ends = ids.last().is_some_and(|last| tokenizer.eos_ids().contains(last));
+        let ends = ids
+            .last()
+            .is_some_and(|last| tokenizer.eos_ids().contains(last));
         let spoken = &ids[..ids.len() - usize::from(ends)];
-        conversation.text = environment.text(tokenizer, spoken).context("a sampled completion is not text")?;
+        conversation.text = environment
+            .text(tokenizer, spoken)
+            .context("a sampled completion is not text")?;
     }
-    let prompts = conversations.iter().map(|conversation| conversation.prompt.clone());
+    let prompts = conversations
+        .iter()
+        .map(|conversation| conversation.prompt.clone());
     let texts = decode(&completions, prompts, examples, tokenizer)?;
-    Ok(Completed { prompt_ids, completions, texts, conversations, outputs })
+    Ok(Completed {
+        prompt_ids,
+        completions,
+        texts,
+        conversations,
+        outputs,
+    })
 }
 
 fn decode(
@@ -296,8 +394,14 @@ fn decode(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<SampledText>> {
     let text = |((tokens, prompt), row): ((&SampledTokens, String), &&Example)| {
-        let completion = tokenizer.decode(&tokens.ids).context("a sampled completion is not text")?;
-        Ok(SampledText { prompt, completion, answer: row.answer.clone() })
+        let completion = tokenizer
+            .decode(&tokens.ids)
+            .context("a sampled completion is not text")?;
+        Ok(SampledText {
+            prompt,
+            completion,
+            answer: row.answer.clone(),
+        })
     };
     tokens.iter().zip(prompts).zip(rows).map(text).collect()
 }
@@ -305,12 +409,18 @@ fn decode(
 impl Completed {
     /// The whole texts of the episodes; empty without an environment.
     pub fn episodes(&self) -> Vec<&str> {
-        self.conversations.iter().map(|conversation| conversation.text.as_str()).collect()
+        self.conversations
+            .iter()
+            .map(|conversation| conversation.text.as_str())
+            .collect()
     }
 
     /// Views for reward components of the completions of `examples`.
     pub fn views<'a>(&'a self, examples: &[&'a Example]) -> Vec<capo_plugin::Completion<'a>> {
-        let view = |((sample, completion), example): ((&'a SampledText, &'a SampledTokens), &&'a Example)| {
+        let view = |((sample, completion), example): (
+            (&'a SampledText, &'a SampledTokens),
+            &&'a Example,
+        )| {
             let mut view = capo_plugin::Completion::new(&sample.prompt, &sample.completion);
             view.ids = &completion.ids;
             view.truncated = completion.truncated;
@@ -318,7 +428,13 @@ impl Completed {
             view.columns = &example.columns;
             view
         };
-        let mut views: Vec<_> = self.texts.iter().zip(&self.completions).zip(examples).map(view).collect();
+        let mut views: Vec<_> = self
+            .texts
+            .iter()
+            .zip(&self.completions)
+            .zip(examples)
+            .map(view)
+            .collect();
         for (view, conversation) in views.iter_mut().zip(&self.conversations) {
             view.text = conversation.turns().next_back().unwrap_or_default();
             view.messages = &conversation.json;
@@ -341,15 +457,29 @@ pub fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences
         ids.extend(*completion);
         ids.extend(std::iter::repeat_n(pad, completion_len - completion.len()));
     }
-    let (lengths, numbers) = (completions.iter().map(|ids| ids.len()).collect(), Sequences::numbered(starts.len()));
-    Sequences { ids, starts, prompt_len, completion_len, lengths, numbers }
+    let (lengths, numbers) = (
+        completions.iter().map(|ids| ids.len()).collect(),
+        Sequences::numbered(starts.len()),
+    );
+    Sequences {
+        ids,
+        starts,
+        prompt_len,
+        completion_len,
+        lengths,
+        numbers,
+    }
 }
 
 impl SampledRollout {
     /// The parts of `size` completions, one per optimizer step, in order; all of them come `iterations` times.
     pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
         let completions = self.batch.dims.completions as usize;
-        let parts = move || (0..completions).step_by(size).map(move |start| start..start + size);
+        let parts = move || {
+            (0..completions)
+                .step_by(size)
+                .map(move |start| start..start + size)
+        };
         (0..iterations).flat_map(move |iteration| parts().map(move |rows| Part { iteration, rows }))
     }
 }

@@ -48,7 +48,11 @@ pub struct Advice {
 
 /// Advice on `way`, whose braces become `parts`.
 pub(super) fn advise<const N: usize>(way: Way, parts: [&str; N]) -> Option<Advice> {
-    let text = parts.iter().fold(Way::ALL[way as usize].1.to_owned(), |text, part| text.replacen("{}", part, 1));
+    let text = parts
+        .iter()
+        .fold(Way::ALL[way as usize].1.to_owned(), |text, part| {
+            text.replacen("{}", part, 1)
+        });
     Some(Advice { way, text })
 }
 
@@ -71,7 +75,11 @@ pub(super) fn govern(setup: &Setup) -> Option<Advice> {
 
 /// The run's recipe for its command, to which a plugin brings others.
 fn with_recipe(setup: &Setup) -> String {
-    setup.settings.recipe.as_ref().map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
+    setup
+        .settings
+        .recipe
+        .as_ref()
+        .map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
 }
 
 /// Has the component `name` of `[[section]]` do less by a bound ten times as wide.
@@ -84,7 +92,13 @@ pub(super) fn tighten(setup: &Setup, section: &str, name: &str) -> Option<Advice
     turn(setup, section, name, ["lower", "tighten"], 0.1)
 }
 
-fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2], factor: f64) -> Option<Advice> {
+fn turn(
+    setup: &Setup,
+    section: &str,
+    name: &str,
+    [bound_word, word]: [&str; 2],
+    factor: f64,
+) -> Option<Advice> {
     let id = id(name);
     // With the default, where the setting leaves it out.
     let (key, default) = match id.split_once('.') {
@@ -93,12 +107,23 @@ fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2],
         Some(("governor", _)) => ("target", None),
         _ => ("", None),
     };
-    let (path, given) = (format!("{section}.{name}"), |key: &str| setup.key(section, name, key));
+    let (path, given) = (format!("{section}.{name}"), |key: &str| {
+        setup.key(section, name, key)
+    });
     if let Some(bound) = given(key).map_or(default, number) {
-        return advise(Way::Bound, [bound_word, &format!("{path}.{key}"), &short(factor * bound)]);
+        return advise(
+            Way::Bound,
+            [bound_word, &format!("{path}.{key}"), &short(factor * bound)],
+        );
     }
-    let bounds = ["fisher_threshold", "hessian_threshold", "hessian_range", "hessian_interval"];
-    let has_defaults = setup.component(section, name).is_some() && bounds.iter().all(|key| given(key).is_none());
+    let bounds = [
+        "fisher_threshold",
+        "hessian_threshold",
+        "hessian_range",
+        "hessian_interval",
+    ];
+    let has_defaults =
+        setup.component(section, name).is_some() && bounds.iter().all(|key| given(key).is_none());
     if has_defaults && id.ends_with(".curvature") {
         return advise(Way::Rate, [&path]);
     }
@@ -107,7 +132,11 @@ fn turn(setup: &Setup, section: &str, name: &str, [bound_word, word]: [&str; 2],
 
 /// A bound for a weight that does too much.
 pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
-    let is_adapter = setup.settings.model.as_ref().is_some_and(|model| model.use_peft == Some(true));
+    let is_adapter = setup
+        .settings
+        .model
+        .as_ref()
+        .is_some_and(|model| model.use_peft == Some(true));
     if is_adapter && id(name).ends_with(".curvature-weight") {
         return advise(Way::Auto, [&format!("weight.{name}.fisher_threshold")]);
     }
@@ -116,13 +145,21 @@ pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
 
 /// Has a mask that rejected every token do less.
 pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
-    if id(mask) == TRUNCATED { longer(setup) } else { loosen(setup, "mask", mask) }
+    if id(mask) == TRUNCATED {
+        longer(setup)
+    } else {
+        loosen(setup, "mask", mask)
+    }
 }
 
 /// Completions twice as long, as far as the model has positions.
 pub(super) fn longer(setup: &Setup) -> Option<Advice> {
     let now = setup.settings.rollout.as_ref()?.max_completion_length as f64;
-    let prompt = setup.settings.data.as_ref().map_or(0.0, |data| data.max_prompt_length as f64);
+    let prompt = setup
+        .settings
+        .data
+        .as_ref()
+        .map_or(0.0, |data| data.max_prompt_length as f64);
     let room = setup.positions.map_or(f64::MAX, |all| all - prompt);
     let longest = room.min(2.0 * now);
     advise(Way::Longer, [&longest.to_string()]).filter(|_| longest > now)
@@ -136,35 +173,71 @@ pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
 
 /// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
-    let answers = setup.settings.rollout.as_ref()?.num_generations.saturating_mul(2);
+    let answers = setup
+        .settings
+        .rollout
+        .as_ref()?
+        .num_generations
+        .saturating_mul(2);
     let doubled = |train: &TrainConfig| {
-        let step = train.per_device_train_batch_size.saturating_mul(train.gradient_accumulation_steps);
+        let step = train
+            .per_device_train_batch_size
+            .saturating_mul(train.gradient_accumulation_steps);
         let sizes = [
-            ("gradient_accumulation_steps", train.gradient_accumulation_steps),
+            (
+                "gradient_accumulation_steps",
+                train.gradient_accumulation_steps,
+            ),
             ("steps_per_generation", train.steps_per_generation),
             ("generation_batch_size", train.generation_batch_size),
         ];
-        let sizes = sizes.into_iter().filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
-        sizes.map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2))).collect::<String>()
+        let sizes = sizes
+            .into_iter()
+            .filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
+        sizes
+            .map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2)))
+            .collect::<String>()
     };
-    let more = setup.settings.train.as_ref().map_or_else(String::new, doubled);
+    let more = setup
+        .settings
+        .train
+        .as_ref()
+        .map_or_else(String::new, doubled);
     advise(Way::Answers, [&answers.to_string(), &more])
 }
 
 /// Other prompts for those whose answers earn alike.
 pub(super) fn resample(setup: &Setup) -> Option<Advice> {
-    setup.settings.rollout.as_ref().filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
-    let is_scored = setup.settings.train.as_ref().is_some_and(|train| train.score_at_sampling);
+    setup
+        .settings
+        .rollout
+        .as_ref()
+        .filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
+    let is_scored = setup
+        .settings
+        .train
+        .as_ref()
+        .is_some_and(|train| train.score_at_sampling);
     advise(Way::Resample, []).filter(|_| !is_scored)
 }
 
 pub(super) fn explore(setup: &Setup) -> Option<Advice> {
-    let now = setup.settings.train.as_ref().map(|train| train.entropy_coef).filter(|coefficient| *coefficient > 0.0);
-    advise(Way::Explore, [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))])
+    let now = setup
+        .settings
+        .train
+        .as_ref()
+        .map(|train| train.entropy_coef)
+        .filter(|coefficient| *coefficient > 0.0);
+    advise(
+        Way::Explore,
+        [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))],
+    )
 }
 
 fn number(value: &Value) -> Option<f64> {
-    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+    value
+        .as_float()
+        .or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
 /// Id of the component that reports call `name`.

@@ -5,7 +5,9 @@ use serde::{Serialize, Serializer};
 use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{HeldOut, REWARDS, Window, mean};
-use crate::metrics::names::{APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE};
+use crate::metrics::names::{
+    APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE,
+};
 use crate::model::optim::OptimizerName;
 use crate::model::optim::adamw::SecondMoment;
 
@@ -40,7 +42,10 @@ pub enum Severity {
 impl Finding {
     /// Name of the finding in a run's metrics, in the line of the step after which it was reported.
     pub fn metric(&self) -> String {
-        let component = self.component.iter().map(|component| format!("/{component}"));
+        let component = self
+            .component
+            .iter()
+            .map(|component| format!("/{component}"));
         format!("warnings/{}", self.check) + &component.collect::<String>()
     }
 
@@ -57,7 +62,11 @@ impl Finding {
 }
 
 fn words(advice: &[Advice]) -> String {
-    advice.iter().map(|advice| advice.text.as_str()).collect::<Vec<_>>().join(", or ")
+    advice
+        .iter()
+        .map(|advice| advice.text.as_str())
+        .collect::<Vec<_>>()
+        .join(", or ")
 }
 
 fn joined<S: Serializer>(advice: &[Advice], serializer: S) -> Result<S::Ok, S::Error> {
@@ -85,19 +94,84 @@ const MASKS: &str = "docs/masks.md";
 const FLAT_REWARD: &str = "docs/flat-reward.md";
 
 pub(super) const CHECKS: [Check; 13] = [
-    Check { name: "reward_fell", severity: Severity::Error, page: STABILITY, find: reward_fell },
-    Check { name: "mask_undone", severity: Severity::Error, page: STABILITY, find: mask_undone },
-    Check { name: "held_out_fell", severity: Severity::Error, page: STABILITY, find: held_out_fell },
-    Check { name: "all_rejected", severity: Severity::Error, page: MASKS, find: all_rejected },
-    Check { name: "entropy_gone", severity: Severity::Error, page: FIRST_RUN, find: entropy_gone },
-    Check { name: "cut_off", severity: Severity::Warning, page: FLAT_REWARD, find: cut_off },
-    Check { name: "no_signal", severity: Severity::Error, page: FLAT_REWARD, find: no_signal },
-    Check { name: "kl_jump", severity: Severity::Warning, page: STABILITY, find: kl_jump },
-    Check { name: "mask_rejects_much", severity: Severity::Warning, page: FIRST_RUN, find: mask_rejects_much },
-    Check { name: "weights_small", severity: Severity::Warning, page: FIRST_RUN, find: weights_small },
-    Check { name: "steps_held_back", severity: Severity::Warning, page: STABILITY, find: steps_held_back },
-    Check { name: "mask_idle", severity: Severity::Info, page: MASKS, find: mask_idle },
-    Check { name: "control_idle", severity: Severity::Info, page: STABILITY, find: control_idle },
+    Check {
+        name: "reward_fell",
+        severity: Severity::Error,
+        page: STABILITY,
+        find: reward_fell,
+    },
+    Check {
+        name: "mask_undone",
+        severity: Severity::Error,
+        page: STABILITY,
+        find: mask_undone,
+    },
+    Check {
+        name: "held_out_fell",
+        severity: Severity::Error,
+        page: STABILITY,
+        find: held_out_fell,
+    },
+    Check {
+        name: "all_rejected",
+        severity: Severity::Error,
+        page: MASKS,
+        find: all_rejected,
+    },
+    Check {
+        name: "entropy_gone",
+        severity: Severity::Error,
+        page: FIRST_RUN,
+        find: entropy_gone,
+    },
+    Check {
+        name: "cut_off",
+        severity: Severity::Warning,
+        page: FLAT_REWARD,
+        find: cut_off,
+    },
+    Check {
+        name: "no_signal",
+        severity: Severity::Error,
+        page: FLAT_REWARD,
+        find: no_signal,
+    },
+    Check {
+        name: "kl_jump",
+        severity: Severity::Warning,
+        page: STABILITY,
+        find: kl_jump,
+    },
+    Check {
+        name: "mask_rejects_much",
+        severity: Severity::Warning,
+        page: FIRST_RUN,
+        find: mask_rejects_much,
+    },
+    Check {
+        name: "weights_small",
+        severity: Severity::Warning,
+        page: FIRST_RUN,
+        find: weights_small,
+    },
+    Check {
+        name: "steps_held_back",
+        severity: Severity::Warning,
+        page: STABILITY,
+        find: steps_held_back,
+    },
+    Check {
+        name: "mask_idle",
+        severity: Severity::Info,
+        page: MASKS,
+        find: mask_idle,
+    },
+    Check {
+        name: "control_idle",
+        severity: Severity::Info,
+        page: STABILITY,
+        find: control_idle,
+    },
 ];
 
 /// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks too, which then mean nothing.
@@ -105,20 +179,47 @@ const AFTER_A_FALL: usize = 2;
 
 /// Findings that apply to the newest steps, the most serious first.
 pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
-    let asked = if fall(window, setup).is_some() { &CHECKS[..AFTER_A_FALL] } else { &CHECKS[AFTER_A_FALL..] };
+    let asked = if fall(window, setup).is_some() {
+        &CHECKS[..AFTER_A_FALL]
+    } else {
+        &CHECKS[AFTER_A_FALL..]
+    };
     let found = |check: &Check| {
-        let finding = |Sign { component, what, advice }| {
-            let Check { name, severity, page, .. } = *check;
-            Finding { check: name, severity, component, what, advice, page }
+        let finding = |Sign {
+                           component,
+                           what,
+                           advice,
+                       }| {
+            let Check {
+                name,
+                severity,
+                page,
+                ..
+            } = *check;
+            Finding {
+                check: name,
+                severity,
+                component,
+                what,
+                advice,
+                page,
+            }
         };
-        (check.find)(window, setup).into_iter().map(finding).collect::<Vec<_>>()
+        (check.find)(window, setup)
+            .into_iter()
+            .map(finding)
+            .collect::<Vec<_>>()
     };
     asked.iter().flat_map(found).collect()
 }
 
 /// A sign about the run as a whole.
 fn of_run<const N: usize>(what: String, advice: [Option<Advice>; N]) -> Vec<Sign> {
-    vec![Sign { component: None, what, advice: known(advice) }]
+    vec![Sign {
+        component: None,
+        what,
+        advice: known(advice),
+    }]
 }
 
 /// The advice for which the run's settings say enough.
@@ -127,10 +228,17 @@ fn known<const N: usize>(advice: [Option<Advice>; N]) -> Vec<Advice> {
 }
 
 /// A sign for each component for which `sign` returns one.
-fn of_each(components: Vec<String>, sign: impl Fn(&str) -> Option<(String, Vec<Advice>)>) -> Vec<Sign> {
+fn of_each(
+    components: Vec<String>,
+    sign: impl Fn(&str) -> Option<(String, Vec<Advice>)>,
+) -> Vec<Sign> {
     let of = |component: String| {
         let (what, advice) = sign(&component)?;
-        Some(Sign { component: Some(component), what, advice })
+        Some(Sign {
+            component: Some(component),
+            what,
+            advice,
+        })
     };
     components.into_iter().filter_map(of).collect()
 }
@@ -160,7 +268,12 @@ const MOST_OF_THE_GRADIENT: f64 = 0.5;
 /// Number of standard errors within which two mean rewards count as equal.
 const ERRORS: f64 = 4.0;
 /// Masks whose share the user chose, or whose effect has another warning.
-const MEANT: [&str; 4] = ["masks.entropy-quantile", "masks.probability-quantile", "masks.random", "masks.truncated"];
+const MEANT: [&str; 4] = [
+    "masks.entropy-quantile",
+    "masks.probability-quantile",
+    "masks.random",
+    "masks.truncated",
+];
 
 /// The fall of the mean reward or of the held-out answers to less than half, in words.
 fn fall(window: &Window, setup: &Setup) -> Option<String> {
@@ -185,7 +298,12 @@ fn is_fall([best, now]: [f64; 2], limit: f64, error: f64) -> bool {
 /// The fall of the held-out accuracy by more than the share `limit`, in words; without an accuracy, that of the held-out reward.
 fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
     let [best, now] = window.held_out?;
-    let prompts = setup.settings.eval.as_ref().map(|eval| eval.num_prompts as f64).filter(|prompts| *prompts > 0.0)?;
+    let prompts = setup
+        .settings
+        .eval
+        .as_ref()
+        .map(|eval| eval.num_prompts as f64)
+        .filter(|prompts| *prompts > 0.0)?;
     let deviation = |value: f64| match window.held_out_metric {
         // Of a share of right answers.
         HeldOut::Accuracy => (value * (1.0 - value)).sqrt(),
@@ -194,14 +312,22 @@ fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
     };
     let error = deviation(best.value).hypot(deviation(now.value)) / prompts.sqrt();
     is_fall([best.value, now.value], limit, error).then(|| {
-        let when = if best.step == 0 { "before training".to_owned() } else { format!("after step {}", best.step) };
+        let when = if best.step == 0 {
+            "before training".to_owned()
+        } else {
+            format!("after step {}", best.step)
+        };
         match window.held_out_metric {
             HeldOut::Accuracy => {
-                let [best, now] = [best, now].map(|measured| format!("{:.1}%", 100.0 * measured.value));
+                let [best, now] =
+                    [best, now].map(|measured| format!("{:.1}%", 100.0 * measured.value));
                 format!("the held-out accuracy fell from {best}, {when}, to {now}")
             }
             HeldOut::Reward => {
-                format!("the held-out reward fell from {:.3}, {when}, to {:.3}", best.value, now.value)
+                format!(
+                    "the held-out reward fell from {:.3}, {when}, to {:.3}",
+                    best.value, now.value
+                )
             }
         }
     })
@@ -211,19 +337,26 @@ fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
 fn held_out_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
     let limit = Some(setup.settings.warnings.held_out_fall).filter(|limit| *limit > 0.0);
     let what = limit.and_then(|limit| held_out_fall(window, setup, limit));
-    what.map_or_else(Vec::new, |what| of_run(what, [advice::lower_rate(setup), advice::govern(setup)]))
+    what.map_or_else(Vec::new, |what| {
+        of_run(what, [advice::lower_rate(setup), advice::govern(setup)])
+    })
 }
 
 fn reward_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
-    fall(window, setup).map_or_else(Vec::new, |what| of_run(what, [advice::lower_rate(setup), advice::govern(setup)]))
+    fall(window, setup).map_or_else(Vec::new, |what| {
+        of_run(what, [advice::lower_rate(setup), advice::govern(setup)])
+    })
 }
 
 fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
     let forgets = setup.settings.train.as_ref().is_none_or(|train| {
-        train.optimizer != OptimizerName::Sgd && train.second_moment != SecondMoment::KeptAndRejected
+        train.optimizer != OptimizerName::Sgd
+            && train.second_moment != SecondMoment::KeptAndRejected
     });
     let share = window.mean(&format!("mask/{REJECTED_GRADIENT}"), MEANS);
-    let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else { return Vec::new() };
+    let Some(share) = share.filter(|share| forgets && *share > MOST_OF_THE_GRADIENT) else {
+        return Vec::new();
+    };
     let what = format!(
         "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that the steps stayed as long",
         100.0 * share
@@ -236,16 +369,35 @@ fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
     if rejected.is_none_or(|rates| rates.iter().any(|rate| *rate < 1.0)) {
         return Vec::new();
     }
-    let rate = |mask: &String| window.now(&format!("{mask}/{REJECTION_RATE}")).unwrap_or(0.0);
-    let most = window.components(REJECTION_RATE).into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
-    let by = most.as_ref().map_or_else(String::new, |most| format!(", most by `{most}`"));
-    let what = format!("every token was rejected in the last {WHOLE} steps{by}, so that nothing is learned");
-    of_run(what, [most.and_then(|most| advice::less_rejection(setup, &most))])
+    let rate = |mask: &String| {
+        window
+            .now(&format!("{mask}/{REJECTION_RATE}"))
+            .unwrap_or(0.0)
+    };
+    let most = window
+        .components(REJECTION_RATE)
+        .into_iter()
+        .max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let by = most
+        .as_ref()
+        .map_or_else(String::new, |most| format!(", most by `{most}`"));
+    let what = format!(
+        "every token was rejected in the last {WHOLE} steps{by}, so that nothing is learned"
+    );
+    of_run(
+        what,
+        [most.and_then(|most| advice::less_rejection(setup, &most))],
+    )
 }
 
 fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let (entropy, alike) = (window.mean("entropy", MEANS), window.mean(ZERO_ADVANTAGE, MEANS));
-    let (Some(entropy), Some(alike)) = (entropy, alike) else { return Vec::new() };
+    let (entropy, alike) = (
+        window.mean("entropy", MEANS),
+        window.mean(ZERO_ADVANTAGE, MEANS),
+    );
+    let (Some(entropy), Some(alike)) = (entropy, alike) else {
+        return Vec::new();
+    };
     // A confident policy whose answers still differ continues to learn.
     if entropy >= setup.settings.warnings.entropy || alike < 0.5 {
         return Vec::new();
@@ -260,18 +412,31 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
     let share = window.mean("completions/clipped_ratio", MEANS);
     let limit = setup.settings.warnings.clipped_ratio;
-    let Some(share) = share.filter(|share| limit > 0.0 && *share > limit) else { return Vec::new() };
+    let Some(share) = share.filter(|share| limit > 0.0 && *share > limit) else {
+        return Vec::new();
+    };
     let what = format!(
         "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
         100.0 * share
     );
-    of_run(what, [advice::longer(setup), advice::drop_truncated(setup).filter(|_| share < 0.95)])
+    of_run(
+        what,
+        [
+            advice::longer(setup),
+            advice::drop_truncated(setup).filter(|_| share < 0.95),
+        ],
+    )
 }
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
     let steps = setup.settings.warnings.no_signal_steps;
-    let (shares, reward) = (window.last(ZERO_ADVANTAGE, steps), window.mean("reward", steps));
-    let (Some(shares), Some(reward), Some(first)) = (shares.filter(|_| steps > 0), reward, window.first) else {
+    let (shares, reward) = (
+        window.last(ZERO_ADVANTAGE, steps),
+        window.mean("reward", steps),
+    );
+    let (Some(shares), Some(reward), Some(first)) =
+        (shares.filter(|_| steps > 0), reward, window.first)
+    else {
         return Vec::new();
     };
     if shares.iter().any(|share| *share < 1.0) {
@@ -281,15 +446,26 @@ fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
         "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on average ({first:.3} in the first step), so that rewards taught nothing"
     );
     let slower = advice::lower_rate(setup).filter(|_| reward < first);
-    of_run(what, [slower, advice::answers(setup), advice::resample(setup)])
+    of_run(
+        what,
+        [slower, advice::answers(setup), advice::resample(setup)],
+    )
 }
 
 fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
     // The KL divergence of a step grows with the square of its learning rate, which a schedule changes.
     let measured = window.pairs("step/kl", "learning_rate");
-    let measured: Vec<(f64, f64)> = measured.into_iter().filter(|(_, rate)| *rate > 0.0).collect();
-    let (Some((kl, rate)), true) = (measured.last(), window.now("step/kl").is_some()) else { return Vec::new() };
-    let mut before: Vec<f64> = measured[..measured.len() - 1].iter().map(|(kl, rate)| kl / rate.powi(2)).collect();
+    let measured: Vec<(f64, f64)> = measured
+        .into_iter()
+        .filter(|(_, rate)| *rate > 0.0)
+        .collect();
+    let (Some((kl, rate)), true) = (measured.last(), window.now("step/kl").is_some()) else {
+        return Vec::new();
+    };
+    let mut before: Vec<f64> = measured[..measured.len() - 1]
+        .iter()
+        .map(|(kl, rate)| kl / rate.powi(2))
+        .collect();
     if before.len() < MEASURED || *kl < SMALL_KL || setup.settings.warnings.kl_ratio == 0.0 {
         return Vec::new();
     }
@@ -312,9 +488,17 @@ fn mask_rejects_much(window: &Window, setup: &Setup) -> Vec<Sign> {
         if limit == 0.0 || meant || rates.iter().any(|rate| *rate <= limit) {
             return None;
         }
-        let what =
-            format!("`{mask}` rejected {:.0}% of the tokens of the last {REJECTIONS} steps", 100.0 * mean(&rates));
-        Some((what, known([advice::loosen(setup, "mask", mask), advice::lower_rate(setup)])))
+        let what = format!(
+            "`{mask}` rejected {:.0}% of the tokens of the last {REJECTIONS} steps",
+            100.0 * mean(&rates)
+        );
+        Some((
+            what,
+            known([
+                advice::loosen(setup, "mask", mask),
+                advice::lower_rate(setup),
+            ]),
+        ))
     })
 }
 
@@ -324,7 +508,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
         let what = format!(
             "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
         );
-        let is_small = mean < setup.settings.warnings.weight_mean && !finds_its_threshold(window, weight);
+        let is_small =
+            mean < setup.settings.warnings.weight_mean && !finds_its_threshold(window, weight);
         is_small.then(|| (what, known([advice::weight_bound(setup, weight)])))
     })
 }
@@ -333,31 +518,48 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
         // Its learning rate is meant to be too high.
-        if finds_its_share(window, control) || applied.iter().any(|share| *share >= setup.settings.warnings.applied) {
+        if finds_its_share(window, control)
+            || applied
+                .iter()
+                .any(|share| *share >= setup.settings.warnings.applied)
+        {
             return None;
         }
-        let left =
-            format!("`{control}` left {:.1}% of the length of the last {CONTROLS} steps", 100.0 * mean(&applied));
+        let left = format!(
+            "`{control}` left {:.1}% of the length of the last {CONTROLS} steps",
+            100.0 * mean(&applied)
+        );
         let loosen = advice::loosen(setup, "step_control", control);
         // Nothing is known of how others decide, so the rate may have no part in it.
         Some(if id(control).starts_with("governor.") {
             let what = format!("{left}: the rate is far above what its target allows");
             (what, known([advice::lower_rate(setup), loosen]))
         } else {
-            let what = format!("{left}, so that little is learned: that control holds the run back");
+            let what =
+                format!("{left}, so that little is learned: that control holds the run back");
             (what, known([loosen, advise(Way::LeaveOut, [])]))
         })
     })
 }
 
 fn mask_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let masks = idle(window, REJECTION_RATE, setup.settings.warnings.idle_mask_steps);
+    let masks = idle(
+        window,
+        REJECTION_RATE,
+        setup.settings.warnings.idle_mask_steps,
+    );
     of_each(masks, |mask| {
         let what = format!(
             "`{mask}` has rejected no token in {} steps: the run is as without it",
             setup.settings.warnings.idle_mask_steps
         );
-        Some((what, known([advice::tighten(setup, "mask", mask), advise(Way::LeaveOut, [])])))
+        Some((
+            what,
+            known([
+                advice::tighten(setup, "mask", mask),
+                advise(Way::LeaveOut, []),
+            ]),
+        ))
     })
 }
 
@@ -371,7 +573,13 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
         Some(match finds_its_share(window, control) {
             // It shortens steps later in a run.
             true => (what, known([advice::raise_rate(setup)])),
-            false => (what, known([advice::tighten(setup, "step_control", control), advise(Way::LeaveOut, [])])),
+            false => (
+                what,
+                known([
+                    advice::tighten(setup, "step_control", control),
+                    advise(Way::LeaveOut, []),
+                ]),
+            ),
         })
     })
 }
@@ -379,5 +587,10 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
 /// The components that did nothing in this number of steps.
 fn idle(window: &Window, last: &str, steps: usize) -> Vec<String> {
     let is_long = |(_, chances): &(String, u64)| steps > 0 && *chances >= steps as u64;
-    window.idle(last).into_iter().filter(is_long).map(|(component, _)| component).collect()
+    window
+        .idle(last)
+        .into_iter()
+        .filter(is_long)
+        .map(|(component, _)| component)
+        .collect()
 }

@@ -5,7 +5,9 @@ use capo_loader::{ComponentConfig, LoadedPlugin, component_names};
 use serde::Deserialize;
 use toml::Value;
 
-use crate::config::{Config, DataConfig, EvalConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig};
+use crate::config::{
+    Config, DataConfig, EvalConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig,
+};
 use crate::model::{self, embedded};
 
 /// Facts about a run besides its metrics.
@@ -35,10 +37,38 @@ pub struct Settings {
 
 impl From<&Config> for Settings {
     fn from(config: &Config) -> Self {
-        let Config { recipe, model, data, rollout, train, eval, warnings, mask, weight, step_control, .. } =
-            config.clone();
-        let (model, data, rollout, train, eval) = (Some(model), Some(data), Some(rollout), Some(train), Some(eval));
-        Self { recipe, model, data, rollout, train, eval, warnings, mask, weight, step_control }
+        let Config {
+            recipe,
+            model,
+            data,
+            rollout,
+            train,
+            eval,
+            warnings,
+            mask,
+            weight,
+            step_control,
+            ..
+        } = config.clone();
+        let (model, data, rollout, train, eval) = (
+            Some(model),
+            Some(data),
+            Some(rollout),
+            Some(train),
+            Some(eval),
+        );
+        Self {
+            recipe,
+            model,
+            data,
+            rollout,
+            train,
+            eval,
+            warnings,
+            mask,
+            weight,
+            step_control,
+        }
     }
 }
 
@@ -46,14 +76,25 @@ impl Setup {
     /// Facts about a run with these settings and plugins.
     pub fn of(settings: Settings, plugins: Vec<LoadedPlugin>) -> Self {
         // A model that cannot be read has its own error.
-        let files = settings.model.as_ref().and_then(|model| embedded::model_files(&model.model_name_or_path).ok());
+        let files = settings
+            .model
+            .as_ref()
+            .and_then(|model| embedded::model_files(&model.model_name_or_path).ok());
         let model = files.and_then(|files| model::Config::load(&files).ok());
-        Self { settings, positions: model.map(|model| model.max_position_embeddings as f64), plugins }
+        Self {
+            settings,
+            positions: model.map(|model| model.max_position_embeddings as f64),
+            plugins,
+        }
     }
 
     /// `train.learning_rate`; `None` if it is unknown or 0.
     pub(super) fn learning_rate(&self) -> Option<f64> {
-        self.settings.train.as_ref().map(|train| train.learning_rate).filter(|rate| *rate > 0.0)
+        self.settings
+            .train
+            .as_ref()
+            .map(|train| train.learning_rate)
+            .filter(|rate| *rate > 0.0)
     }
 
     /// Value of `key` of the component that reports call `name`, in `[[section]]`.
@@ -67,14 +108,22 @@ impl Setup {
             "weight" => &self.settings.weight,
             _ => &self.settings.step_control,
         };
-        list.get(component_names(list).iter().position(|known| known == name)?)
+        list.get(
+            component_names(list)
+                .iter()
+                .position(|known| known == name)?,
+        )
     }
 
     /// The plugin with the component `id`, as `--plugin` takes it.
     pub(super) fn library(&self, id: &str) -> String {
         let vendor = id.split('.').next().unwrap_or(id);
         let usual = format!("lib{vendor}.so");
-        let Some(plugin) = self.plugins.iter().find(|plugin| plugin.components.iter().any(|one| one == id)) else {
+        let Some(plugin) = self
+            .plugins
+            .iter()
+            .find(|plugin| plugin.components.iter().any(|one| one == id))
+        else {
             return usual;
         };
         let name = plugin.path.file_name().map(std::path::Path::new);

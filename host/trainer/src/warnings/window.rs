@@ -68,17 +68,23 @@ impl Window {
             return;
         }
         let finite = values.iter().filter(|(_, value)| value.is_finite());
-        self.steps.push_back(finite.map(|(name, value)| (name.clone(), *value)).collect());
+        self.steps
+            .push_back(finite.map(|(name, value)| (name.clone(), *value)).collect());
         if self.steps.len() > WarningsConfig::MOST_STEPS {
             self.steps.pop_front();
         }
         self.count += 1;
         self.first = self.first.or_else(|| self.now("reward"));
-        self.reward_deviation = self.reward_deviation.max(self.now("reward_std").unwrap_or(0.0));
+        self.reward_deviation = self
+            .reward_deviation
+            .max(self.now("reward_std").unwrap_or(0.0));
         let signal = self.now(ZERO_ADVANTAGE).is_none_or(|share| share < 1.0);
         self.with_signal += u64::from(signal);
         // A mask that rejects tokens which move the policy too far has less to reject at a low learning rate.
-        let chance = signal && self.now("learning_rate").is_none_or(|now| now >= rate / 2.0);
+        let chance = signal
+            && self
+                .now("learning_rate")
+                .is_none_or(|now| now >= rate / 2.0);
         for (last, of_none) in [(REJECTION_RATE, 0.0), (APPLIED, 1.0)] {
             for component in self.components(last) {
                 let name = format!("{component}/{last}");
@@ -100,7 +106,9 @@ impl Window {
         let finite = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
         let (metric, value) = match (finite("eval_accuracy"), finite("eval_reward")) {
             (Some(accuracy), _) => (HeldOut::Accuracy, accuracy),
-            (None, Some(reward)) if self.held_out_metric == HeldOut::Reward => (HeldOut::Reward, reward),
+            (None, Some(reward)) if self.held_out_metric == HeldOut::Reward => {
+                (HeldOut::Reward, reward)
+            }
             _ => return,
         };
         let now = Measured { value, step };
@@ -128,7 +136,10 @@ impl Window {
 
     /// The values of two metrics in the steps that have both, oldest first.
     pub(super) fn pairs(&self, first: &str, second: &str) -> Vec<(f64, f64)> {
-        self.steps.iter().filter_map(|step| Some((*step.get(first)?, *step.get(second)?))).collect()
+        self.steps
+            .iter()
+            .filter_map(|step| Some((*step.get(first)?, *step.get(second)?)))
+            .collect()
     }
 
     /// Mean reward of the newest steps.
@@ -136,24 +147,40 @@ impl Window {
         let rewards = self.last("reward", REWARDS)?;
         let mean = mean(&rewards);
         // Computed from differences between neighbours, so that a fall does not count as noise.
-        let squares: f64 = rewards.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
+        let squares: f64 = rewards
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).powi(2))
+            .sum();
         let error = (squares / (2 * (REWARDS - 1) * REWARDS) as f64).sqrt();
-        Some(Level { mean, error, step: self.count })
+        Some(Level {
+            mean,
+            error,
+            step: self.count,
+        })
     }
 
     /// The components with a metric `ID/last` in the newest step.
     pub(super) fn components(&self, last: &str) -> Vec<String> {
-        let id = |name: &String| name.strip_suffix(last)?.strip_suffix('/').map(str::to_owned);
+        let id = |name: &String| {
+            name.strip_suffix(last)?
+                .strip_suffix('/')
+                .map(str::to_owned)
+        };
         // These two metrics are totals over all masks and over all step controls.
         let own = |id: &String| !["mask", "step_control"].contains(&id.as_str());
-        self.steps.back().map_or_else(Vec::new, |step| step.keys().filter_map(id).filter(own).collect())
+        self.steps.back().map_or_else(Vec::new, |step| {
+            step.keys().filter_map(id).filter(own).collect()
+        })
     }
 
     /// Components whose metric `ID/last` never showed an effect, with the number of steps in which they could have acted.
     pub(super) fn idle(&self, last: &str) -> Vec<(String, u64)> {
         let idle = |component: String| {
             let name = format!("{component}/{last}");
-            let chances = self.chances.get(&name).filter(|_| !self.acted.contains(&name));
+            let chances = self
+                .chances
+                .get(&name)
+                .filter(|_| !self.acted.contains(&name));
             chances.map(|chances| (component, *chances))
         };
         self.components(last).into_iter().filter_map(idle).collect()

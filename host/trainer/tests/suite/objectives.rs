@@ -8,7 +8,8 @@ use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::testing::Records;
 use capo_plugin::{
-    CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point, PromptContext, Reduction,
+    CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point,
+    PromptContext, Reduction,
 };
 use host_trainer::model::{Sequences, TokenOutputs};
 use host_trainer::stages::backward::{Reduced, reduce};
@@ -77,18 +78,42 @@ fn info(reduction: Reduction, limit: usize) -> StepInfo {
 pub fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
     let (rows, longest) = (lengths.len(), *lengths.iter().max().unwrap());
     let longest_ids = vec![7; longest];
-    let completions: Vec<&[u32]> = lengths.iter().map(|&length| &longest_ids[..length]).collect();
-    let (ids, starts, numbers) = (vec![7; rows * (longest + 1)], vec![0; rows], Sequences::numbered(rows));
+    let completions: Vec<&[u32]> = lengths
+        .iter()
+        .map(|&length| &longest_ids[..length])
+        .collect();
+    let (ids, starts, numbers) = (
+        vec![7; rows * (longest + 1)],
+        vec![0; rows],
+        Sequences::numbered(rows),
+    );
     let lengths = lengths.to_vec();
-    let sequences = Sequences { ids, starts, prompt_len: 1, completion_len: longest, lengths, numbers };
+    let sequences = Sequences {
+        ids,
+        starts,
+        prompt_len: 1,
+        completion_len: longest,
+        lengths,
+        numbers,
+    };
     SampledBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
 }
 
 /// `batch` under three policies, `[B, T]` each.
-fn with_logps(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_logps: &[f32]) -> BatchWithLogps {
+fn with_logps(
+    mut batch: SampledBatch,
+    logps: &[f32],
+    old_logps: &[f32],
+    ref_logps: &[f32],
+) -> BatchWithLogps {
     batch.old_logps = Some(old_logps.to_vec());
     let entropy = Some(vec![0.0; logps.len()]);
-    let outputs = TokenOutputs { logps: logps.to_vec(), entropy, hidden: None, last_layer: None };
+    let outputs = TokenOutputs {
+        logps: logps.to_vec(),
+        entropy,
+        hidden: None,
+        last_layer: None,
+    };
     let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
     batch.ref_logps = Some(ref_logps.to_vec());
     batch
@@ -96,17 +121,28 @@ fn with_logps(mut batch: SampledBatch, logps: &[f32], old_logps: &[f32], ref_log
 
 impl Case {
     fn config(&self, point: &str) -> ComponentConfig {
-        ComponentConfig { id: format!("{}.{point}", self.r#use), table: self.keys.clone() }
+        ComponentConfig {
+            id: format!("{}.{point}", self.r#use),
+            table: self.keys.clone(),
+        }
     }
 
     fn objective(&self) -> ObjectiveHandle {
-        Registry::open(&[]).unwrap().create(&self.config("objective"), &Watchdog::off()).unwrap()
+        Registry::open(&[])
+            .unwrap()
+            .create(&self.config("objective"), &Watchdog::off())
+            .unwrap()
     }
 }
 
 impl Scored {
     fn dims(&self) -> Dims {
-        batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]).dims
+        batch(
+            &self.lengths,
+            self.lengths.len(),
+            vec![0.0; self.lengths.len()],
+        )
+        .dims
     }
 
     /// The loss of an objective where the policy, and the one that sampled, give these log-probabilities.
@@ -116,12 +152,23 @@ impl Scored {
         limit: usize,
         [logps, old_logps]: [&[f32]; 2],
     ) -> (Reduced, Records) {
-        let mut batch = batch(&self.lengths, self.lengths.len(), vec![0.0; self.lengths.len()]);
+        let mut batch = batch(
+            &self.lengths,
+            self.lengths.len(),
+            vec![0.0; self.lengths.len()],
+        );
         let tokens = batch.dims.tokens as usize;
-        let advantages = self.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
+        let advantages = self
+            .advantages
+            .iter()
+            .flat_map(|&advantage| vec![advantage; tokens])
+            .collect();
         let info = info(component.reduction(), limit);
         // As far off the policy that sampled, however that is moved.
-        let sampler: Vec<f32> = (0..).zip(old_logps).map(|(i, logp)| logp - 0.4 * (i as f32).sin()).collect();
+        let sampler: Vec<f32> = (0..)
+            .zip(old_logps)
+            .map(|(i, logp)| logp - 0.4 * (i as f32).sin())
+            .collect();
         batch.context = Some(context(&self.lengths, self.lengths.len(), &sampler));
         let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let mut records = Records::default();
@@ -141,18 +188,40 @@ fn losses_gradients_and_metrics_are_trls() {
     let golden = golden();
     for scored in &golden.losses {
         for case in &scored.cases {
-            let at = format!("{}: {}.objective with {:?}", scored.name, case.r#use, case.keys);
-            let (reduced, records) =
-                scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]);
-            assert!(agree(reduced.loss, case.loss, 1e-5, 0.1), "{at}: loss {} against {}", reduced.loss, case.loss);
-            let largest = case.gradient.iter().fold(0.0_f64, |most, slope| most.max(slope.abs()));
+            let at = format!(
+                "{}: {}.objective with {:?}",
+                scored.name, case.r#use, case.keys
+            );
+            let (reduced, records) = scored.reduced(
+                &mut case.objective(),
+                golden.limit,
+                [&scored.logps, &scored.old_logps],
+            );
+            assert!(
+                agree(reduced.loss, case.loss, 1e-5, 0.1),
+                "{at}: loss {} against {}",
+                reduced.loss,
+                case.loss
+            );
+            let largest = case
+                .gradient
+                .iter()
+                .fold(0.0_f64, |most, slope| most.max(slope.abs()));
             for (i, (slope, expected)) in reduced.d_logps.iter().zip(&case.gradient).enumerate() {
                 let slope = f64::from(*slope);
-                assert!(agree(slope, *expected, 1e-5, 0.05 * largest), "{at}: token {i}: {slope} against {expected}");
+                assert!(
+                    agree(slope, *expected, 1e-5, 0.05 * largest),
+                    "{at}: token {i}: {slope} against {expected}"
+                );
             }
             for (name, expected) in &case.metrics {
-                let recorded = records.number(name).unwrap_or_else(|| panic!("{at}: no metric `{name}`"));
-                assert!(agree(recorded, *expected, 1e-5, 0.1), "{at}: {name} {recorded} against {expected}");
+                let recorded = records
+                    .number(name)
+                    .unwrap_or_else(|| panic!("{at}: no metric `{name}`"));
+                assert!(
+                    agree(recorded, *expected, 1e-5, 0.1),
+                    "{at}: {name} {recorded} against {expected}"
+                );
             }
         }
     }
@@ -161,13 +230,25 @@ fn losses_gradients_and_metrics_are_trls() {
 #[test]
 fn on_policy_a_ratio_is_one() {
     let golden = golden();
-    for scored in golden.losses.iter().filter(|scored| scored.logps == scored.old_logps) {
+    for scored in golden
+        .losses
+        .iter()
+        .filter(|scored| scored.logps == scored.old_logps)
+    {
         for id in ["grpo", "dr_grpo", "bnpo", "dapo", "gspo", "rloo", "sapo"] {
             let plain = of("reinforce", &[("reduction", name_of(id).into())]);
-            let [(reduced, _), (gradient, _)] = [of(id, &[]), plain]
-                .map(|case| scored.reduced(&mut case.objective(), golden.limit, [&scored.logps, &scored.old_logps]));
+            let [(reduced, _), (gradient, _)] = [of(id, &[]), plain].map(|case| {
+                scored.reduced(
+                    &mut case.objective(),
+                    golden.limit,
+                    [&scored.logps, &scored.old_logps],
+                )
+            });
             for (slope, expected) in reduced.d_logps.iter().zip(&gradient.d_logps) {
-                assert!(agree(f64::from(*slope), f64::from(*expected), 2e-7, 0.0), "{id}: {slope} against {expected}");
+                assert!(
+                    agree(f64::from(*slope), f64::from(*expected), 2e-7, 0.0),
+                    "{id}: {slope} against {expected}"
+                );
             }
         }
     }
@@ -189,20 +270,40 @@ fn advantages_are_trls_and_verls() {
     let given = &golden.advantages;
     let registry = Registry::open(&[]).unwrap();
     for case in &given.cases {
-        let mut component = registry.create(&case.config("advantage"), &Watchdog::off()).unwrap();
+        let mut component = registry
+            .create(&case.config("advantage"), &Watchdog::off())
+            .unwrap();
         let mut batch = batch(&given.lengths, golden.group, given.rewards.clone());
         let mut context = context(&given.lengths, golden.group, &given.old_logps);
-        given.rewards_per_func.iter().zip(["a", "b"]).for_each(|(rewards, name)| context.add_reward(name, rewards));
+        given
+            .rewards_per_func
+            .iter()
+            .zip(["a", "b"])
+            .for_each(|(rewards, name)| context.add_reward(name, rewards));
         batch.context = Some(context);
         let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
-        let advantages = advantage::estimate(&mut component, &mut Records::default(), &batch, &info).unwrap();
+        let advantages =
+            advantage::estimate(&mut component, &mut Records::default(), &batch, &info).unwrap();
         for (i, is) in advantages.iter().enumerate() {
             let b = i / batch.sampled.dims.tokens as usize;
-            let expected = case.advantages.get(b).or(case.token_advantages.get(i)).unwrap();
-            let (is, expected) = (f64::from(*is), expected * f64::from(batch.sampled.completion_mask[i]));
-            let at = format!("{}.advantage with {:?}, completion {b}", case.r#use, case.keys);
-            assert!(agree(is, expected, 1e-5, 0.1), "{at}: {is} against {expected}");
+            let expected = case
+                .advantages
+                .get(b)
+                .or(case.token_advantages.get(i))
+                .unwrap();
+            let (is, expected) = (
+                f64::from(*is),
+                expected * f64::from(batch.sampled.completion_mask[i]),
+            );
+            let at = format!(
+                "{}.advantage with {:?}, completion {b}",
+                case.r#use, case.keys
+            );
+            assert!(
+                agree(is, expected, 1e-5, 0.1),
+                "{at}: {is} against {expected}"
+            );
         }
     }
 }
@@ -210,20 +311,33 @@ fn advantages_are_trls_and_verls() {
 /// A context of places for rewards and these log-probabilities of the sampler, `[B, T]`.
 fn context(lengths: &[usize], group: usize, sampler_logps: &[f32]) -> ContextData {
     let tokens = sampler_logps.len() / lengths.len();
-    let prompts =
-        (0..lengths.len() / group).map(|number| PromptContext { ids: &[], number: number as u64, line: None });
-    let spans = vec![[0, 0]; tokens];
-    let each = lengths.iter().zip(sampler_logps.chunks(tokens)).map(|(&length, logps)| CompletionContext {
-        text: "",
-        spans: &spans[..length],
-        sampler_logps: &logps[..length],
+    let prompts = (0..lengths.len() / group).map(|number| PromptContext {
+        ids: &[],
+        number: number as u64,
+        line: None,
     });
+    let spans = vec![[0, 0]; tokens];
+    let each = lengths
+        .iter()
+        .zip(sampler_logps.chunks(tokens))
+        .map(|(&length, logps)| CompletionContext {
+            text: "",
+            spans: &spans[..length],
+            sampler_logps: &logps[..length],
+        });
     ContextData::new(tokens, prompts, each)
 }
 
 fn of(id: &str, pairs: &[(&str, toml::Value)]) -> Case {
-    let keys = pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    Case { r#use: id.into(), keys, ..Case::default() }
+    let keys = pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), value.clone()))
+        .collect();
+    Case {
+        r#use: id.into(),
+        keys,
+        ..Case::default()
+    }
 }
 
 /// Tables that use every key of every built-in objective at least once.
@@ -232,7 +346,14 @@ fn tables() -> Vec<Case> {
     let mut cases = Vec::new();
     for id in clipped {
         cases.push(of(id, &[]));
-        cases.push(of(id, &[("epsilon", 0.05.into()), ("epsilon_high", 0.3.into()), ("delta", 1.1.into())]));
+        cases.push(of(
+            id,
+            &[
+                ("epsilon", 0.05.into()),
+                ("epsilon_high", 0.3.into()),
+                ("delta", 1.1.into()),
+            ],
+        ));
     }
     for id in ["cispo", "sapo", "vespo", "reinforce"] {
         cases.push(of(id, &[]));
@@ -242,8 +363,16 @@ fn tables() -> Vec<Case> {
             cases.push(of(id, &[("importance_sampling_level", level.into())]));
         }
     }
-    for reduction in ["completion_mean", "fixed_length", "token_mean", "completion_sum"] {
-        for id in clipped.into_iter().chain(["cispo", "sapo", "vespo", "reinforce"]) {
+    for reduction in [
+        "completion_mean",
+        "fixed_length",
+        "token_mean",
+        "completion_sum",
+    ] {
+        for id in clipped
+            .into_iter()
+            .chain(["cispo", "sapo", "vespo", "reinforce"])
+        {
             cases.push(of(id, &[("reduction", reduction.into())]));
         }
     }
@@ -252,17 +381,43 @@ fn tables() -> Vec<Case> {
         cases.push(of("reinforce", &kl));
         for id in clipped.into_iter().chain(["cispo", "sapo", "vespo"]) {
             cases.push(of(id, &kl));
-            cases.push(of(id, &[kl.as_slice(), &[("use_bias_correction_kl", true.into())]].concat()));
+            cases.push(of(
+                id,
+                &[kl.as_slice(), &[("use_bias_correction_kl", true.into())]].concat(),
+            ));
         }
     }
     cases.push(of("cispo", &[("epsilon_high", 1.05.into())]));
-    cases.push(of("sapo", &[("sapo_temperature_pos", 3.0.into()), ("sapo_temperature_neg", 0.5.into())]));
-    let shape = [("vespo_k_pos", 1.0), ("vespo_lambda_pos", 0.5), ("vespo_k_neg", 0.5), ("vespo_lambda_neg", 4.0)];
+    cases.push(of(
+        "sapo",
+        &[
+            ("sapo_temperature_pos", 3.0.into()),
+            ("sapo_temperature_neg", 0.5.into()),
+        ],
+    ));
+    let shape = [
+        ("vespo_k_pos", 1.0),
+        ("vespo_lambda_pos", 0.5),
+        ("vespo_k_neg", 0.5),
+        ("vespo_lambda_neg", 4.0),
+    ];
     cases.push(of("vespo", &shape.map(|(key, value)| (key, value.into()))));
-    for mode in ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] {
-        let limits = [("clip_max", 1.2.into()), ("clip_min", 0.8.into()), ("mode", mode.into())];
+    for mode in [
+        "token_truncate",
+        "token_mask",
+        "sequence_truncate",
+        "sequence_mask",
+    ] {
+        let limits = [
+            ("clip_max", 1.2.into()),
+            ("clip_min", 0.8.into()),
+            ("mode", mode.into()),
+        ];
         let names = limits.map(|(key, value)| (format!("vllm_importance_sampling_{key}"), value));
-        cases.push(Case { keys: names.into_iter().collect(), ..of("vespo", &[]) });
+        cases.push(Case {
+            keys: names.into_iter().collect(),
+            ..of("vespo", &[])
+        });
     }
     cases
 }
@@ -275,12 +430,29 @@ fn every_gradient_is_that_of_its_reduced_loss() {
     let golden = golden();
     let mut used = BTreeSet::new();
     for case in tables() {
-        let at_kinks: usize = golden.losses.iter().map(|scored| check_slopes(scored, &case, golden.limit)).sum();
-        assert!(at_kinks <= 6, "{}.objective with {:?}: {at_kinks} tokens lie at kinks", case.r#use, case.keys);
-        used.extend(case.keys.keys().map(|key| format!("{}.objective {key}", case.r#use)));
+        let at_kinks: usize = golden
+            .losses
+            .iter()
+            .map(|scored| check_slopes(scored, &case, golden.limit))
+            .sum();
+        assert!(
+            at_kinks <= 6,
+            "{}.objective with {:?}: {at_kinks} tokens lie at kinks",
+            case.r#use,
+            case.keys
+        );
+        used.extend(
+            case.keys
+                .keys()
+                .map(|key| format!("{}.objective {key}", case.r#use)),
+        );
     }
     let registry = Registry::open(&[]).unwrap();
-    for offer in registry.offers().into_iter().filter(|offer| offer.point == Point::Objective) {
+    for offer in registry
+        .offers()
+        .into_iter()
+        .filter(|offer| offer.point == Point::Objective)
+    {
         for doc in &offer.key_docs {
             let key = format!("{} {}", offer.id, doc.name);
             assert!(used.contains(&key), "no table here uses {key}");
@@ -297,7 +469,10 @@ const TOLERANCE: f64 = 5e-3;
 fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
     let mut losses = Losses::new(scored, case, limit);
     let (whole, _) = scored.reduced(&mut losses.whole, limit, [&scored.logps, &scored.old_logps]);
-    let largest = whole.d_logps.iter().fold(0.0_f32, |most, slope| most.max(slope.abs()));
+    let largest = whole
+        .d_logps
+        .iter()
+        .fold(0.0_f32, |most, slope| most.max(slope.abs()));
     let dims = scored.dims();
     let mut kinks = 0;
     for b in 0..scored.lengths.len() {
@@ -305,9 +480,16 @@ fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
             let (below, above) = losses.differences(i);
             let (slope, scale) = (f64::from(whole.d_logps[i]), f64::from(largest).max(1e-3));
             kinks += usize::from(!agree(below, above, 0.02, scale));
-            let between = below.min(above) - TOLERANCE * scale..=below.max(above) + TOLERANCE * scale;
-            let at = format!("{}: {}.objective with {:?}, token {i}", scored.name, case.r#use, case.keys);
-            assert!(between.contains(&slope), "{at}: {slope}, measured {below} and {above}");
+            let between =
+                below.min(above) - TOLERANCE * scale..=below.max(above) + TOLERANCE * scale;
+            let at = format!(
+                "{}: {}.objective with {:?}, token {i}",
+                scored.name, case.r#use, case.keys
+            );
+            assert!(
+                between.contains(&slope),
+                "{at}: {slope}, measured {below} and {above}"
+            );
         }
     }
     kinks
@@ -324,9 +506,19 @@ struct Losses<'a> {
 
 impl<'a> Losses<'a> {
     fn new(scored: &'a Scored, case: &Case, limit: usize) -> Self {
-        let alone = Case { keys: without_penalty(&case.keys), ..of(&case.r#use, &[]) };
-        let held = HELD.contains(&case.r#use.as_str()).then(|| alone.objective());
-        Self { scored, limit, whole: case.objective(), held }
+        let alone = Case {
+            keys: without_penalty(&case.keys),
+            ..of(&case.r#use, &[])
+        };
+        let held = HELD
+            .contains(&case.r#use.as_str())
+            .then(|| alone.objective());
+        Self {
+            scored,
+            limit,
+            whole: case.objective(),
+            held,
+        }
     }
 
     /// The loss where token `i` is more probable by `nudge` nats.
@@ -334,9 +526,13 @@ impl<'a> Losses<'a> {
         let (mut logps, mut old_logps) = (self.scored.logps.clone(), self.scored.old_logps.clone());
         logps[i] += nudge;
         let (scored, limit) = (self.scored, self.limit);
-        let loss = |of: &mut ObjectiveHandle, old_logps: &[f32]| scored.reduced(of, limit, [&logps, old_logps]).0.loss;
+        let loss = |of: &mut ObjectiveHandle, old_logps: &[f32]| {
+            scored.reduced(of, limit, [&logps, old_logps]).0.loss
+        };
         let whole = loss(&mut self.whole, &old_logps);
-        let Some(held) = &mut self.held else { return whole };
+        let Some(held) = &mut self.held else {
+            return whole;
+        };
         // The penalty's ratio moves, the surrogate's does not.
         let moved = loss(held, &old_logps);
         old_logps[i] += nudge;
@@ -345,13 +541,18 @@ impl<'a> Losses<'a> {
 
     /// Change of the loss per nat of a token's log-probability, below and above its value.
     fn differences(&mut self, i: usize) -> (f64, f64) {
-        let [below, here, above] = [-NUDGE, 0.0, NUDGE].map(|nudge| (self.at(i, nudge), self.scored.logps[i] + nudge));
-        let slope = |(low, from): (f64, f32), (high, to): (f64, f32)| (high - low) / f64::from(to - from);
+        let [below, here, above] =
+            [-NUDGE, 0.0, NUDGE].map(|nudge| (self.at(i, nudge), self.scored.logps[i] + nudge));
+        let slope =
+            |(low, from): (f64, f32), (high, to): (f64, f32)| (high - low) / f64::from(to - from);
         (slope(below, here), slope(here, above))
     }
 }
 
 fn without_penalty(keys: &Table) -> Table {
     let penalty = ["beta", "kl_estimator", "use_bias_correction_kl"];
-    keys.iter().filter(|(key, _)| !penalty.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
+    keys.iter()
+        .filter(|(key, _)| !penalty.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect()
 }

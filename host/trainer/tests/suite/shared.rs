@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 
 /// A path in `tests/data`.
 pub fn data(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(path)
 }
 
 /// The value in a file of JSON.
@@ -18,9 +20,24 @@ pub fn json<T: DeserializeOwned>(path: &Path) -> T {
 }
 
 /// The first step of a run of one, with completions of at most `limit` tokens.
-pub fn first_step(kind: OptimizerKind, reduction: Reduction, denominator: Denominator, limit: usize) -> Batch<'static> {
-    let optimizer = OptimizerInfo { kind, ..Fixture::new(1, 1).batch().optimizer };
-    let mut info = Batch::new(Dims { completions: 0, tokens: 0, group_size: 1 }, optimizer);
+pub fn first_step(
+    kind: OptimizerKind,
+    reduction: Reduction,
+    denominator: Denominator,
+    limit: usize,
+) -> Batch<'static> {
+    let optimizer = OptimizerInfo {
+        kind,
+        ..Fixture::new(1, 1).batch().optimizer
+    };
+    let mut info = Batch::new(
+        Dims {
+            completions: 0,
+            tokens: 0,
+            group_size: 1,
+        },
+        optimizer,
+    );
     info.max_completion_length = limit;
     info.reduction = reduction;
     info.denominator = denominator;

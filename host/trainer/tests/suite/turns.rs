@@ -58,9 +58,19 @@ impl Golden {
             numbers: Sequences::numbered(rows),
         };
         let completions: Vec<&[u32]> = self.completions.iter().map(Vec::as_slice).collect();
-        let mut batch = SampledBatch::new(sequences, &completions, vec![0; rows], vec![0.0; rows], rows, 0);
-        batch.completion_mask =
-            self.mask.iter().flat_map(|mask| [mask.as_slice(), &vec![0; longest - mask.len()]].concat()).collect();
+        let mut batch = SampledBatch::new(
+            sequences,
+            &completions,
+            vec![0; rows],
+            vec![0.0; rows],
+            rows,
+            0,
+        );
+        batch.completion_mask = self
+            .mask
+            .iter()
+            .flat_map(|mask| [mask.as_slice(), &vec![0; longest - mask.len()]].concat())
+            .collect();
         batch
     }
 }
@@ -69,9 +79,23 @@ impl Golden {
 fn worst(gradients: &Gradients, expected: &BTreeMap<String, [f64; 2]>) -> f64 {
     assert_eq!(gradients.iter().count(), expected.len());
     let of_weight = |(name, [norm, dot]): (&String, &[f64; 2])| {
-        let values: Vec<f32> = gradients.get(name).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-        let found = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
-        let waved: f64 = values.iter().zip(0..).map(|(value, i)| f64::from(*value) * (0.37 * f64::from(i)).cos()).sum();
+        let values: Vec<f32> = gradients
+            .get(name)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap();
+        let found = values
+            .iter()
+            .map(|value| f64::from(*value).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let waved: f64 = values
+            .iter()
+            .zip(0..)
+            .map(|(value, i)| f64::from(*value) * (0.37 * f64::from(i)).cos())
+            .sum();
         (found - norm).abs().max((waved - dot).abs()) / norm
     };
     expected.iter().map(of_weight).fold(0.0, f64::max)
@@ -83,29 +107,69 @@ fn loss_and_gradients_of_turns_are_trls() {
     let files = embedded::model_files("embedded:tiny-arithmetic").unwrap();
     let policy = Policy::load(&files, &Device::Cpu).unwrap();
     for (_, weight) in policy.weights().iter() {
-        weight.set(&(weight.as_detached_tensor() * 0.5).unwrap()).unwrap();
+        weight
+            .set(&(weight.as_detached_tensor() * 0.5).unwrap())
+            .unwrap();
     }
     for case in &golden.cases {
         let batch = golden.batch();
         let tokens = batch.dims.tokens as usize;
         let forward = policy.forward(&batch.sequences, 1.0).unwrap();
-        let outputs = forward.outputs(&Wants { entropy: true, ..Wants::default() }).unwrap();
-        for (i, expected) in golden.logps.iter().enumerate().filter(|(i, _)| batch.completion_mask[*i] == 1) {
+        let outputs = forward
+            .outputs(&Wants {
+                entropy: true,
+                ..Wants::default()
+            })
+            .unwrap();
+        for (i, expected) in golden
+            .logps
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| batch.completion_mask[*i] == 1)
+        {
             assert!(
                 (f64::from(outputs.logps[i]) - expected).abs() < 2e-6,
                 "token {i}: {} {expected}",
                 outputs.logps[i]
             );
         }
-        let config = ComponentConfig { id: format!("{}.objective", case.loss_type), table: Table::new() };
-        let mut component: ObjectiveHandle = Registry::open(&[]).unwrap().create(&config, &Watchdog::off()).unwrap();
-        let info = first_step(OptimizerKind::ADAMW, component.reduction(), Denominator::KEPT, golden.limit);
-        let advantages = golden.advantages.iter().flat_map(|&advantage| vec![advantage; tokens]).collect();
+        let config = ComponentConfig {
+            id: format!("{}.objective", case.loss_type),
+            table: Table::new(),
+        };
+        let mut component: ObjectiveHandle = Registry::open(&[])
+            .unwrap()
+            .create(&config, &Watchdog::off())
+            .unwrap();
+        let info = first_step(
+            OptimizerKind::ADAMW,
+            component.reduction(),
+            Denominator::KEPT,
+            golden.limit,
+        );
+        let advantages = golden
+            .advantages
+            .iter()
+            .flat_map(|&advantage| vec![advantage; tokens])
+            .collect();
         let batch = BatchWithLogps::new(batch, outputs).unwrap();
-        let batch = objective::evaluate(&mut component, &mut Records::default(), batch, advantages, &info).unwrap();
+        let batch = objective::evaluate(
+            &mut component,
+            &mut Records::default(),
+            batch,
+            advantages,
+            &info,
+        )
+        .unwrap();
         let decision = Decision::of(batch.sampled().completion_mask.clone());
         let reduced = reduce(&batch, &info, &decision, None).unwrap();
-        assert!((reduced.loss - case.loss).abs() < 2e-6, "{}: {} {}", case.loss_type, reduced.loss, case.loss);
+        assert!(
+            (reduced.loss - case.loss).abs() < 2e-6,
+            "{}: {} {}",
+            case.loss_type,
+            reduced.loss,
+            case.loss
+        );
         let gradients = forward.backward(&reduced.d_logps).unwrap();
         let worst = worst(&gradients, &case.gradients);
         assert!(worst < 2e-6, "{}: {worst}", case.loss_type);

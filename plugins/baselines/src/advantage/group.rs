@@ -70,9 +70,13 @@ impl GroupNormalized {
                 ScaleRewards::None => 1.0,
             };
             // Without `epsilon`, equal rewards have a divisor of 0.
-            values[group]
-                .iter_mut()
-                .for_each(|value| *value = if divisor > 0.0 { (*value - mean) / divisor } else { 0.0 });
+            values[group].iter_mut().for_each(|value| {
+                *value = if divisor > 0.0 {
+                    (*value - mean) / divisor
+                } else {
+                    0.0
+                }
+            });
         }
     }
 
@@ -80,7 +84,10 @@ impl GroupNormalized {
     fn sum_of_normalized(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let context = batch.rollout_context()?;
         let count = context.reward_names().count();
-        let weights = self.reward_weights.clone().unwrap_or_else(|| vec![1.0; count]);
+        let weights = self
+            .reward_weights
+            .clone()
+            .unwrap_or_else(|| vec![1.0; count]);
         if weights.len() != count {
             let given = weights.len();
             return Err(PluginError::config(format!(
@@ -89,16 +96,27 @@ impl GroupNormalized {
         }
         let mut sum = vec![0.0; batch.dims.completions as usize];
         for (reward, weight) in weights.iter().enumerate() {
-            let mut values: Vec<f64> = context.rewards(reward).iter().map(|&value| f64::from(value)).collect();
+            let mut values: Vec<f64> = context
+                .rewards(reward)
+                .iter()
+                .map(|&value| f64::from(value))
+                .collect();
             self.normalize(batch, &mut values);
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*weight) * value);
+            sum.iter_mut()
+                .zip(values)
+                .for_each(|(sum, value)| *sum += f64::from(*weight) * value);
         }
         Ok(sum)
     }
 }
 
 impl Advantage for GroupNormalized {
-    fn estimate(&mut self, _: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         let values = match self.multi_objective_aggregation {
             Aggregation::SumThenNormalize => {
                 let mut values = rewards(batch);
@@ -128,9 +146,16 @@ impl Advantage for GroupNormalized {
                 "`scale_rewards` is set, but `multi_objective_aggregation` is `normalize_then_sum`, which normalises by group and by batch (remove one of them)",
             ));
         }
-        match self.reward_weights.iter().flatten().find(|weight| !weight.is_finite()) {
+        match self
+            .reward_weights
+            .iter()
+            .flatten()
+            .find(|weight| !weight.is_finite())
+        {
             None => Ok(()),
-            Some(weight) => Err(PluginError::config(format!("`reward_weights` holds {weight} (use finite numbers)"))),
+            Some(weight) => Err(PluginError::config(format!(
+                "`reward_weights` holds {weight} (use finite numbers)"
+            ))),
         }
     }
 
@@ -148,7 +173,12 @@ impl Advantage for GroupNormalized {
 pub struct GroupCentered {}
 
 impl Advantage for GroupCentered {
-    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         let mut values = rewards(batch);
         center(&mut values, batch.dims.groups());
         fill(batch, &values, advantages);

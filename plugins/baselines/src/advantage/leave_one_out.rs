@@ -29,10 +29,17 @@ impl LeaveOneOut {
 }
 
 impl Advantage for LeaveOneOut {
-    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         let mut values = rewards(batch);
         if let Some([low, high]) = self.reward_clip_range {
-            values.iter_mut().for_each(|value| *value = value.clamp(f64::from(low), f64::from(high)));
+            values
+                .iter_mut()
+                .for_each(|value| *value = value.clamp(f64::from(low), f64::from(high)));
         }
         if self.beta > 0.0 {
             let distance = log_ratios_to_reference(batch)?;
@@ -42,9 +49,16 @@ impl Advantage for LeaveOneOut {
             }
         }
         for group in batch.dims.groups() {
-            let (sum, others) = (values[group.clone()].iter().sum::<f64>(), group.len() as f64 - 1.0);
+            let (sum, others) = (
+                values[group.clone()].iter().sum::<f64>(),
+                group.len() as f64 - 1.0,
+            );
             for value in &mut values[group] {
-                *value = if others > 0.0 { *value - (sum - *value) / others } else { 0.0 };
+                *value = if others > 0.0 {
+                    *value - (sum - *value) / others
+                } else {
+                    0.0
+                };
             }
         }
         if self.normalize_advantages {
@@ -57,9 +71,11 @@ impl Advantage for LeaveOneOut {
     fn validate(&self) -> Result<(), PluginError> {
         checks::not_negative("beta", self.beta)?;
         match self.reward_clip_range {
-            Some([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => Err(PluginError::config(
-                format!("`reward_clip_range` is [{low}, {high}] (use two finite numbers, the lower one first)"),
-            )),
+            Some([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
+                Err(PluginError::config(format!(
+                    "`reward_clip_range` is [{low}, {high}] (use two finite numbers, the lower one first)"
+                )))
+            }
             _ => Ok(()),
         }
     }

@@ -27,7 +27,11 @@ fn fill(batch: &Batch<'_>, values: &[f64], advantages: &mut [f32]) {
 }
 
 fn rewards(batch: &Batch<'_>) -> Vec<f64> {
-    batch.rewards.iter().map(|&reward| f64::from(reward)).collect()
+    batch
+        .rewards
+        .iter()
+        .map(|&reward| f64::from(reward))
+        .collect()
 }
 
 /// Subtracts `baseline` of its group from each value.
@@ -41,26 +45,37 @@ fn center(values: &mut [f64], groups: impl Iterator<Item = Range<usize>>) {
 /// Replaces each value by `(value − mean) / (std + EPSILON)`, both over all values.
 fn standardize(values: &mut [f64]) {
     let (mean, std) = mean_and_std(values);
-    values.iter_mut().for_each(|value| *value = (*value - mean) / (std + EPSILON));
+    values
+        .iter_mut()
+        .for_each(|value| *value = (*value - mean) / (std + EPSILON));
 }
 
 /// Mean and unbiased standard deviation, which is 0 for a single value.
 fn mean_and_std(values: &[f64]) -> (f64, f64) {
     let n = (values.len() as f64).max(1.0);
     let mean = values.iter().sum::<f64>() / n;
-    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    let squares = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>();
     (mean, (squares / (n - 1.0).max(1.0)).sqrt())
 }
 
 /// `logp − ref_logp` of a token under the sampling policy, nats: the estimate k1 of the divergence from the reference.
-fn log_ratios_to_reference<'a>(batch: &Batch<'a>) -> Result<impl Fn(usize) -> f64 + use<'a>, PluginError> {
+fn log_ratios_to_reference<'a>(
+    batch: &Batch<'a>,
+) -> Result<impl Fn(usize) -> f64 + use<'a>, PluginError> {
     let (old_logps, ref_logps) = (batch.old_logps()?, batch.ref_logps()?);
     Ok(move |i: usize| f64::from(old_logps[i]) - f64::from(ref_logps[i]))
 }
 
 /// Inputs that [`log_ratios_to_reference`] needs, if `beta` is not 0.
 fn reference_inputs(beta: f32) -> Inputs {
-    if beta > 0.0 { Inputs::OLD_LOGPS | Inputs::REF_LOGPS } else { Inputs::NONE }
+    if beta > 0.0 {
+        Inputs::OLD_LOGPS | Inputs::REF_LOGPS
+    } else {
+        Inputs::NONE
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,12 @@ impl RewardAsAdvantage {
 }
 
 impl Advantage for RewardAsAdvantage {
-    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         let mut values = rewards(batch);
         if self.normalize_advantages {
             standardize(&mut values);

@@ -50,11 +50,17 @@ impl ReinforcePlusPlus {
     /// `[B, T]`: reward of each token; the last token also gets the completion's reward.
     fn token_rewards(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let mut rewards = vec![0.0; batch.dims.len()];
-        let distance = if self.beta > 0.0 { Some(log_ratios_to_reference(batch)?) } else { None };
+        let distance = if self.beta > 0.0 {
+            Some(log_ratios_to_reference(batch)?)
+        } else {
+            None
+        };
         for (b, reward) in batch.rewards.iter().enumerate() {
             let mut last = None;
             for i in batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1) {
-                rewards[i] = distance.as_ref().map_or(0.0, |distance| -f64::from(self.beta) * distance(i));
+                rewards[i] = distance
+                    .as_ref()
+                    .map_or(0.0, |distance| -f64::from(self.beta) * distance(i));
                 last = Some(i);
             }
             if let Some(i) = last {
@@ -68,7 +74,12 @@ impl ReinforcePlusPlus {
     fn add_later(&self, batch: &Batch<'_>, values: &mut [f64]) {
         for b in 0..batch.dims.completions as usize {
             let mut later = 0.0;
-            for i in batch.dims.row(b).rev().filter(|&i| batch.completion_mask[i] == 1) {
+            for i in batch
+                .dims
+                .row(b)
+                .rev()
+                .filter(|&i| batch.completion_mask[i] == 1)
+            {
                 later = values[i] + f64::from(self.gamma) * later;
                 values[i] = later;
             }
@@ -79,16 +90,26 @@ impl ReinforcePlusPlus {
 /// Replaces each token's reward by the completion's sum, minus the mean of such sums over the group.
 fn center_sums(batch: &Batch<'_>, values: &mut [f64]) {
     let completions = batch.dims.completions as usize;
-    let mut sums: Vec<f64> = (0..completions).map(|b| values[batch.dims.row(b)].iter().sum()).collect();
+    let mut sums: Vec<f64> = (0..completions)
+        .map(|b| values[batch.dims.row(b)].iter().sum())
+        .collect();
     // A group of one keeps its reward, as in verl.
-    center(&mut sums, batch.dims.groups().filter(|group| group.len() > 1));
+    center(
+        &mut sums,
+        batch.dims.groups().filter(|group| group.len() > 1),
+    );
     for (b, sum) in sums.into_iter().enumerate() {
         values[batch.dims.row(b)].fill(sum);
     }
 }
 
 impl Advantage for ReinforcePlusPlus {
-    fn estimate(&mut self, _ctx: &mut Ctx<'_>, batch: &Batch<'_>, advantages: &mut [f32]) -> Result<(), PluginError> {
+    fn estimate(
+        &mut self,
+        _ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        advantages: &mut [f32],
+    ) -> Result<(), PluginError> {
         let mut values = self.token_rewards(batch)?;
         match self.baseline {
             Baseline::None => self.add_later(batch, &mut values),
@@ -104,7 +125,10 @@ impl Advantage for ReinforcePlusPlus {
     fn validate(&self) -> Result<(), PluginError> {
         checks::not_negative("beta", self.beta)?;
         if !(0.0..=1.0).contains(&self.gamma) {
-            return Err(PluginError::config(format!("`gamma` is {} (use 0 to 1)", self.gamma)));
+            return Err(PluginError::config(format!(
+                "`gamma` is {} (use 0 to 1)",
+                self.gamma
+            )));
         }
         if self.baseline == Baseline::Group && self.gamma != 1.0 {
             return Err(PluginError::config(format!(

@@ -47,17 +47,38 @@ impl Cispo {
     };
 
     fn penalty(&self) -> Penalty {
-        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+        Penalty {
+            beta: self.beta,
+            estimator: self.kl_estimator,
+            by_ratio: self.use_bias_correction_kl,
+        }
     }
 }
 
 impl Objective for Cispo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
-        let clips = evaluate(self.importance_sampling_level, self.penalty(), ctx, batch, out, |token| {
-            let weight = -token.ratio.min(self.epsilon_high) * token.advantage;
-            let above = token.ratio > self.epsilon_high && token.advantage > 0.0;
-            Term { loss: weight * token.logp, by_logp: weight, held: above.then_some(Side::Above), ..Term::default() }
-        })?;
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
+        let clips = evaluate(
+            self.importance_sampling_level,
+            self.penalty(),
+            ctx,
+            batch,
+            out,
+            |token| {
+                let weight = -token.ratio.min(self.epsilon_high) * token.advantage;
+                let above = token.ratio > self.epsilon_high && token.advantage > 0.0;
+                Term {
+                    loss: weight * token.logp,
+                    by_logp: weight,
+                    held: above.then_some(Side::Above),
+                    ..Term::default()
+                }
+            },
+        )?;
         clips.record_above(ctx, "cispo_clip_ratio");
         Ok(())
     }

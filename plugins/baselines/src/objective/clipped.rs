@@ -53,19 +53,34 @@ impl<D: Defaults> ClippedSurrogate<D> {
     }
 
     fn epsilon_high(&self) -> f32 {
-        self.epsilon_high.or(D::EPSILON_HIGH).unwrap_or(self.epsilon())
+        self.epsilon_high
+            .or(D::EPSILON_HIGH)
+            .unwrap_or(self.epsilon())
     }
 
     fn penalty(&self) -> Penalty {
-        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+        Penalty {
+            beta: self.beta,
+            estimator: self.kl_estimator,
+            by_ratio: self.use_bias_correction_kl,
+        }
     }
 
-    fn term(&self, &Token { ratio, advantage, .. }: &Token) -> Term {
+    fn term(
+        &self,
+        &Token {
+            ratio, advantage, ..
+        }: &Token,
+    ) -> Term {
         let limited = self.delta.map_or(ratio, |delta| ratio.min(delta));
         let bounded = ratio.clamp(1.0 - self.epsilon(), 1.0 + self.epsilon_high());
         let clipped = bounded * advantage < limited * advantage;
         let counted = if clipped { bounded } else { limited };
-        let side = if advantage < 0.0 { Side::Below } else { Side::Above };
+        let side = if advantage < 0.0 {
+            Side::Below
+        } else {
+            Side::Above
+        };
         Term {
             loss: -counted * advantage,
             by_ratio: if counted == ratio { -advantage } else { 0.0 },
@@ -76,9 +91,17 @@ impl<D: Defaults> ClippedSurrogate<D> {
 }
 
 impl<D: Defaults> Objective for ClippedSurrogate<D> {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
         let level = self.importance_sampling_level.unwrap_or(D::LEVEL);
-        evaluate(level, self.penalty(), ctx, batch, out, |token| self.term(token))?.record(ctx);
+        evaluate(level, self.penalty(), ctx, batch, out, |token| {
+            self.term(token)
+        })?
+        .record(ctx);
         Ok(())
     }
 

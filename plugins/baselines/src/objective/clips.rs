@@ -23,7 +23,12 @@ pub(super) struct Clips {
 
 impl Clips {
     pub fn new(level: Level) -> Self {
-        Self { level, row: [0; 3], all: [0; 3], extremes: None }
+        Self {
+            level,
+            row: [0; 3],
+            all: [0; 3],
+            extremes: None,
+        }
     }
 
     pub fn count(&mut self, held: Option<Side>) {

@@ -41,11 +41,18 @@ impl Correction {
     /// `[B]`, nats: logarithm of each completion's ratio.
     pub fn log_ratios(self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let completions = batch.dims.completions as usize;
-        let Some(mode) = self.mode else { return Ok(vec![0.0; completions]) };
-        let (old_logps, sampler_logps) = (batch.old_logps()?, batch.rollout_context()?.sampler_logps());
+        let Some(mode) = self.mode else {
+            return Ok(vec![0.0; completions]);
+        };
+        let (old_logps, sampler_logps) =
+            (batch.old_logps()?, batch.rollout_context()?.sampler_logps());
         let of_token = |i: usize| f64::from(old_logps[i]) - f64::from(sampler_logps[i]);
         let of_completion = |b: usize| {
-            let tokens = batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).map(of_token);
+            let tokens = batch
+                .dims
+                .row(b)
+                .filter(|&i| batch.completion_mask[i] == 1)
+                .map(of_token);
             match mode {
                 CorrectionMode::TokenTruncate => tokens.map(|ratio| self.truncated(ratio)).sum(),
                 CorrectionMode::TokenMask => tokens.map(|ratio| self.masked(ratio)).sum(),
@@ -64,11 +71,17 @@ impl Correction {
     /// Log-ratio for a ratio of 0: the smallest that counts.
     fn masked(self, log_ratio: f64) -> f64 {
         let (low, high) = self.limits();
-        if log_ratio < low || log_ratio > high { LEAST } else { log_ratio.clamp(LEAST, MOST) }
+        if log_ratio < low || log_ratio > high {
+            LEAST
+        } else {
+            log_ratio.clamp(LEAST, MOST)
+        }
     }
 
     fn limits(self) -> (f64, f64) {
-        let low = self.clip_min.map_or(f64::NEG_INFINITY, |low| f64::from(low).ln());
+        let low = self
+            .clip_min
+            .map_or(f64::NEG_INFINITY, |low| f64::from(low).ln());
         (low, f64::from(self.clip_max).ln())
     }
 
@@ -77,15 +90,23 @@ impl Correction {
     }
 
     pub fn validate(self) -> Result<(), PluginError> {
-        let (max, min) = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min");
+        let (max, min) = (
+            "vllm_importance_sampling_clip_max",
+            "vllm_importance_sampling_clip_min",
+        );
         checks::positive(max, self.clip_max)?;
         let low = self.clip_min.unwrap_or(self.clip_max);
         checks::positive(min, low)?;
         if low > self.clip_max {
             let high = self.clip_max;
-            return Err(PluginError::config(format!("`{min}` is {low}, above `{max}`, {high} (lower it)")));
+            return Err(PluginError::config(format!(
+                "`{min}` is {low}, above `{max}`, {high} (lower it)"
+            )));
         }
-        let idle = [(max, self.clip_max != clip_max()), (min, self.clip_min.is_some())];
+        let idle = [
+            (max, self.clip_max != clip_max()),
+            (min, self.clip_min.is_some()),
+        ];
         match idle.iter().find(|(_, set)| *set && self.mode.is_none()) {
             None => Ok(()),
             Some((key, _)) => Err(PluginError::config(format!(

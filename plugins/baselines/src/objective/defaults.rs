@@ -93,5 +93,4 @@ pub(super) fn completion_mean() -> Reduction {
     Reduction::COMPLETION_MEAN
 }
 
-pub(super) const ABOUT_REDUCTION: &str =
-    "how losses become one number: `completion_mean`, `fixed_length`, `token_mean` or `completion_sum`";
+pub(super) const ABOUT_REDUCTION: &str = "how losses become one number: `completion_mean`, `fixed_length`, `token_mean` or `completion_sum`";

@@ -19,11 +19,20 @@ pub(super) fn evaluate(
     let (old_logps, ref_logps) = (batch.old_logps()?, penalty.ref_logps(batch)?);
     let (mut clips, mut kl) = (Clips::new(level), MeanKl::default());
     for completion in 0..batch.dims.completions as usize {
-        let row: Vec<usize> = batch.dims.row(completion).filter(|&i| batch.completion_mask[i] == 1).collect();
+        let row: Vec<usize> = batch
+            .dims
+            .row(completion)
+            .filter(|&i| batch.completion_mask[i] == 1)
+            .collect();
         let ratios = level.ratios(batch.logps, old_logps, &row);
         let mut by_ratio = Vec::with_capacity(row.len());
         for (&i, &ratio) in row.iter().zip(&ratios) {
-            let token = Token { completion, ratio, advantage: batch.advantages[i], logp: batch.logps[i] };
+            let token = Token {
+                completion,
+                ratio,
+                advantage: batch.advantages[i],
+                logp: batch.logps[i],
+            };
             let mut term = term(&token);
             clips.count(term.held);
             if let Some(ref_logps) = ref_logps {

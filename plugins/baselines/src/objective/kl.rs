@@ -45,7 +45,11 @@ pub(super) struct Penalty {
 impl Penalty {
     /// The reference's log-probabilities; `None` if `beta` is 0.
     pub fn ref_logps<'a>(self, batch: &Batch<'a>) -> Result<Option<&'a [f32]>, PluginError> {
-        if self.beta == 0.0 { Ok(None) } else { batch.ref_logps().map(Some) }
+        if self.beta == 0.0 {
+            Ok(None)
+        } else {
+            batch.ref_logps().map(Some)
+        }
     }
 
     /// Adds the penalty to a token's term, and returns the estimate in nats.
@@ -61,7 +65,11 @@ impl Penalty {
     }
 
     pub fn inputs(self) -> Inputs {
-        if self.beta > 0.0 { Inputs::REF_LOGPS } else { Inputs::NONE }
+        if self.beta > 0.0 {
+            Inputs::REF_LOGPS
+        } else {
+            Inputs::NONE
+        }
     }
 
     pub fn validate(self) -> Result<(), PluginError> {
@@ -69,8 +77,10 @@ impl Penalty {
         if self.beta > 0.0 {
             return Ok(());
         }
-        let idle =
-            [("kl_estimator", self.estimator != KlEstimator::default()), ("use_bias_correction_kl", self.by_ratio)];
+        let idle = [
+            ("kl_estimator", self.estimator != KlEstimator::default()),
+            ("use_bias_correction_kl", self.by_ratio),
+        ];
         match idle.iter().find(|(_, set)| *set) {
             None => Ok(()),
             Some((key, _)) => Err(PluginError::config(format!(
@@ -103,4 +113,5 @@ impl MeanKl {
 pub(super) const ABOUT_BETA: &str =
     "weight of the penalty on distance from the reference model; 0 needs no reference model";
 pub(super) const ABOUT_ESTIMATOR: &str = "how that distance is estimated: `k1`, `k2` or `k3`";
-pub(super) const ABOUT_CORRECTION: &str = "whether the estimate is multiplied by the ratio (DeepSeek-V3.2)";
+pub(super) const ABOUT_CORRECTION: &str =
+    "whether the estimate is multiplied by the ratio (DeepSeek-V3.2)";

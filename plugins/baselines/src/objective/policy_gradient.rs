@@ -28,16 +28,29 @@ impl PolicyGradient {
     };
 
     fn penalty(&self) -> Penalty {
-        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: false }
+        Penalty {
+            beta: self.beta,
+            estimator: self.kl_estimator,
+            by_ratio: false,
+        }
     }
 }
 
 impl Objective for PolicyGradient {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
         let (ref_logps, mut kl) = (self.penalty().ref_logps(batch)?, MeanKl::default());
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
             let (advantage, logp) = (batch.advantages[i], batch.logps[i]);
-            let mut term = Term { loss: -advantage * logp, by_logp: -advantage, ..Term::default() };
+            let mut term = Term {
+                loss: -advantage * logp,
+                by_logp: -advantage,
+                ..Term::default()
+            };
             if let Some(ref_logps) = ref_logps {
                 kl.add(self.penalty().apply(&mut term, 1.0, logp, ref_logps[i]));
             }

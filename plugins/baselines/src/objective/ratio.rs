@@ -19,16 +19,23 @@ impl Level {
     /// Ratio at each of the tokens `row` of one completion.
     pub(super) fn ratios(self, logps: &[f32], old_logps: &[f32], row: &[usize]) -> Vec<f32> {
         if self == Self::Token {
-            return row.iter().map(|&i| (logps[i] - old_logps[i]).exp()).collect();
+            return row
+                .iter()
+                .map(|&i| (logps[i] - old_logps[i]).exp())
+                .collect();
         }
-        let sum: f64 = row.iter().map(|&i| f64::from(logps[i]) - f64::from(old_logps[i])).sum();
+        let sum: f64 = row
+            .iter()
+            .map(|&i| f64::from(logps[i]) - f64::from(old_logps[i]))
+            .sum();
         vec![(sum / self.divisor(row.len())).exp() as f32; row.len()]
     }
 
     /// Derivative by each token's log-probability, from the derivative by each token's ratio.
     pub(super) fn by_logp(self, ratios: &[f32], by_ratio: &[f32]) -> Vec<f32> {
         // A ratio may be infinite where a limit removes its effect.
-        let product = |(&ratio, &slope): (&f32, &f32)| if slope == 0.0 { 0.0 } else { slope * ratio };
+        let product =
+            |(&ratio, &slope): (&f32, &f32)| if slope == 0.0 { 0.0 } else { slope * ratio };
         let each = ratios.iter().zip(by_ratio).map(product);
         if self == Self::Token {
             return each.collect();
@@ -38,9 +45,12 @@ impl Level {
     }
 
     fn divisor(self, tokens: usize) -> f64 {
-        if self == Self::Sequence { tokens.max(1) as f64 } else { 1.0 }
+        if self == Self::Sequence {
+            tokens.max(1) as f64
+        } else {
+            1.0
+        }
     }
 }
 
-pub(super) const ABOUT_LEVEL: &str =
-    "over what probabilities are compared: each `token`, the mean over a `sequence`, or `sequence_product`";
+pub(super) const ABOUT_LEVEL: &str = "over what probabilities are compared: each `token`, the mean over a `sequence`, or `sequence_product`";

@@ -53,11 +53,24 @@ impl Sapo {
     };
 
     fn penalty(&self) -> Penalty {
-        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+        Penalty {
+            beta: self.beta,
+            estimator: self.kl_estimator,
+            by_ratio: self.use_bias_correction_kl,
+        }
     }
 
-    fn term(&self, &Token { ratio, advantage, .. }: &Token) -> Term {
-        let temperature = if advantage > 0.0 { self.sapo_temperature_pos } else { self.sapo_temperature_neg };
+    fn term(
+        &self,
+        &Token {
+            ratio, advantage, ..
+        }: &Token,
+    ) -> Term {
+        let temperature = if advantage > 0.0 {
+            self.sapo_temperature_pos
+        } else {
+            self.sapo_temperature_neg
+        };
         let gate = 1.0 / (1.0 + (-temperature * (ratio - 1.0)).exp());
         Term {
             loss: -gate * 4.0 / temperature * advantage,
@@ -68,8 +81,20 @@ impl Sapo {
 }
 
 impl Objective for Sapo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
-        evaluate(self.importance_sampling_level, self.penalty(), ctx, batch, out, |token| self.term(token))?;
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
+        evaluate(
+            self.importance_sampling_level,
+            self.penalty(),
+            ctx,
+            batch,
+            out,
+            |token| self.term(token),
+        )?;
         Ok(())
     }
 

@@ -64,7 +64,11 @@ impl Vespo {
     };
 
     fn penalty(&self) -> Penalty {
-        Penalty { beta: self.beta, estimator: self.kl_estimator, by_ratio: self.use_bias_correction_kl }
+        Penalty {
+            beta: self.beta,
+            estimator: self.kl_estimator,
+            by_ratio: self.use_bias_correction_kl,
+        }
     }
 
     fn correction(&self) -> Correction {
@@ -90,26 +94,57 @@ impl Vespo {
 /// `[B]`, nats: `ln w` of each completion, with the log-corrections `corrections` added.
 fn log_ratios(batch: &Batch<'_>, corrections: &[f64]) -> Result<Vec<f64>, PluginError> {
     let old_logps = batch.old_logps()?;
-    let of_token = |i: usize| (f64::from(batch.logps[i]) - f64::from(old_logps[i])).clamp(-MOST, MOST);
+    let of_token =
+        |i: usize| (f64::from(batch.logps[i]) - f64::from(old_logps[i])).clamp(-MOST, MOST);
     let of_completion = |b: usize| {
-        let sum: f64 = batch.dims.row(b).filter(|&i| batch.completion_mask[i] == 1).map(of_token).sum();
+        let sum: f64 = batch
+            .dims
+            .row(b)
+            .filter(|&i| batch.completion_mask[i] == 1)
+            .map(of_token)
+            .sum();
         (sum + corrections[b]).clamp(LEAST, MOST)
     };
-    Ok((0..batch.dims.completions as usize).map(of_completion).collect())
+    Ok((0..batch.dims.completions as usize)
+        .map(of_completion)
+        .collect())
 }
 
 impl Objective for Vespo {
-    fn evaluate(&mut self, ctx: &mut Ctx<'_>, batch: &Batch<'_>, out: TokenLosses<'_>) -> Result<(), PluginError> {
+    fn evaluate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        batch: &Batch<'_>,
+        out: TokenLosses<'_>,
+    ) -> Result<(), PluginError> {
         let corrections = self.correction().log_ratios(batch)?;
         let log_ratios = log_ratios(batch, &corrections)?;
-        evaluate(Level::Token, self.penalty(), ctx, batch, out, |&Token { completion, advantage, logp, .. }| {
-            let weight = -self.weight(log_ratios[completion], advantage) * advantage;
-            Term { loss: weight * logp, by_logp: weight, ..Term::default() }
-        })?;
+        evaluate(
+            Level::Token,
+            self.penalty(),
+            ctx,
+            batch,
+            out,
+            |&Token {
+                 completion,
+                 advantage,
+                 logp,
+                 ..
+             }| {
+                let weight = -self.weight(log_ratios[completion], advantage) * advantage;
+                Term {
+                    loss: weight * logp,
+                    by_logp: weight,
+                    ..Term::default()
+                }
+            },
+        )?;
         let first = |b: usize| batch.dims.row(b).find(|&i| batch.completion_mask[i] == 1);
-        let weights =
-            (0..log_ratios.len()).filter_map(|b| Some(self.weight(log_ratios[b], batch.advantages[first(b)?])));
-        let (count, sum) = weights.fold((0_u32, 0.0), |(count, sum), weight| (count + 1, sum + f64::from(weight)));
+        let weights = (0..log_ratios.len())
+            .filter_map(|b| Some(self.weight(log_ratios[b], batch.advantages[first(b)?])));
+        let (count, sum) = weights.fold((0_u32, 0.0), |(count, sum), weight| {
+            (count + 1, sum + f64::from(weight))
+        });
         ctx.record("vespo/phi_seq_mean", sum / f64::from(count.max(1)));
         Ok(())
     }

@@ -48,7 +48,9 @@ struct Words {
 }
 
 /// The value, or the type's default for null.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(value: D) -> Result<T, D::Error> {
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    value: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
@@ -61,7 +63,16 @@ struct Call<'a> {
 
 /// The line that begins an episode.
 pub(super) fn begin(episodes: &Episodes<'_>, episode: &Episode<'_>) -> Vec<u8> {
-    let Episode { number, prompt, answer, columns, group, place, seed, .. } = *episode;
+    let Episode {
+        number,
+        prompt,
+        answer,
+        columns,
+        group,
+        place,
+        seed,
+        ..
+    } = *episode;
     line(&json!({
         "ask": "begin", "episode": number, "group": group, "place": place, "seed": seed, "step": episodes.step,
         "max_turns": episodes.max_turns,
@@ -82,9 +93,23 @@ pub(super) fn respond(turn: &Turn<'_>) -> Vec<u8> {
         text: &'a str,
         turn: usize,
     }
-    let calls = turn.calls.iter().map(|call| Call { arguments: raw(&call.arguments), name: &call.name }).collect();
+    let calls = turn
+        .calls
+        .iter()
+        .map(|call| Call {
+            arguments: raw(&call.arguments),
+            name: &call.name,
+        })
+        .collect();
     let (episode, is_last, text) = (turn.episode, turn.is_last, turn.text);
-    line(&Asked { ask: "respond", calls, episode, is_last, text, turn: turn.number })
+    line(&Asked {
+        ask: "respond",
+        calls,
+        episode,
+        is_last,
+        text,
+        turn: turn.number,
+    })
 }
 
 /// JSON as it is, on one line; null if it is no JSON.
@@ -116,7 +141,10 @@ pub(super) fn answer(line: &str) -> Result<Answer, String> {
         return Ok(answer);
     }
     let [least, most] = [f32::MIN, f32::MAX];
-    Err(format!("is {} (a `reward` lies between {least:e} and {most:e})", shown(line)))
+    Err(format!(
+        "is {} (a `reward` lies between {least:e} and {most:e})",
+        shown(line)
+    ))
 }
 
 /// The beginning of a line, in backticks.
@@ -127,11 +155,22 @@ pub(super) fn shown(line: &str) -> String {
 impl Answer {
     /// The observation of `turn`.
     pub(super) fn observed(self, turn: &Turn<'_>) -> Observation {
-        let message =
-            |Words { role, name, content }| Message { role: role.unwrap_or_else(|| "user".into()), name, content };
+        let message = |Words {
+                           role,
+                           name,
+                           content,
+                       }| Message {
+            role: role.unwrap_or_else(|| "user".into()),
+            name,
+            content,
+        };
         let mut observation = Observation::of(turn).reward(self.reward as f32);
         observation.messages = self.messages.into_iter().map(message).collect();
-        observation.metrics = self.metrics.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        observation.metrics = self
+            .metrics
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect();
         observation.ended = self.ended;
         observation
     }

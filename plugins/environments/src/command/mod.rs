@@ -54,12 +54,18 @@ impl External {
         if !self.copies.is_empty() {
             return Ok(());
         }
-        self.copies = (0..self.workers).map(|_| Worker::start(&self.command)).collect::<Result<_, _>>()?;
+        self.copies = (0..self.workers)
+            .map(|_| Worker::start(&self.command))
+            .collect::<Result<_, _>>()?;
         while self.copies.iter().any(|copy| copy.tools().is_none()) {
             self.events()?;
             thread::sleep(PAUSE);
         }
-        if self.copies.iter().any(|copy| copy.tools() != self.copies[0].tools()) {
+        if self
+            .copies
+            .iter()
+            .any(|copy| copy.tools() != self.copies[0].tools())
+        {
             let name = &self.command[0];
             return Err(PluginError::failed(format!(
                 "two copies of `{name}` name different tools (name the same ones)"
@@ -82,7 +88,9 @@ impl External {
                 };
                 let name = self.command.first().map_or("", String::as_str);
                 let hint = match (self.deterministic, self.restarts) {
-                    (false, _) => "only a program with `deterministic = true` is started anew".to_owned(),
+                    (false, _) => {
+                        "only a program with `deterministic = true` is started anew".to_owned()
+                    }
                     (true, count) if count == self.max_restarts => {
                         format!("started anew {count} times; `max_restarts`")
                     }
@@ -99,7 +107,10 @@ impl External {
     }
 
     /// Runs `work`; after an error the copies are ended, so that no answer is read as one to a later question.
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, PluginError>) -> Result<T, PluginError> {
+    fn guarded<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, PluginError>,
+    ) -> Result<T, PluginError> {
         let outcome = work(self);
         if outcome.is_err() {
             self.copies.clear();
@@ -110,7 +121,10 @@ impl External {
     fn check_surplus(&self) -> Result<(), PluginError> {
         let surplus = self.copies.iter().find_map(Worker::surplus);
         surplus.map_or(Ok(()), |line| {
-            let sentence = format!("`{}` gave an answer too many, {line} (answer each line once)", self.command[0]);
+            let sentence = format!(
+                "`{}` gave an answer too many, {line} (answer each line once)",
+                self.command[0]
+            );
             Err(PluginError::failed(sentence))
         })
     }
@@ -124,7 +138,11 @@ impl Environment for External {
         })
     }
 
-    fn begin(&mut self, _: &mut Ctx<'_>, episodes: &Episodes<'_>) -> Result<Vec<String>, PluginError> {
+    fn begin(
+        &mut self,
+        _: &mut Ctx<'_>,
+        episodes: &Episodes<'_>,
+    ) -> Result<Vec<String>, PluginError> {
         self.guarded(|own| {
             own.start()?;
             own.check_surplus()?;
@@ -137,7 +155,10 @@ impl Environment for External {
             while openings.contains(&None) {
                 for event in own.events()? {
                     if let Event::Begun(number, text) = event
-                        && let Some(place) = episodes.episodes.iter().position(|episode| episode.number == number)
+                        && let Some(place) = episodes
+                            .episodes
+                            .iter()
+                            .position(|episode| episode.number == number)
                     {
                         openings[place] = Some(text);
                     }
@@ -148,14 +169,24 @@ impl Environment for External {
         })
     }
 
-    fn respond(&mut self, _: &mut Ctx<'_>, turns: &[Turn<'_>]) -> Result<Vec<Observation>, PluginError> {
+    fn respond(
+        &mut self,
+        _: &mut Ctx<'_>,
+        turns: &[Turn<'_>],
+    ) -> Result<Vec<Observation>, PluginError> {
         self.guarded(|own| {
             own.start()?;
             for turn in turns {
                 let copy = (turn.episode % own.workers as u64) as usize;
                 own.copies[copy].ask(turn.episode, Some(turn.number), line::respond(turn));
             }
-            let observed = |event| if let Event::Observed(observation) = event { Some(observation) } else { None };
+            let observed = |event| {
+                if let Event::Observed(observation) = event {
+                    Some(observation)
+                } else {
+                    None
+                }
+            };
             Ok(own.events()?.into_iter().filter_map(observed).collect())
         })
     }

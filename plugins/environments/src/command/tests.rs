@@ -19,13 +19,20 @@ fn shell(tools: &str, begin: &str, respond: &str, keys: &str) -> EnvironmentHand
 
 const TOOLS: &str = r#"echo '{"tools": []}'"#;
 const BEGIN: &str = r#"echo "{\"episode\": $e, \"message\": \"in $e\"}""#;
-const RESPOND: &str = r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"$e\"}], \"reward\": 0.5}""#;
+const RESPOND: &str =
+    r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"$e\"}], \"reward\": 0.5}""#;
 
 /// Begins three episodes, and waits for the observations of a turn of each.
-fn play(environment: &mut EnvironmentHandle, turns: usize) -> Result<Vec<Observation>, PluginError> {
+fn play(
+    environment: &mut EnvironmentHandle,
+    turns: usize,
+) -> Result<Vec<Observation>, PluginError> {
     let records = &mut Records::default();
     environment.tools()?;
-    let begun = environment.begin(records, &Episodes::new((0..3).map(|number| Episode::new(number, "p")).collect()))?;
+    let begun = environment.begin(
+        records,
+        &Episodes::new((0..3).map(|number| Episode::new(number, "p")).collect()),
+    )?;
     assert_eq!(begun, ["in 0", "in 1", "in 2"]);
     let mut all = Vec::new();
     for number in 0..turns {
@@ -46,28 +53,50 @@ fn play(environment: &mut EnvironmentHandle, turns: usize) -> Result<Vec<Observa
 }
 
 fn error(tools: &str, begin: &str, respond: &str, keys: &str) -> String {
-    play(&mut shell(tools, begin, respond, keys), 2).unwrap_err().to_string()
+    play(&mut shell(tools, begin, respond, keys), 2)
+        .unwrap_err()
+        .to_string()
 }
 
 #[test]
 fn episodes_are_played_in_any_order_by_several_copies() {
-    let late = format!("p=$q; q=$e; [ -n \"$p\" ] && {{ a=$e; e=$p; {RESPOND}; e=$a; {RESPOND}; q=; }}");
-    for (respond, keys) in [(RESPOND, ""), (RESPOND, "workers = 2"), (RESPOND, "workers = 5\ndeterministic = true")] {
+    let late =
+        format!("p=$q; q=$e; [ -n \"$p\" ] && {{ a=$e; e=$p; {RESPOND}; e=$a; {RESPOND}; q=; }}");
+    for (respond, keys) in [
+        (RESPOND, ""),
+        (RESPOND, "workers = 2"),
+        (RESPOND, "workers = 5\ndeterministic = true"),
+    ] {
         let mut said = play(&mut shell(TOOLS, BEGIN, respond, keys), 2).unwrap();
         said.sort_by_key(|observation| observation.episode);
-        let said: Vec<&str> = said.iter().map(|observation| observation.messages[0].content.as_str()).collect();
+        let said: Vec<&str> = said
+            .iter()
+            .map(|observation| observation.messages[0].content.as_str())
+            .collect();
         assert_eq!(said, ["0", "0", "1", "1", "2", "2"], "{keys}");
     }
     // Answers in another order than that of the questions.
     let mut pairs = shell(TOOLS, BEGIN, &late, "");
     pairs.tools().unwrap();
     let records = &mut Records::default();
-    pairs.begin(records, &Episodes::new(vec![Episode::new(0, ""), Episode::new(1, "")])).unwrap();
-    let mut said = pairs.respond(records, &[Turn::new(1, ""), Turn::new(0, "")]).unwrap();
+    pairs
+        .begin(
+            records,
+            &Episodes::new(vec![Episode::new(0, ""), Episode::new(1, "")]),
+        )
+        .unwrap();
+    let mut said = pairs
+        .respond(records, &[Turn::new(1, ""), Turn::new(0, "")])
+        .unwrap();
     while said.len() < 2 {
         said.extend(pairs.respond(records, &[]).unwrap());
     }
-    assert_eq!(said.iter().map(|observation| observation.episode).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(
+        said.iter()
+            .map(|observation| observation.episode)
+            .collect::<Vec<_>>(),
+        [1, 0]
+    );
 }
 
 #[test]
@@ -75,12 +104,19 @@ fn what_is_null_is_left_out() {
     let respond = r#"echo "{\"episode\": $e, \"turn\": null, \"messages\": [{\"content\": \"$e\", \"role\": null, \"name\": null}], \"ended\": null, \"reward\": null, \"metrics\": {\"a\": 1, \"b\": null}}""#;
     let all = r#"echo "{\"episode\": $e, \"messages\": null, \"metrics\": null}""#;
     let of_first = |respond: &str| {
-        let mut said = play(&mut shell(r#"echo '{"tools": null}'"#, BEGIN, respond, ""), 1).unwrap();
+        let mut said = play(
+            &mut shell(r#"echo '{"tools": null}'"#, BEGIN, respond, ""),
+            1,
+        )
+        .unwrap();
         said.sort_by_key(|observation| observation.episode);
         said.remove(0)
     };
     let turn = Turn::new(0, "");
-    assert_eq!(of_first(respond), Observation::of(&turn).say("0").metric("a", 1.0));
+    assert_eq!(
+        of_first(respond),
+        Observation::of(&turn).say("0").metric("a", 1.0)
+    );
     assert_eq!(of_first(all), Observation::of(&turn));
 }
 
@@ -92,7 +128,12 @@ fn what_a_program_does_wrong_is_told() {
         answers(r#"{"episode": 7}"#),
         answers(r#"{"episode": 0, "turn": 4}"#),
         answers(r#"{"episode": 0, "message": ""}"#),
-        error(TOOLS, BEGIN, r#"echo "{\"episode\": $e, \"reward\": 1e308}""#, ""),
+        error(
+            TOOLS,
+            BEGIN,
+            r#"echo "{\"episode\": $e, \"reward\": 1e308}""#,
+            "",
+        ),
         error(TOOLS, BEGIN, "exec >&-; sleep 1000", ""),
         answers(r#"{"episode": 0, "rewards": 1}"#),
         error(TOOLS, BEGIN, &format!("{RESPOND}; {RESPOND}"), ""),
@@ -101,15 +142,19 @@ fn what_a_program_does_wrong_is_told() {
         error(TOOLS, BEGIN, "echo no luck >&2; exit 3", ""),
         error(TOOLS, BEGIN, "head -c 2000000 /dev/zero; cat", ""),
         error(TOOLS, BEGIN, "exec sleep 1000", "timeout = 0.1"),
-        error(TOOLS, BEGIN, "exit 3", "deterministic = true\nmax_restarts = 2"),
+        error(
+            TOOLS,
+            BEGIN,
+            "exit 3",
+            "deterministic = true\nmax_restarts = 2",
+        ),
     ];
     assert_snapshot!(told.join("\n"));
-    let other =
-        "[ -e $0.no ]; echo \"{\\\"episode\\\": $e, \\\"reward\\\": $$}\"; case $l in *turn\\\":1*) exit 1;; esac";
+    let other = "[ -e $0.no ]; echo \"{\\\"episode\\\": $e, \\\"reward\\\": $$}\"; case $l in *turn\\\":1*) exit 1;; esac";
     let other = error(TOOLS, BEGIN, other, "deterministic = true");
-    assert!(
-        other.contains(" before the program was started anew (a program with `deterministic = true` answers alike)")
-    );
+    assert!(other.contains(
+        " before the program was started anew (a program with `deterministic = true` answers alike)"
+    ));
 }
 
 #[test]
@@ -127,7 +172,11 @@ fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
     expected.sort_by_key(|observation| observation.episode);
     for script in [ends, hangs, breaks_off] {
         let _ = std::fs::remove_file(folder.path().join("mark"));
-        let mut said = play(&mut shell(TOOLS, BEGIN, &script, "deterministic = true\ntimeout = 0.3"), 3).unwrap();
+        let mut said = play(
+            &mut shell(TOOLS, BEGIN, &script, "deterministic = true\ntimeout = 0.3"),
+            3,
+        )
+        .unwrap();
         said.sort_by_key(|observation| observation.episode);
         assert_eq!(said, expected);
     }
@@ -145,7 +194,10 @@ fn half_of_a_surrogate_pair_is_replaced() {
 fn arguments_keep_their_digits() {
     let mut turn = Turn::new(0, "t");
     let arguments = "{\"a\":\n123456789012345678901234567890,\"b\":1e400}".to_owned();
-    turn.calls = vec![capo_plugin::ToolCall { name: "f".into(), arguments }];
+    turn.calls = vec![capo_plugin::ToolCall {
+        name: "f".into(),
+        arguments,
+    }];
     let line = String::from_utf8(line::respond(&turn)).unwrap();
     let expected = r#"{"ask":"respond","calls":[{"arguments":{"a": 123456789012345678901234567890,"b":1e400},"name":"f"}],"episode":0,"is_last":false,"text":"t","turn":0}"#;
     assert_eq!(line, expected.to_owned() + "\n");

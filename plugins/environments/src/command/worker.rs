@@ -44,7 +44,15 @@ impl Worker {
     pub(super) fn start(command: &[String]) -> Result<Self, PluginError> {
         let name = command.first().cloned().unwrap_or_default();
         let (program, tools, episodes) = (None, None, BTreeMap::new());
-        let mut worker = Self { program, name, tools, awaits_tools: true, episodes, since: Instant::now(), answers: 0 };
+        let mut worker = Self {
+            program,
+            name,
+            tools,
+            awaits_tools: true,
+            episodes,
+            since: Instant::now(),
+            answers: 0,
+        };
         worker.restart(command)?;
         Ok(worker)
     }
@@ -78,20 +86,30 @@ impl Worker {
         }
         let history = self.episodes.entry(episode).or_default();
         // While an episode is played again, its lines follow one another.
-        if let Some(program) = self.program.as_ref().filter(|_| history.given == history.asked.len()) {
+        if let Some(program) = self
+            .program
+            .as_ref()
+            .filter(|_| history.given == history.asked.len())
+        {
             program.send(line.clone());
         }
         history.asked.push((turn, line));
     }
 
     fn is_asked(&self) -> bool {
-        self.awaits_tools || self.episodes.values().any(|history| history.given < history.asked.len())
+        self.awaits_tools
+            || self
+                .episodes
+                .values()
+                .any(|history| history.given < history.asked.len())
     }
 
     /// An answer that nobody asked for, if the copy waits for a question.
     pub(super) fn surplus(&self) -> Option<String> {
         let program = self.program.as_ref().filter(|_| !self.is_asked())?;
-        program.unasked(Instant::now()).map(|text| line::shown(&text))
+        program
+            .unasked(Instant::now())
+            .map(|text| line::shown(&text))
     }
 
     /// The next event of the copy; `None` if there is none so far. An error says what is wrong with its answer.
@@ -106,11 +124,17 @@ impl Worker {
                         Ok(None) => continue,
                         Ok(Some(event)) => return Some(Ok(event)),
                         Err(error) => {
-                            return Some(Err(format!("`{}`: its answer {} {error}", self.name, self.answers)));
+                            return Some(Err(format!(
+                                "`{}`: its answer {} {error}",
+                                self.name, self.answers
+                            )));
                         }
                     }
                 }
-                Err(Silence::Late) if !self.is_asked() || self.since.elapsed() < Duration::from_secs_f64(timeout) => {
+                Err(Silence::Late)
+                    if !self.is_asked()
+                        || self.since.elapsed() < Duration::from_secs_f64(timeout) =>
+                {
                     self.program = Some(program);
                     return None;
                 }
@@ -133,17 +157,31 @@ impl Worker {
         }
         let answer = line::answer(text)?;
         let number = answer.episode;
-        let asked = self.episodes.get_mut(&number).filter(|history| history.given < history.asked.len());
+        let asked = self
+            .episodes
+            .get_mut(&number)
+            .filter(|history| history.given < history.asked.len());
         let Some(history) = asked else {
-            return Err(format!("is about episode {number}, which waits for none (answer each line once)"));
+            return Err(format!(
+                "is about episode {number}, which waits for none (answer each line once)"
+            ));
         };
         let (turn, _) = history.asked[history.given];
         if turn.is_none() != answer.message.is_some() {
-            let is = if turn.is_none() { "begins, so it has a" } else { "has begun, so it has no" };
-            return Err(format!("is {}: episode {number} {is} `message`", line::shown(text)));
+            let is = if turn.is_none() {
+                "begins, so it has a"
+            } else {
+                "has begun, so it has no"
+            };
+            return Err(format!(
+                "is {}: episode {number} {is} `message`",
+                line::shown(text)
+            ));
         }
         if let Some(wrong) = answer.turn.filter(|wrong| Some(*wrong) != turn) {
-            return Err(format!("is about turn {wrong} of episode {number}, which does not wait for one"));
+            return Err(format!(
+                "is about turn {wrong} of episode {number}, which does not wait for one"
+            ));
         }
         history.given += 1;
         let is_known = history.given <= history.known.len();
@@ -154,7 +192,9 @@ impl Worker {
                 line::shown(&history.known[history.given - 1])
             ));
         }
-        if let (true, Some((_, next)), Some(program)) = (is_known, history.asked.get(history.given), &self.program) {
+        if let (true, Some((_, next)), Some(program)) =
+            (is_known, history.asked.get(history.given), &self.program)
+        {
             program.send(next.clone());
         }
         if is_known {

@@ -13,7 +13,12 @@ struct SurpriseCap {
 }
 
 impl Mask for SurpriseCap {
-    fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+    fn mask(
+        &mut self,
+        ctx: &mut Ctx,
+        batch: &Batch,
+        token_mask: &mut [u8],
+    ) -> Result<(), PluginError> {
         let mut largest = 0.0_f32;
         for (keep, logp) in token_mask.iter_mut().zip(batch.logps) {
             if *keep == 1 {
@@ -41,7 +46,9 @@ mod tests {
 
     #[test]
     fn drops_only_what_is_above_the_limit() {
-        let fixture = Fixture::new(2, 3).logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3]).lengths(&[3, 2]);
+        let fixture = Fixture::new(2, 3)
+            .logps(&[-0.1, -0.2, -9.0, -0.1, -9.0, -0.3])
+            .lengths(&[3, 2]);
         let mut mask = testing::mask::<SurpriseCap>("max_nats = 5.0").unwrap();
         let masked = fixture.mask(&mut mask).unwrap();
         assert_eq!(masked.token_mask, [1, 1, 0, 1, 0, 0]);

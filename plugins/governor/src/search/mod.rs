@@ -96,7 +96,11 @@ impl Search {
         }
         let share = self.left(step.rate).min(limit);
         let taken = share * share * kl;
-        let most = if is_first { f64::INFINITY } else { SPIKE * self.kl / self.steps as f64 };
+        let most = if is_first {
+            f64::INFINITY
+        } else {
+            SPIKE * self.kl / self.steps as f64
+        };
         if counts && taken > 0.0 {
             self.kl += taken.min(most);
             self.steps += 1;
@@ -109,7 +113,11 @@ impl Search {
 
     /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those before it tell. The first counts as the other five.
     fn told(&self, step: Step, kl: f64) -> f64 {
-        let count = if self.has_not_begun() { 1 } else { self.steps + FIRST - 1 };
+        let count = if self.has_not_begun() {
+            1
+        } else {
+            self.steps + FIRST - 1
+        };
         // A schedule may have lowered the rate since the highest one.
         let told = 0.5 * (self.good(step) / kl).ln() + (step.rate / self.rate).ln();
         self.log + (told - self.log) / count as f64
@@ -117,12 +125,20 @@ impl Search {
 
     /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it, or by a guess.
     fn square(&self, kl: f64) -> f64 {
-        if self.has_not_begun() { guessed_square(kl) } else { kl * (self.bend / self.steps.min(FIRST) as f64).exp() }
+        if self.has_not_begun() {
+            guessed_square(kl)
+        } else {
+            kl * (self.bend / self.steps.min(FIRST) as f64).exp()
+        }
     }
 
     /// KL divergence of a good step in the place of `step`, nats per completion token.
     fn good(&self, step: Step) -> f64 {
-        let share = if self.has_not_begun() { ADAMS_FIRST * step.reach.powi(2) } else { LATER };
+        let share = if self.has_not_begun() {
+            ADAMS_FIRST * step.reach.powi(2)
+        } else {
+            LATER
+        };
         share * counted(step.entropy)
     }
 
@@ -133,7 +149,8 @@ impl Search {
 
     /// True if `step` moves the policy, by more than rounding and for another reason than weight decay.
     fn moves(&self, step: Step) -> bool {
-        let has_gradient = step.reach > if step.earns { 0.0 } else { NO_GRADIENT } && step.reach.is_finite();
+        let has_gradient =
+            step.reach > if step.earns { 0.0 } else { NO_GRADIENT } && step.reach.is_finite();
         step.kl >= STILL * LATER * counted(step.entropy) && (!self.has_not_begun() || has_gradient)
     }
 
@@ -185,25 +202,41 @@ impl Search {
 
     /// The state as text.
     pub(crate) fn save(&self) -> String {
-        let numbers = [self.log, self.kl, self.rate, self.bend].map(|number| format!("{:016x}", number.to_bits()));
+        let numbers = [self.log, self.kl, self.rate, self.bend]
+            .map(|number| format!("{:016x}", number.to_bits()));
         format!("{} {} {}", numbers.join(" "), self.steps, self.earned)
     }
 
     /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, kl, rate, bend, steps, earned] = words.as_slice() else { return None };
-        let number =
-            |word: &str| u64::from_str_radix(word, 16).ok().map(f64::from_bits).filter(|number| number.is_finite());
+        let &[log, kl, rate, bend, steps, earned] = words.as_slice() else {
+            return None;
+        };
+        let number = |word: &str| {
+            u64::from_str_radix(word, 16)
+                .ok()
+                .map(f64::from_bits)
+                .filter(|number| number.is_finite())
+        };
         let [log, kl, rate, bend] = [number(log)?, number(kl)?, number(rate)?, number(bend)?];
-        Some(Self { log, kl, rate, bend, steps: steps.parse().ok()?, earned: earned.parse().ok()? })
+        Some(Self {
+            log,
+            kl,
+            rate,
+            bend,
+            steps: steps.parse().ok()?,
+            earned: earned.parse().ok()?,
+        })
     }
 }
 
 /// The entropy as far as it counts.
 fn counted(entropy: f64) -> f64 {
     // `max` drops a number that is none.
-    entropy.max(LEAST_ENTROPY).clamp(LEAST_ENTROPY, MOST_ENTROPY)
+    entropy
+        .max(LEAST_ENTROPY)
+        .clamp(LEAST_ENTROPY, MOST_ENTROPY)
 }
 
 /// A guess at the divergence by the square law of a step of divergence `kl`. Steps near a nat and above move logits in proportion, so that a part

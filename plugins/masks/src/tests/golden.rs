@@ -43,9 +43,19 @@ impl Arrays {
             ranked.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
             tops.extend(ranked.iter().map(|&id| logits[id as usize]));
             ids.extend(ranked);
-            logsumexp.push(logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln() as f32);
+            logsumexp.push(
+                logits
+                    .iter()
+                    .map(|logit| f64::from(*logit).exp())
+                    .sum::<f64>()
+                    .ln() as f32,
+            );
         }
-        let (b, t, v) = (dims.completions as i64, dims.tokens as i64, vocab_size as i64);
+        let (b, t, v) = (
+            dims.completions as i64,
+            dims.tokens as i64,
+            vocab_size as i64,
+        );
         let (wide, flat, zeros) = ([b, t, v], [b, t], vec![0.0; n]);
         fixture.last_layer(LastLayer::new(
             Tensor::from_f32(&zeros, &[b, t, 1]),
@@ -84,7 +94,10 @@ impl Golden {
                 .entropy(&arrays.entropy)
                 .lengths(&arrays.lengths)
         };
-        self.batches.iter().map(|arrays| arrays.with_layer(fixture(arrays))).collect()
+        self.batches
+            .iter()
+            .map(|arrays| arrays.with_layer(fixture(arrays)))
+            .collect()
     }
 
     /// Rollout context of each batch.
@@ -94,12 +107,19 @@ impl Golden {
             context.set_top_k(self.top, arrays.top_ids.clone(), arrays.top_logps.clone());
             context
         };
-        self.fixtures().iter().zip(&self.batches).map(context).collect()
+        self.fixtures()
+            .iter()
+            .zip(&self.batches)
+            .map(context)
+            .collect()
     }
 }
 
 fn text(token_mask: &[u8]) -> String {
-    token_mask.iter().map(|keep| char::from(b'0' + keep)).collect()
+    token_mask
+        .iter()
+        .map(|keep| char::from(b'0' + keep))
+        .collect()
 }
 
 #[test]
@@ -112,7 +132,10 @@ fn masks_decide_as_their_sources() {
             let (batch, mut sink) = (fixture.batch_with(&context), Records::default());
             let mut token_mask = batch.completion_mask.to_vec();
             mask.mask(&mut sink, &batch, &mut token_mask).unwrap();
-            let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
+            let name = format!(
+                "{} {} against {}, batch {number}",
+                case.id, case.table, case.source
+            );
             assert_eq!(text(&token_mask), *expected, "{name}");
         }
     }
@@ -123,12 +146,25 @@ fn weights_are_those_of_their_sources() {
     let golden = golden();
     for case in &golden.weights {
         let mut weight = super::weight(&case.id, &case.table.to_string());
-        for (number, (fixture, expected)) in golden.fixtures().iter().zip(&case.results).enumerate() {
-            let name = format!("{} {} against {}, batch {number}", case.id, case.table, case.source);
-            for (i, (weight, expected)) in fixture.weigh(&mut weight).unwrap().weights.iter().zip(expected).enumerate()
+        for (number, (fixture, expected)) in golden.fixtures().iter().zip(&case.results).enumerate()
+        {
+            let name = format!(
+                "{} {} against {}, batch {number}",
+                case.id, case.table, case.source
+            );
+            for (i, (weight, expected)) in fixture
+                .weigh(&mut weight)
+                .unwrap()
+                .weights
+                .iter()
+                .zip(expected)
+                .enumerate()
             {
                 let limit = 1e-6 * expected.abs().max(1.0);
-                assert!((weight - expected).abs() <= limit, "{name}, token {i}: {weight}, expected {expected}");
+                assert!(
+                    (weight - expected).abs() <= limit,
+                    "{name}, token {i}: {weight}, expected {expected}"
+                );
             }
         }
     }
@@ -138,17 +174,50 @@ fn weights_are_those_of_their_sources() {
 #[test]
 fn clip_cov_drops_a_share_of_its_candidates() {
     let golden = golden();
-    let candidates = golden.masks.iter().find(|case| case.id == "masks.clip-cov").unwrap();
-    let mut few = super::mask("masks.clip-cov", r#"{"clip_cov_ratio": 0.1, "clip_cov_lb": 0.2}"#);
+    let candidates = golden
+        .masks
+        .iter()
+        .find(|case| case.id == "masks.clip-cov")
+        .unwrap();
+    let mut few = super::mask(
+        "masks.clip-cov",
+        r#"{"clip_cov_ratio": 0.1, "clip_cov_lb": 0.2}"#,
+    );
     for (fixture, all) in golden.fixtures().iter().zip(&candidates.results) {
-        let mut drawn = |step| text(&fixture.clone().step(step).mask(&mut few).unwrap().token_mask);
+        let mut drawn = |step| {
+            text(
+                &fixture
+                    .clone()
+                    .step(step)
+                    .mask(&mut few)
+                    .unwrap()
+                    .token_mask,
+            )
+        };
         let [first, again, other] = [drawn(3), drawn(3), drawn(4)];
         let dropped = |token_mask: &str| {
-            token_mask.matches('0').count() - fixture.batch().completion_mask.iter().filter(|m| **m == 0).count()
+            token_mask.matches('0').count()
+                - fixture
+                    .batch()
+                    .completion_mask
+                    .iter()
+                    .filter(|m| **m == 0)
+                    .count()
         };
-        let tokens = fixture.batch().completion_mask.iter().filter(|mask| **mask == 1).count();
+        let tokens = fixture
+            .batch()
+            .completion_mask
+            .iter()
+            .filter(|mask| **mask == 1)
+            .count();
         assert_eq!(dropped(&first), tokens / 10, "verl: int(ratio * tokens)");
-        assert!(first.bytes().zip(all.bytes()).all(|(few, all)| few >= all), "only candidates go");
-        assert!(first == again && first != other, "every step draws anew, and the same again");
+        assert!(
+            first.bytes().zip(all.bytes()).all(|(few, all)| few >= all),
+            "only candidates go"
+        );
+        assert!(
+            first == again && first != other,
+            "every step draws anew, and the same again"
+        );
     }
 }

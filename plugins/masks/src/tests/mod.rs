@@ -10,10 +10,14 @@ use capo_plugin::{Image, MaskHandle, WeightHandle};
 
 /// The mask `id` with a table in JSON.
 fn mask(id: &str, json: &str) -> MaskHandle {
-    Image::own().mask(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+    Image::own()
+        .mask(id, json)
+        .unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
 /// The weight `id` with a table in JSON.
 fn weight(id: &str, json: &str) -> WeightHandle {
-    Image::own().weight(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+    Image::own()
+        .weight(id, json)
+        .unwrap_or_else(|error| panic!("{id}: {error}"))
 }

@@ -43,8 +43,16 @@ enum Answer {
 }
 
 /// The lines for `completions`, the first of which has index `first`.
-pub(super) fn questions(rollout: &Rollout<'_>, first: usize, completions: &[Completion<'_>]) -> Vec<u8> {
-    let purpose = if rollout.purpose == Purpose::EVALUATION { "evaluation" } else { "training" };
+pub(super) fn questions(
+    rollout: &Rollout<'_>,
+    first: usize,
+    completions: &[Completion<'_>],
+) -> Vec<u8> {
+    let purpose = if rollout.purpose == Purpose::EVALUATION {
+        "evaluation"
+    } else {
+        "training"
+    };
     let mut lines = Vec::new();
     for (id, completion) in (first..).zip(completions) {
         let question = Question {
@@ -75,10 +83,21 @@ pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
         Ok(Answer::Number(reward)) => (next, reward.unwrap_or(0.0)),
         Ok(Answer::Object { id, reward }) => (id.unwrap_or(next), reward.unwrap_or(0.0)),
         Err(_) => {
-            return Err(format!("is `{shown}` (it must be a number, or an object with `reward` and perhaps `id`)"));
+            return Err(format!(
+                "is `{shown}` (it must be a number, or an object with `reward` and perhaps `id`)"
+            ));
         }
     };
     let narrow = reward as f32;
-    let beyond = || format!("is `{shown}` (a reward lies between {:e} and {:e})", f32::MIN, f32::MAX);
-    narrow.is_finite().then_some((id, narrow)).ok_or_else(beyond)
+    let beyond = || {
+        format!(
+            "is `{shown}` (a reward lies between {:e} and {:e})",
+            f32::MIN,
+            f32::MAX
+        )
+    };
+    narrow
+        .is_finite()
+        .then_some((id, narrow))
+        .ok_or_else(beyond)
 }

@@ -61,7 +61,12 @@ impl External {
     }
 
     /// Sends each process its share, so that all of them work at the same time.
-    fn ask(&mut self, rollout: &Rollout<'_>, number: usize, share: &Share<'_, '_>) -> Result<(), PluginError> {
+    fn ask(
+        &mut self,
+        rollout: &Rollout<'_>,
+        number: usize,
+        share: &Share<'_, '_>,
+    ) -> Result<(), PluginError> {
         if self.programs.len() <= number {
             self.programs.resize_with(number + 1, || None);
         }
@@ -78,8 +83,10 @@ impl External {
     fn check_surplus(&self, deadline: Instant) -> Result<(), PluginError> {
         for program in self.programs.iter().flatten() {
             if let Some(line) = program.unasked(deadline) {
-                let sentence =
-                    format!("`{}` gave an answer too many, `{line}` (write one line for each line)", self.name());
+                let sentence = format!(
+                    "`{}` gave an answer too many, `{line}` (write one line for each line)",
+                    self.name()
+                );
                 return Err(PluginError::failed(sentence));
             }
         }
@@ -97,10 +104,15 @@ impl External {
     ) -> Result<Duration, PluginError> {
         loop {
             let mut longest = Duration::ZERO;
-            let Some(trouble) = self.take(number, share, deadline, &mut longest)? else { return Ok(longest) };
+            let Some(trouble) = self.take(number, share, deadline, &mut longest)? else {
+                return Ok(longest);
+            };
             if self.restarts == self.max_restarts {
-                let sentence =
-                    format!("`{}` {trouble} (started anew {} times; `max_restarts`)", self.name(), self.restarts);
+                let sentence = format!(
+                    "`{}` {trouble} (started anew {} times; `max_restarts`)",
+                    self.name(),
+                    self.restarts
+                );
                 return Err(PluginError::failed(sentence));
             }
             self.restarts += 1;
@@ -125,55 +137,95 @@ impl External {
         let mut answered = vec![false; count];
         let mut last = None;
         for next in 0..count {
-            let Some(program) = self.programs[number].take() else { return Ok(Some("is not running".into())) };
+            let Some(program) = self.programs[number].take() else {
+                return Ok(Some("is not running".into()));
+            };
             match program.answer(deadline) {
                 Ok(line) => {
                     self.programs[number] = Some(program);
-                    let (id, reward) =
-                        line::answer(&line, share.first + next).map_err(|error| self.wrong(next, &error))?;
-                    let place = id.checked_sub(share.first).filter(|place| *place < count && !answered[*place]);
+                    let (id, reward) = line::answer(&line, share.first + next)
+                        .map_err(|error| self.wrong(next, &error))?;
+                    let place = id
+                        .checked_sub(share.first)
+                        .filter(|place| *place < count && !answered[*place]);
                     let Some(place) = place else {
-                        return Err(
-                            self.wrong(next, &format!("has the `id` {id} (use those that were asked for, each once)"))
-                        );
+                        return Err(self.wrong(
+                            next,
+                            &format!(
+                                "has the `id` {id} (use those that were asked for, each once)"
+                            ),
+                        ));
                     };
                     (share.rewards[place], answered[place]) = (reward, true);
                     let now = Instant::now();
                     *longest = (*longest).max(now - last.replace(now).unwrap_or(now));
                 }
                 Err(silence) => {
-                    return Ok(Some(program.end(&silence, &format!("{next} of {count} answers"), self.timeout)));
+                    return Ok(Some(program.end(
+                        &silence,
+                        &format!("{next} of {count} answers"),
+                        self.timeout,
+                    )));
                 }
             }
         }
         // Answers that came before the program read the last line are not about that line.
-        if self.programs[number].as_ref().is_some_and(Program::has_unread) {
-            let sentence =
-                format!("`{}` gave {count} answers before it had read {count} lines (write one for each)", self.name());
+        if self.programs[number]
+            .as_ref()
+            .is_some_and(Program::has_unread)
+        {
+            let sentence = format!(
+                "`{}` gave {count} answers before it had read {count} lines (write one for each)",
+                self.name()
+            );
             return Err(PluginError::failed(sentence));
         }
         Ok(None)
     }
 
     fn wrong(&self, next: usize, error: &str) -> PluginError {
-        PluginError::failed(format!("`{}`: its answer {} {error}", self.name(), next + 1))
+        PluginError::failed(format!(
+            "`{}`: its answer {} {error}",
+            self.name(),
+            next + 1
+        ))
     }
 }
 
 impl Reward for External {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
         let size = rollout.completions.len().div_ceil(self.concurrency).max(1);
-        let parts = rollout.completions.chunks(size).zip(rewards.chunks_mut(size)).enumerate();
-        let share = |(number, (completions, rewards))| Share { first: number * size, completions, rewards };
+        let parts = rollout
+            .completions
+            .chunks(size)
+            .zip(rewards.chunks_mut(size))
+            .enumerate();
+        let share = |(number, (completions, rewards))| Share {
+            first: number * size,
+            completions,
+            rewards,
+        };
         let mut shares: Vec<Share<'_, '_>> = parts.map(share).collect();
         let outcome = (|| {
             self.check_surplus(Instant::now())?;
-            shares.iter().enumerate().try_for_each(|(number, share)| self.ask(rollout, number, share))?;
+            shares
+                .iter()
+                .enumerate()
+                .try_for_each(|(number, share)| self.ask(rollout, number, share))?;
             // They work at the same time, so one deadline is that of all.
             let deadline = Instant::now() + self.patience();
             let mut longest = Duration::ZERO;
             for (number, share) in shares.iter_mut().enumerate() {
-                let turn = if number == 0 { deadline } else { deadline.max(Instant::now() + HANDOVER) };
+                let turn = if number == 0 {
+                    deadline
+                } else {
+                    deadline.max(Instant::now() + HANDOVER)
+                };
                 longest = longest.max(self.hear(rollout, number, share, turn)?);
             }
             // A program that answers each line twice is only halfway through. Its next answer takes about as long as an earlier one.
@@ -193,7 +245,11 @@ impl Reward for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        Program::check(&self.command, self.timeout, ("concurrency", self.concurrency))
+        Program::check(
+            &self.command,
+            self.timeout,
+            ("concurrency", self.concurrency),
+        )
     }
 }
 

@@ -15,15 +15,22 @@ fn shell(script: &str, keys: &str) -> RewardHandle {
 }
 
 fn rewards(script: &str, keys: &str, texts: &[&str]) -> Vec<f32> {
-    RolloutFixture::new(texts).score(&mut shell(script, keys)).unwrap().rewards
+    RolloutFixture::new(texts)
+        .score(&mut shell(script, keys))
+        .unwrap()
+        .rewards
 }
 
 fn error(script: &str, keys: &str) -> String {
-    RolloutFixture::new(&["a", "b", "c"]).score(&mut shell(script, keys)).unwrap_err().to_string()
+    RolloutFixture::new(&["a", "b", "c"])
+        .score(&mut shell(script, keys))
+        .unwrap_err()
+        .to_string()
 }
 
 /// Answers each line with the length of its `completion_ids`.
-const COUNTS: &str = r#"while read -r l; do l=${l#*ids\":[}; IFS=,; set -- ${l%%]*}; echo $#; IFS=' '; done"#;
+const COUNTS: &str =
+    r#"while read -r l; do l=${l#*ids\":[}; IFS=,; set -- ${l%%]*}; echo $#; IFS=' '; done"#;
 
 #[test]
 fn answers_in_order_or_by_id() {
@@ -32,27 +39,44 @@ fn answers_in_order_or_by_id() {
     assert_eq!(rewards(objects, "", &["a", "b"]), [0.5, 0.5]);
     let unjudged = r#"read -r a; echo null; read -r b; echo '{"reward": null}'; read -r c; echo 1; cat > /dev/null"#;
     assert_eq!(rewards(unjudged, "", &["a", "b", "c"]), [0.0, 0.0, 1.0]);
-    let backwards =
-        r#"read -r a; read -r b; echo '{"id": 1, "reward": 2}'; echo '{"reward": -1, "id": 0}'; cat > /dev/null"#;
+    let backwards = r#"read -r a; read -r b; echo '{"id": 1, "reward": 2}'; echo '{"reward": -1, "id": 0}'; cat > /dev/null"#;
     assert_eq!(rewards(backwards, "", &["a", "b"]), [-1.0, 2.0]);
 }
 
 #[test]
 fn a_process_runs_on_and_several_share_a_rollout() {
-    let mut reward = shell("n=0; while read -r line; do n=$((n+1)); echo $n; done", "concurrency = 2");
+    let mut reward = shell(
+        "n=0; while read -r line; do n=$((n+1)); echo $n; done",
+        "concurrency = 2",
+    );
     let fixture = RolloutFixture::new(&["a", "b", "c", "d", "e"]);
-    assert_eq!(fixture.score(&mut reward).unwrap().rewards, [1.0, 2.0, 3.0, 1.0, 2.0]);
-    assert_eq!(fixture.score(&mut reward).unwrap().rewards, [4.0, 5.0, 6.0, 3.0, 4.0]);
+    assert_eq!(
+        fixture.score(&mut reward).unwrap().rewards,
+        [1.0, 2.0, 3.0, 1.0, 2.0]
+    );
+    assert_eq!(
+        fixture.score(&mut reward).unwrap().rewards,
+        [4.0, 5.0, 6.0, 3.0, 4.0]
+    );
 }
 
 #[test]
 fn what_a_line_says() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines");
-    let script = format!("while read -r line; do printf '%s\\n' \"$line\" >> {}; echo 0; done", file.display());
-    let fixture =
-        RolloutFixture::new(&["a\n\"b\"", "é"]).columns(&[r#"{"level": "easy"}"#, "{}"]).truncated(&[false, true]);
-    fixture.answers(&["4", ""]).groups_of(1).step(7).score(&mut shell(&script, "")).unwrap();
+    let script = format!(
+        "while read -r line; do printf '%s\\n' \"$line\" >> {}; echo 0; done",
+        file.display()
+    );
+    let fixture = RolloutFixture::new(&["a\n\"b\"", "é"])
+        .columns(&[r#"{"level": "easy"}"#, "{}"])
+        .truncated(&[false, true]);
+    fixture
+        .answers(&["4", ""])
+        .groups_of(1)
+        .step(7)
+        .score(&mut shell(&script, ""))
+        .unwrap();
     assert_snapshot!(std::fs::read_to_string(file).unwrap(), @r#"
     {"id":0,"group":0,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"a\n\"b\"","completion_ids":[97,10,34,98,34],"truncated":false,"answer":"4","columns":{"level":"easy"}}
     {"id":1,"group":1,"count":2,"step":7,"purpose":"training","prompt":"2+2=","completion":"é","completion_ids":[195,169],"truncated":true,"answer":null,"columns":{}}
@@ -73,8 +97,9 @@ fn one_that_ends_is_started_anew_until_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let mark = mark.display();
-    let once =
-        format!("read -r l; echo 1; if [ ! -e {mark} ]; then : > {mark}; exit 3; fi; while read -r l; do echo 2; done");
+    let once = format!(
+        "read -r l; echo 1; if [ ! -e {mark} ]; then : > {mark}; exit 3; fi; while read -r l; do echo 2; done"
+    );
     // The beginning of a line is no answer.
     for once in [&once, &once.replace("exit", "printf 7; exit")] {
         assert_eq!(rewards(once, "", &["a", "b"]), [1.0, 2.0]);
@@ -98,8 +123,15 @@ fn one_that_does_not_answer_is_ended() {
 fn all_processes_have_the_same_deadline() {
     let script = r#"read -r l; case "$l" in *'"id":0'*) sleep 1.2;; *) sleep 2.6;; esac; echo 1; cat > /dev/null"#;
     let mut reward = shell(script, "concurrency = 2\ntimeout = 1.5\nmax_restarts = 0");
-    let error = RolloutFixture::new(&["a", "b"]).score(&mut reward).err().unwrap().to_string();
-    assert!(error.contains("gave 0 of 1 answers in 1.5 seconds"), "{error}");
+    let error = RolloutFixture::new(&["a", "b"])
+        .score(&mut reward)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("gave 0 of 1 answers in 1.5 seconds"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -117,12 +149,25 @@ fn surplus_answers_are_refused_before_they_are_used() {
     let twice = "while read -r l; do echo 1; echo 0; done";
     // Surplus answers from a program that has read all lines first, written quickly and slowly.
     let all = "for i in 1 2 3 4 5 6; do read -r l; done; for i in 1 2 3 4 5 6; do";
-    let (quick, slow) = (format!("{all} echo 1; echo 0; done"), format!("{all} sleep 0.1; echo 1; echo 0; done"));
-    for script in [twice, &quick, &slow, "exec yes 1", "cat > /dev/null & exec yes 1"] {
+    let (quick, slow) = (
+        format!("{all} echo 1; echo 0; done"),
+        format!("{all} sleep 0.1; echo 1; echo 0; done"),
+    );
+    for script in [
+        twice,
+        &quick,
+        &slow,
+        "exec yes 1",
+        "cat > /dev/null & exec yes 1",
+    ] {
         let mut reward = shell(script, "");
-        let error = RolloutFixture::new(&["a"; 6]).score(&mut reward).unwrap_err().to_string();
+        let error = RolloutFixture::new(&["a"; 6])
+            .score(&mut reward)
+            .unwrap_err()
+            .to_string();
         assert!(
-            error.contains("gave an answer too many, ") || error.contains(" before it had read 6 lines"),
+            error.contains("gave an answer too many, ")
+                || error.contains(" before it had read 6 lines"),
             "{script}: {error}"
         );
     }
@@ -133,25 +178,45 @@ fn surplus_answers_are_refused_before_they_are_used() {
 #[test]
 fn surplus_answers_that_come_later_keep_a_checkpoint_from_being_written() {
     let mut reward = shell("read -r l; echo 1; sleep 0.2; echo 2; cat > /dev/null", "");
-    assert_eq!(RolloutFixture::new(&["a"]).score(&mut reward).unwrap().rewards, [1.0]);
-    let error = std::iter::repeat_with(|| reward.save()).find_map(Result::err).unwrap();
+    assert_eq!(
+        RolloutFixture::new(&["a"])
+            .score(&mut reward)
+            .unwrap()
+            .rewards,
+        [1.0]
+    );
+    let error = std::iter::repeat_with(|| reward.save())
+        .find_map(Result::err)
+        .unwrap();
     assert_snapshot!(error.to_string(), @"component `test.reward`: `sh` gave an answer too many, `2` (write one line for each line)");
 }
 
 /// True if a process runs. A zombie, which waits to be reaped by its parent, does not run.
 fn runs(id: i64) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    let stat = std::fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat"))
+        .unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
 #[test]
 fn the_whole_process_group_ends_with_the_reward() {
-    let mut reward = shell("sleep 1000 & read -r l; echo $!; read -r l; echo $$; sleep 1000", "");
-    let ids = RolloutFixture::new(&["a", "b"]).score(&mut reward).unwrap().rewards;
+    let mut reward = shell(
+        "sleep 1000 & read -r l; echo $!; read -r l; echo $$; sleep 1000",
+        "",
+    );
+    let ids = RolloutFixture::new(&["a", "b"])
+        .score(&mut reward)
+        .unwrap()
+        .rewards;
     assert!(ids.iter().all(|id| runs(*id as i64)));
     drop(reward);
     // The leader has been reaped; the other processes have been told to end.
-    assert!(!Path::new("/proc").join((ids[1] as i64).to_string()).exists());
+    assert!(
+        !Path::new("/proc")
+            .join((ids[1] as i64).to_string())
+            .exists()
+    );
     while runs(ids[0] as i64) {
         std::thread::yield_now();
     }

@@ -24,15 +24,13 @@ const BACK: &str = "no not wrong wait actually instead sorry but rather think th
 const THUS: &str = "so then thus hence therefore gives giving implies yields which because since if when sum total final answer finally consequently";
 
 /// Words that lead from parts of a solution to its result, so that only the last one is the answer.
-const CONCLUDES: &str =
-    "answer answers final finally conclude conclusion step total altogether overall result gives giving yields implies";
+const CONCLUDES: &str = "answer answers final finally conclude conclusion step total altogether overall result gives giving yields implies";
 
 /// Words that lead from a part of a solution to its result, unless each of the two has a name.
 const LEADS: &str = "so thus hence therefore consequently";
 
 /// Words that may stand with a comma between two parts of one answer.
-const LISTS: &str =
-    "and or is are the other another one second third also as well equals text quad qquad respectively mbox with";
+const LISTS: &str = "and or is are the other another one second third also as well equals text quad qquad respectively mbox with";
 
 /// Content of the last `\boxed{...}` or `\fbox{...}` of a text, with the boxes before it that belong to the same answer, as in
 /// `\boxed{1} \quad \text{and} \quad \boxed{2}`; `None` if it has no box.
@@ -57,20 +55,35 @@ pub(crate) fn last(text: &str) -> Option<Last> {
     let last = boxes.len().checked_sub(1)?;
     let apart = |at: &usize| !joins(&text[boxes[*at].end..boxes[at + 1].start]);
     let first = (0..last).rev().find(apart).map_or(0, |at| at + 1);
-    Some(Last { inside: listed(&boxes[first..]), start: boxes[last].start, end: boxes[last].end })
+    Some(Last {
+        inside: listed(&boxes[first..]),
+        start: boxes[last].start,
+        end: boxes[last].end,
+    })
 }
 
 /// Contents of all boxes as one list, for a dataset's answer of several parts. `None` if the words between them take one back, or say that
 /// the last box is the result of the others.
 pub(super) fn every(text: &str) -> Option<String> {
     let boxes = boxes(text);
-    let is_named = |one: &Boxed<'_>| text[..one.start].trim_end_matches(['$', ' ']).ends_with('=');
+    let is_named = |one: &Boxed<'_>| {
+        text[..one.start]
+            .trim_end_matches(['$', ' '])
+            .ends_with('=')
+    };
     let apart = |pair: &[Boxed<'_>]| {
         let between = &text[pair[0].end..pair[1].start];
         let named = pair.iter().all(is_named);
-        between.contains('?') || says(between, BACK) || says(between, CONCLUDES) || !named && says(between, LEADS)
+        between.contains('?')
+            || says(between, BACK)
+            || says(between, CONCLUDES)
+            || !named && says(between, LEADS)
     };
-    let stands = || boxes.last().is_some_and(|last| phrases::taken_back(&text[last.end..]).is_none());
+    let stands = || {
+        boxes
+            .last()
+            .is_some_and(|last| phrases::taken_back(&text[last.end..]).is_none())
+    };
     (boxes.len() > 1 && !boxes.windows(2).any(apart) && stands()).then(|| listed(&boxes))
 }
 
@@ -80,8 +93,8 @@ fn joins(between: &str) -> bool {
     let calculates = between.contains('=') && !between.contains(char::is_alphabetic);
     let is_layout = words(between).next().is_none() && !between.contains('?') && !calculates;
     let apart = between.contains(['?', '.', ':']) || says(between, BACK) || says(between, THUS);
-    let is_list =
-        between.contains([',', ';']) && words(between).all(|word| LISTS.split(' ').any(|known| known == word));
+    let is_list = between.contains([',', ';'])
+        && words(between).all(|word| LISTS.split(' ').any(|known| known == word));
     between.len() <= MOST_BETWEEN
         && !between.contains("\n\n")
         && (is_layout || !apart && (says(between, "and or") || is_list))
@@ -113,8 +126,10 @@ fn listed(boxes: &[Boxed<'_>]) -> String {
 fn command(text: &str) -> Option<usize> {
     static COMMAND: LazyLock<Regex> = LazyLock::new(|| {
         let argument = r"(?:\s*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\d)";
-        Regex::new(&format!(r"^\\(?:[dtc]?frac{argument}{argument}|[a-zA-Z]+{argument}?)"))
-            .expect("the pattern is a constant")
+        Regex::new(&format!(
+            r"^\\(?:[dtc]?frac{argument}{argument}|[a-zA-Z]+{argument}?)"
+        ))
+        .expect("the pattern is a constant")
     });
     COMMAND.find(text).map(|found| found.end())
 }
@@ -122,7 +137,9 @@ fn command(text: &str) -> Option<usize> {
 fn boxes(text: &str) -> Vec<Boxed<'_>> {
     let mut boxes: Vec<Boxed<'_>> = Vec::new();
     let starts = BOXES.iter().flat_map(|command| text.match_indices(command));
-    let mut starts: Vec<(usize, usize)> = starts.map(|(at, command)| (at, at + command.len())).collect();
+    let mut starts: Vec<(usize, usize)> = starts
+        .map(|(at, command)| (at, at + command.len()))
+        .collect();
     starts.sort_unstable();
     for &(start, behind) in &starts[starts.len().saturating_sub(MOST_BOXES)..] {
         if boxes.last().is_some_and(|before| start < before.end) {
@@ -137,15 +154,37 @@ fn boxes(text: &str) -> Vec<Boxed<'_>> {
             let stray = line.find("\\}").filter(|_| !line.contains("\\{"));
             let length = closed.or(stray).unwrap_or(line.len());
             let end = open + 1 + length + usize::from(closed.is_some());
-            boxes.push(Boxed { start, end, inside: &inside[..length] });
+            boxes.push(Boxed {
+                start,
+                end,
+                inside: &inside[..length],
+            });
         } else if let Some(length) = command(rest) {
-            boxes.push(Boxed { start, end: open + length, inside: &rest[..length] });
-        } else if rest.starts_with(|c: char| c.is_ascii_digit()) && rest.len() == text[behind..].len() {
+            boxes.push(Boxed {
+                start,
+                end: open + length,
+                inside: &rest[..length],
+            });
+        } else if rest.starts_with(|c: char| c.is_ascii_digit())
+            && rest.len() == text[behind..].len()
+        {
             // TeX reads one sign.
-            boxes.push(Boxed { start, end: open + 1, inside: &rest[..1] });
-        } else if let Some(word) = rest.split_whitespace().next().filter(|_| rest.len() < text[behind..].len()) {
+            boxes.push(Boxed {
+                start,
+                end: open + 1,
+                inside: &rest[..1],
+            });
+        } else if let Some(word) = rest
+            .split_whitespace()
+            .next()
+            .filter(|_| rest.len() < text[behind..].len())
+        {
             // `\boxed 5`
-            boxes.push(Boxed { start, end: open + word.len(), inside: word.trim_end_matches(['$', '.']) });
+            boxes.push(Boxed {
+                start,
+                end: open + word.len(),
+                inside: word.trim_end_matches(['$', '.']),
+            });
         }
     }
     // `I put it in \boxed{}. \boxed{5}`; so does one that only says what belongs into it.

@@ -25,23 +25,40 @@ struct Bound<'e> {
 
 impl<'e> Bound<'e> {
     fn of(parts: &'e [Expression]) -> Option<Self> {
-        let [body, Expression::Symbol(name), from, to] = parts else { return None };
-        Some(Self { body, name, ends: [from, to] })
+        let [body, Expression::Symbol(name), from, to] = parts else {
+            return None;
+        };
+        Some(Self {
+            body,
+            name,
+            ends: [from, to],
+        })
     }
 }
 
 impl Evaluator {
     /// The value of a finite sum or product of fractions.
-    pub(super) fn exact_series(&mut self, function: Function, parts: &[Expression]) -> Option<Rational> {
+    pub(super) fn exact_series(
+        &mut self,
+        function: Function,
+        parts: &[Expression],
+    ) -> Option<Rational> {
         let bound = Bound::of(parts)?;
         let (from, to) = (self.whole(bound.ends[0])?, self.whole(bound.ends[1])?);
-        let count = to.checked_sub(from)?.checked_add(1).filter(|count| (0..=MOST_TERMS).contains(count))?;
+        let count = to
+            .checked_sub(from)?
+            .checked_add(1)
+            .filter(|count| (0..=MOST_TERMS).contains(count))?;
         let start = Rational::whole(i64::from(function == "prod"));
         (0..count).try_fold(start, |all, step| {
             self.pay(COST);
             let at = Value::Exact(Rational::whole(from + step));
             let term = self.with(bound.name, at, |evaluator| evaluator.exact(bound.body))?;
-            let next = if function == "prod" { all.times(&term) } else { all.add(&term) };
+            let next = if function == "prod" {
+                all.times(&term)
+            } else {
+                all.add(&term)
+            };
             self.spent(next)
         })
     }
@@ -55,7 +72,9 @@ impl Evaluator {
             function => self.series(function, &bound),
         });
         self.hides = outer;
-        value.filter(|value| value.is_finite()).map_or(Complex::NAN, Complex::real)
+        value
+            .filter(|value| value.is_finite())
+            .map_or(Complex::NAN, Complex::real)
     }
 
     fn whole(&mut self, expression: &Expression) -> Option<i64> {
@@ -65,7 +84,9 @@ impl Evaluator {
     /// The real value of the formula where its variable is `at`.
     fn body(&mut self, bound: &Bound<'_>, at: Value) -> Option<f64> {
         self.pay(COST);
-        let value = self.with(bound.name, at, |evaluator| evaluator.value(bound.body).near().as_real());
+        let value = self.with(bound.name, at, |evaluator| {
+            evaluator.value(bound.body).near().as_real()
+        });
         Some(value).filter(|value| value.is_finite())
     }
 
@@ -73,15 +94,25 @@ impl Evaluator {
         let from = self.whole(bound.ends[0])?;
         let last = self.value(bound.ends[1]).near().as_real();
         let term = |evaluator: &mut Self, step: i64| {
-            evaluator.body(bound, Value::Exact(Rational::whole(from.checked_add(step)?)))
+            evaluator.body(
+                bound,
+                Value::Exact(Rational::whole(from.checked_add(step)?)),
+            )
         };
         if last.is_finite() {
-            let count = self.whole(bound.ends[1])?.checked_sub(from)?.checked_add(1)?;
+            let count = self
+                .whole(bound.ends[1])?
+                .checked_sub(from)?
+                .checked_add(1)?;
             let count = Some(count).filter(|count| (0..=MOST_TERMS).contains(count))?;
             let start = if function == "prod" { 1.0 } else { 0.0 };
             return (0..count).try_fold(start, |all, step| {
                 let term = term(self, step)?;
-                Some(if function == "prod" { all * term } else { all + term })
+                Some(if function == "prod" {
+                    all * term
+                } else {
+                    all + term
+                })
             });
         }
         if function == "prod" || last < 0.0 || last.is_nan() {
@@ -96,9 +127,15 @@ impl Evaluator {
         let mut tiny = 0;
         for step in 0..512 {
             // Terms that have become too small for `f64` have no value.
-            let Some(next) = term(self, step) else { return (tiny >= 3).then_some(sum) };
+            let Some(next) = term(self, step) else {
+                return (tiny >= 3).then_some(sum);
+            };
             sum += next;
-            tiny = if next.abs() <= 1e-17 * f64::abs(sum) { tiny + 1 } else { 0 };
+            tiny = if next.abs() <= 1e-17 * f64::abs(sum) {
+                tiny + 1
+            } else {
+                0
+            };
             if tiny >= 8 {
                 return Some(sum);
             }
@@ -107,7 +144,10 @@ impl Evaluator {
                 terms.push(next.abs());
             }
         }
-        let falls = terms.first().zip(terms.last()).is_some_and(|(first, last)| *last < 0.1 * first);
+        let falls = terms
+            .first()
+            .zip(terms.last())
+            .is_some_and(|(first, last)| *last < 0.1 * first);
         if falls { extrapolated(&sums) } else { None }
     }
 
@@ -121,7 +161,9 @@ impl Evaluator {
         let sign = if near < 0.0 { -1 } else { 1 };
         // A whole number may be meant, or any.
         let offsets: &[(i64, i64)] = match near.is_infinite() {
-            true if "nkm".contains(bound.name.trim_start_matches('\u{1}')) => &[(0, 1), (1, 1), (3, 1)],
+            true if "nkm".contains(bound.name.trim_start_matches('\u{1}')) => {
+                &[(0, 1), (1, 1), (3, 1)]
+            }
             true => &[(0, 1), (1, 1), (3, 7)],
             false => &[(0, 1)],
         };
@@ -145,7 +187,10 @@ impl Evaluator {
                             (at.inverse()?.to_f64(), Value::Exact(at))
                         }
                         Value::Exact(place) => (step.to_f64(), Value::Exact(place.add(&step)?)),
-                        Value::Near(place) => (step.to_f64(), Value::Near(place.plus(Complex::real(step.to_f64())))),
+                        Value::Near(place) => (
+                            step.to_f64(),
+                            Value::Near(place.plus(Complex::real(step.to_f64()))),
+                        ),
                     };
                     match self.body(bound, at) {
                         Some(value) => points.push((step, value)),
@@ -157,7 +202,9 @@ impl Evaluator {
             }
         }
         let first = *estimates.first()?;
-        let agree = estimates.iter().all(|other| (other - first).abs() <= 1e-8 * first.abs().max(1.0));
+        let agree = estimates
+            .iter()
+            .all(|other| (other - first).abs() <= 1e-8 * first.abs().max(1.0));
         // What is near 0 by its estimate is 0.
         let zero = estimates.iter().all(|estimate| estimate.abs() <= 1e-10);
         agree.then_some(if zero { 0.0 } else { first })
@@ -176,8 +223,13 @@ impl Evaluator {
     }
 
     fn between(&mut self, bound: &Bound<'_>, from: f64, to: f64) -> Option<f64> {
-        let least = if from.is_finite() && to.is_finite() { 8.0 } else { 16.0 };
-        let [coarse, fine] = [least, 2.0 * least].map(|steps| self.quadrature(bound, [from, to], 1.0 / steps));
+        let least = if from.is_finite() && to.is_finite() {
+            8.0
+        } else {
+            16.0
+        };
+        let [coarse, fine] =
+            [least, 2.0 * least].map(|steps| self.quadrature(bound, [from, to], 1.0 / steps));
         let (coarse, fine) = (coarse?, fine?);
         if fine.abs() <= 1e-13 && coarse.abs() <= 1e-13 {
             return Some(0.0);
@@ -211,7 +263,11 @@ impl Evaluator {
                 // Far out a value may be too small for `f64`.
                 let value = value.or((small >= 1).then_some(0.0))?;
                 sum += weight * value;
-                small = if (weight * value).abs() <= 1e-18 * f64::abs(sum) { small + 1 } else { 0 };
+                small = if (weight * value).abs() <= 1e-18 * f64::abs(sum) {
+                    small + 1
+                } else {
+                    0
+                };
             }
         }
         Some(sum * step)
@@ -239,5 +295,6 @@ fn extrapolated(points: &[(f64, f64)]) -> Option<f64> {
         }
         row = next;
     }
-    best.filter(|(difference, _)| *difference <= 10.0 * AGREED).map(|(_, value)| value)
+    best.filter(|(difference, _)| *difference <= 10.0 * AGREED)
+        .map(|(_, value)| value)
 }

@@ -8,17 +8,27 @@ impl Parser {
     pub(super) fn command(&mut self, name: &str) -> Option<Expression> {
         match name {
             "frac" => Some(self.digit()?.over(self.digit()?)),
-            "binom" => Some(Expression::Call("binomial", vec![self.digit()?, self.digit()?])),
+            "binom" => Some(Expression::Call(
+                "binomial",
+                vec![self.digit()?, self.digit()?],
+            )),
             "sqrt" => self.root(),
             "pi" => Some(Expression::Constant(Constant::Pi)),
             "log" => self.logarithm(),
             "exp" => {
                 let exponent = Box::new(self.applied()?);
-                Some(Expression::Power(Box::new(Expression::Constant(Constant::E)), exponent))
+                Some(Expression::Power(
+                    Box::new(Expression::Constant(Constant::E)),
+                    exponent,
+                ))
             }
             "mathbb R" => {
                 let infinity = Expression::Constant(Constant::Infinity);
-                Some(Expression::Tuple('(', vec![infinity.clone().negated(), infinity], ')'))
+                Some(Expression::Tuple(
+                    '(',
+                    vec![infinity.clone().negated(), infinity],
+                    ')',
+                ))
             }
             _ if name.starts_with("mathbb") => Some(Expression::Symbol(name.into())),
             "lfloor" => self.fenced("rfloor", "floor"),
@@ -34,16 +44,27 @@ impl Parser {
     }
 
     fn root(&mut self) -> Option<Expression> {
-        let degree = if self.eat('[') { Some(self.sum()?) } else { None };
+        let degree = if self.eat('[') {
+            Some(self.sum()?)
+        } else {
+            None
+        };
         if degree.is_some() && !self.eat(']') {
             return None;
         }
         let inner = self.atom()?;
-        Some(Expression::Call("root", vec![inner, degree.unwrap_or(Expression::whole(2))]))
+        Some(Expression::Call(
+            "root",
+            vec![inner, degree.unwrap_or(Expression::whole(2))],
+        ))
     }
 
     fn logarithm(&mut self) -> Option<Expression> {
-        let base = if self.eat('_') { self.atom()? } else { Expression::whole(10) };
+        let base = if self.eat('_') {
+            self.atom()?
+        } else {
+            Expression::whole(10)
+        };
         Some(Expression::Call("log", vec![base, self.applied()?]))
     }
 
@@ -55,7 +76,11 @@ impl Parser {
 
     /// A function with a power before its argument: `\sin^2 x`.
     fn function(&mut self, function: Function) -> Option<Expression> {
-        let power = if self.eat('^') { Some(self.atom()?) } else { None };
+        let power = if self.eat('^') {
+            Some(self.atom()?)
+        } else {
+            None
+        };
         let is_angle = matches!(function, "sin" | "cos" | "tan" | "cot" | "sec" | "csc");
         let outer = std::mem::replace(&mut self.is_angle, is_angle);
         let argument = self.applied();
@@ -68,8 +93,13 @@ impl Parser {
         let inverse = expression::function(&format!("arc{function}"));
         Some(match (power, inverse) {
             (None, _) => Expression::Call(function, arguments),
-            (Some(power), Some(inverse)) if power == Expression::whole(-1) => Expression::Call(inverse, arguments),
-            (Some(power), _) => Expression::Power(Box::new(Expression::Call(function, arguments)), Box::new(power)),
+            (Some(power), Some(inverse)) if power == Expression::whole(-1) => {
+                Expression::Call(inverse, arguments)
+            }
+            (Some(power), _) => Expression::Power(
+                Box::new(Expression::Call(function, arguments)),
+                Box::new(power),
+            ),
         })
     }
 
@@ -78,7 +108,11 @@ impl Parser {
         if !self.is_angle {
             return value;
         }
-        Expression::product(vec![value, Expression::Constant(Constant::Pi), Expression::whole(180).inverse()])
+        Expression::product(vec![
+            value,
+            Expression::Constant(Constant::Pi),
+            Expression::whole(180).inverse(),
+        ])
     }
 
     /// The argument of a function in brackets, with a sign of degrees behind these: `\sin(30)^\circ`.
@@ -86,7 +120,15 @@ impl Parser {
         let is_degree = match self.tokens.get(self.at..) {
             Some([Token::Mark('°'), ..]) => 1,
             Some([Token::Mark('^'), Token::Mark('°'), ..]) => 2,
-            Some([Token::Mark('^'), Token::Mark('{'), Token::Mark('°'), Token::Mark('}'), ..]) => 4,
+            Some(
+                [
+                    Token::Mark('^'),
+                    Token::Mark('{'),
+                    Token::Mark('°'),
+                    Token::Mark('}'),
+                    ..,
+                ],
+            ) => 4,
             _ => return Some(argument),
         };
         self.at += is_degree;
@@ -117,17 +159,35 @@ impl Parser {
         if !(self.eat('_') && self.eat('{')) {
             return None;
         }
-        let Token::Name(variable) = self.next()? else { return None };
-        let from = if self.eat('=') { self.sum()? } else { return None };
-        let to = if self.eat('}') && self.eat('^') { self.deeper(Self::atom)? } else { return None };
+        let Token::Name(variable) = self.next()? else {
+            return None;
+        };
+        let from = if self.eat('=') {
+            self.sum()?
+        } else {
+            return None;
+        };
+        let to = if self.eat('}') && self.eat('^') {
+            self.deeper(Self::atom)?
+        } else {
+            return None;
+        };
         let body = self.deeper(Self::product)?;
         Some(over(function, &variable, body, [from, to]))
     }
 
     /// Parses an integral from one end to another.
     fn integral(&mut self) -> Option<Expression> {
-        let from = if self.eat('_') { self.signed_atom()? } else { return None };
-        let to = if self.eat('^') { self.signed_atom()? } else { return None };
+        let from = if self.eat('_') {
+            self.signed_atom()?
+        } else {
+            return None;
+        };
+        let to = if self.eat('^') {
+            self.signed_atom()?
+        } else {
+            return None;
+        };
         let rest = self.tokens.get(self.at..)?;
         let (mut depth, mut end) = (0i64, None);
         for (at, pair) in rest.windows(2).enumerate() {
@@ -142,9 +202,14 @@ impl Parser {
             }
         }
         let (end, variable) = end?;
-        let body = if end == 0 { Expression::whole(1) } else { self.within(rest[..end].to_vec())? };
+        let body = if end == 0 {
+            Expression::whole(1)
+        } else {
+            self.within(rest[..end].to_vec())?
+        };
         self.at += end + 2;
-        body.is_scalar().then(|| over("integral", &variable, body, [from, to]))
+        body.is_scalar()
+            .then(|| over("integral", &variable, body, [from, to]))
     }
 
     /// The end of an integral, which may have a sign: `^{-1}`.
@@ -159,14 +224,24 @@ impl Parser {
         if !(self.eat('_') && self.eat('{')) {
             return None;
         }
-        let Token::Name(variable) = self.next()? else { return None };
-        let minus = if self.eat('→') { self.eat('-') } else { return None };
+        let Token::Name(variable) = self.next()? else {
+            return None;
+        };
+        let minus = if self.eat('→') {
+            self.eat('-')
+        } else {
+            return None;
+        };
         let place = self.deeper(Self::atom)?;
         let place = if minus { place.negated() } else { place };
         let mut side = 0;
         if self.eat('^') {
             let grouped = self.eat('{');
-            side = if self.eat('+') { 1 } else { -i64::from(self.eat('-')) };
+            side = if self.eat('+') {
+                1
+            } else {
+                -i64::from(self.eat('-'))
+            };
             if side == 0 || grouped && !self.eat('}') {
                 return None;
             }
@@ -175,23 +250,32 @@ impl Parser {
             return None;
         }
         let body = self.deeper(Self::product)?;
-        Some(over("limit", &variable, body, [place, Expression::whole(side)]))
+        Some(over(
+            "limit",
+            &variable,
+            body,
+            [place, Expression::whole(side)],
+        ))
     }
 
     /// The members in `\{1, 2\}`, or the condition in `\{x \mid x > 1\}`.
     pub(super) fn set(&mut self) -> Option<Expression> {
         let name = match self.tokens.get(self.at..)? {
             [Token::Name(_), Token::Mark('|' | ':'), ..] => 2,
-            [Token::Name(_), Token::Mark('∈'), Token::Command(all), Token::Mark('|' | ':'), ..]
-                if all == "mathbb R" =>
-            {
-                4
-            }
+            [
+                Token::Name(_),
+                Token::Mark('∈'),
+                Token::Command(all),
+                Token::Mark('|' | ':'),
+                ..,
+            ] if all == "mathbb R" => 4,
             _ => 0,
         };
         self.at += name;
         let mut items = self.items()?;
-        let conditions = items.iter().all(|item| matches!(item, Expression::Relation(..)));
+        let conditions = items
+            .iter()
+            .all(|item| matches!(item, Expression::Relation(..)));
         if !self.eat('⦄') || name > 0 && !conditions {
             return None;
         }
@@ -199,7 +283,11 @@ impl Parser {
             Some(condition) if name > 0 && items.is_empty() => condition,
             last => {
                 items.extend(last);
-                if name > 0 { Expression::List(items) } else { Expression::Set(items) }
+                if name > 0 {
+                    Expression::List(items)
+                } else {
+                    Expression::Set(items)
+                }
             }
         })
     }

@@ -50,43 +50,58 @@ impl Comparison {
         use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
         match (gold, answer) {
             // `2\sqrt{3} \approx 3.46` is its exact part, and its rounded value if it has that.
-            (Relation(parts, signs), _) if signs.contains(&'≈') => {
-                self.approximated(parts, signs).into_iter().any(|value| self.same(&value, answer))
-            }
-            (_, Relation(parts, signs)) if signs.contains(&'≈') => {
-                self.approximated(parts, signs).into_iter().any(|value| self.same(gold, &value))
-            }
+            (Relation(parts, signs), _) if signs.contains(&'≈') => self
+                .approximated(parts, signs)
+                .into_iter()
+                .any(|value| self.same(&value, answer)),
+            (_, Relation(parts, signs)) if signs.contains(&'≈') => self
+                .approximated(parts, signs)
+                .into_iter()
+                .any(|value| self.same(gold, &value)),
             // 50% equals one half, and also 50, because an answer may omit the sign.
-            (Percent(part), other) | (other, Percent(part)) if !matches!((gold, answer), (Percent(_), Percent(_))) => {
+            (Percent(part), other) | (other, Percent(part))
+                if !matches!((gold, answer), (Percent(_), Percent(_))) =>
+            {
                 self.same(part, other) || self.scalars(gold, answer)
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
                 self.relations((parts, signs), (others, other_signs))
                     || self.functions(gold, answer)
-                    || said(gold).zip(said(answer)).is_some_and(|((name, value), (other_name, other))| {
-                        // `P(X=0)` has no value of its own.
-                        (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
-                    })
+                    || said(gold).zip(said(answer)).is_some_and(
+                        |((name, value), (other_name, other))| {
+                            // `P(X=0)` has no value of its own.
+                            (self.same(name, other_name) || self.alike(name, other_name))
+                                && self.same(&value, &other)
+                        },
+                    )
             }
-            (List(parts), other @ (Tuple(..) | Relation(..))) | (other @ (Tuple(..) | Relation(..)), List(parts))
+            (List(parts), other @ (Tuple(..) | Relation(..)))
+            | (other @ (Tuple(..) | Relation(..)), List(parts))
                 if between(parts).is_some_and(|chain| self.same(&chain, other)) =>
             {
                 true
             }
-            (Relation(..), _) => self.value(gold).is_some_and(|value| self.same(&value, answer)),
+            (Relation(..), _) => self
+                .value(gold)
+                .is_some_and(|value| self.same(&value, answer)),
             (_, Relation(..)) => {
-                let value =
-                    self.value(answer).or_else(|| self.total(answer).filter(|_| gold.is_constant() || derives(answer)));
+                let value = self.value(answer).or_else(|| {
+                    self.total(answer)
+                        .filter(|_| gold.is_constant() || derives(answer))
+                });
                 value.is_some_and(|value| self.same(gold, &value))
             }
             // The values of `x=1, y=2` alone are in their order.
             (List(parts), List(others))
-                if is_system(parts) && !others.iter().any(|other| matches!(other, Relation(..))) =>
+                if is_system(parts)
+                    && !others.iter().any(|other| matches!(other, Relation(..))) =>
             {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let region = |other: &Expression| said(other).map_or_else(|| other.clone(), |(_, region)| region);
+                let region = |other: &Expression| {
+                    said(other).map_or_else(|| other.clone(), |(_, region)| region)
+                };
                 self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
             }
             // What a function is where it has no value, as in `\frac{1}{x} \text{ for } x \ne 0`, may be left out.
@@ -99,29 +114,44 @@ impl Comparison {
             (Tuple('∧', parts, _), Tuple('∧', others, _)) => self.as_sets(parts, others),
             (Tuple('∧', ..), _) | (_, Tuple('∧', ..)) => false,
             // A base may be left out.
-            (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => self.same(&parts[0], other),
-            (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => self.same(other, &parts[0]),
-            (Tuple(':', parts, _), Tuple(':', others, _)) if parts.len().max(others.len()) <= MOST_MEMBERS => {
+            (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => {
+                self.same(&parts[0], other)
+            }
+            (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => {
+                self.same(other, &parts[0])
+            }
+            (Tuple(':', parts, _), Tuple(':', others, _))
+                if parts.len().max(others.len()) <= MOST_MEMBERS =>
+            {
                 self.in_order(&shares(parts), &shares(others))
             }
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
-                (!interval || (open, close) == (other_open, other_close)) && self.in_order(parts, others)
+                (!interval || (open, close) == (other_open, other_close))
+                    && self.in_order(parts, others)
             }
             (Tuple('(', parts, ')'), List(others)) => self.in_order(parts, &by_name(others)),
             (List(parts), Tuple('(', others, ')')) => self.in_order(&by_name(parts), others),
             // `6, 6, 8` is not `6, 8, 8`.
-            (List(parts), Set(others) | List(others)) if self.repeats(parts) => self.one_to_one(parts, others),
+            (List(parts), Set(others) | List(others)) if self.repeats(parts) => {
+                self.one_to_one(parts, others)
+            }
             (Set(parts) | List(parts), Set(others) | List(others)) => self.as_sets(parts, others),
             (Union(parts), Union(others)) => self.as_sets(parts, others),
             // One answer in several forms.
-            (Set(parts) | List(parts), other) if !parts.is_empty() => parts.iter().all(|part| self.same(part, other)),
-            (other, Set(parts) | List(parts)) if !parts.is_empty() => parts.iter().all(|part| self.same(other, part)),
+            (Set(parts) | List(parts), other) if !parts.is_empty() => {
+                parts.iter().all(|part| self.same(part, other))
+            }
+            (other, Set(parts) | List(parts)) if !parts.is_empty() => {
+                parts.iter().all(|part| self.same(other, part))
+            }
             // A column or a row is also written as a point: `\langle 2, -3 \rangle`.
             (Matrix(rows), Tuple('(' | '[', parts, ')' | ']')) => {
                 vector(rows).is_some_and(|row| self.in_order(&row, parts))
             }
-            (Tuple('(', parts, ')'), Matrix(rows)) => vector(rows).is_some_and(|row| self.in_order(parts, &row)),
+            (Tuple('(', parts, ')'), Matrix(rows)) => {
+                vector(rows).is_some_and(|row| self.in_order(parts, &row))
+            }
             // `2\mathbf{i} - 3\mathbf{j}`
             (Matrix(_) | Tuple('(', ..), other) if other.is_scalar() && is_combination(other) => {
                 entries(gold).is_some_and(|row| self.combines(&row, other))
@@ -130,11 +160,16 @@ impl Comparison {
                 entries(answer).is_some_and(|row| self.combines(&row, other))
             }
             (Matrix(rows), Matrix(others)) => {
-                rows.len() == others.len() && rows.iter().zip(others).all(|(row, other)| self.in_order(row, other))
+                rows.len() == others.len()
+                    && rows
+                        .iter()
+                        .zip(others)
+                        .all(|(row, other)| self.in_order(row, other))
             }
             (Words(words), Words(others)) => words == others,
             _ if gold.is_scalar() && answer.is_scalar() => {
-                self.scalars(gold, answer) || without_unit(answer).is_some_and(|bare| self.scalars(gold, &bare))
+                self.scalars(gold, answer)
+                    || without_unit(answer).is_some_and(|bare| self.scalars(gold, &bare))
             }
             _ => false,
         }
@@ -143,18 +178,25 @@ impl Comparison {
     /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has. A part that is no
     /// rounding of the exact one contradicts it, so that the approximation says nothing.
     fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
-        let place = signs.iter().position(|sign| *sign == '≈').unwrap_or_default();
+        let place = signs
+            .iter()
+            .position(|sign| *sign == '≈')
+            .unwrap_or_default();
         let exact = match place {
             0 => parts[0].clone(),
             _ => Expression::Relation(parts[..=place].to_vec(), signs[..place].to_vec()),
         };
-        let differences: Vec<f64> =
-            parts[place + 1..].iter().filter_map(|part| self.missed(&parts[place], part)).collect();
+        let differences: Vec<f64> = parts[place + 1..]
+            .iter()
+            .filter_map(|part| self.missed(&parts[place], part))
+            .collect();
         if differences.iter().any(|difference| *difference > 1.0) {
             return Vec::new();
         }
         let mut values = vec![exact];
-        if let (Some(rounded @ Expression::Number(..)), Some(difference)) = (parts.last(), differences.last()) {
+        if let (Some(rounded @ Expression::Number(..)), Some(difference)) =
+            (parts.last(), differences.last())
+        {
             values.extend((*difference <= 0.5).then(|| rounded.clone()));
         }
         values
@@ -177,14 +219,18 @@ impl Comparison {
         let zeros = if places > 0 || above == 0 {
             0
         } else {
-            (1..19).take_while(|zeros| above % 10i64.pow(*zeros) == 0).count()
+            (1..19)
+                .take_while(|zeros| above % 10i64.pow(*zeros) == 0)
+                .count()
         };
         let unit = 10f64.powi(zeros as i32 - places as i32);
         let exact = self.0.at(0).value(exact).near().re;
         let difference = (exact / scale - number.to_f64()).abs();
         // What needs no more digits is not rounded.
         let digits = exact / scale / unit;
-        if difference > ROUNDING * number.to_f64().abs() && (digits - digits.round()).abs() <= ROUNDING * digits.abs() {
+        if difference > ROUNDING * number.to_f64().abs()
+            && (digits - digits.round()).abs() <= ROUNDING * digits.abs()
+        {
             return Some(f64::INFINITY);
         }
         // Of a round number the zeros may be digits.
@@ -195,23 +241,45 @@ impl Comparison {
 
     /// True if a sum of multiples of the unit vectors has these entries.
     fn combines(&mut self, entries: &[Expression], sum: &Expression) -> bool {
-        let units = [Expression::Constant(Constant::I), Expression::Symbol("j".into()), Expression::Symbol("k".into())];
+        let units = [
+            Expression::Constant(Constant::I),
+            Expression::Symbol("j".into()),
+            Expression::Symbol("k".into()),
+        ];
         let at = |values: &[i64]| {
-            let set =
-                |sum: Expression, (unit, value): (&Expression, &i64)| sum.replaced(unit, &Expression::whole(*value));
+            let set = |sum: Expression, (unit, value): (&Expression, &i64)| {
+                sum.replaced(unit, &Expression::whole(*value))
+            };
             units.iter().zip(values).fold(sum.clone(), set)
         };
         let whole = |sum: Expression, (entry, times): (&Expression, i64)| {
-            Expression::Sum(vec![sum, Expression::Product(vec![entry.clone(), Expression::whole(times)])])
+            Expression::Sum(vec![
+                sum,
+                Expression::Product(vec![entry.clone(), Expression::whole(times)]),
+            ])
         };
-        let mixed = entries.iter().zip([2, 3, 5]).fold(Expression::whole(0), whole);
+        let mixed = entries
+            .iter()
+            .zip([2, 3, 5])
+            .fold(Expression::whole(0), whole);
         let third = entries.get(2).cloned().unwrap_or(Expression::whole(0));
-        let each = [(&entries[0], [1, 0, 0]), (&entries[1], [0, 1, 0]), (&third, [0, 0, 1])];
-        self.same(&mixed, &at(&[2, 3, 5])) && each.iter().all(|(entry, values)| self.same(entry, &at(values)))
+        let each = [
+            (&entries[0], [1, 0, 0]),
+            (&entries[1], [0, 1, 0]),
+            (&third, [0, 0, 1]),
+        ];
+        self.same(&mixed, &at(&[2, 3, 5]))
+            && each
+                .iter()
+                .all(|(entry, values)| self.same(entry, &at(values)))
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
-        parts.len() == others.len() && parts.iter().zip(others).all(|(part, other)| self.same(part, other))
+        parts.len() == others.len()
+            && parts
+                .iter()
+                .zip(others)
+                .all(|(part, other)| self.same(part, other))
     }
 
     /// True if the two lists have the same members.
@@ -219,8 +287,12 @@ impl Comparison {
         if parts.len().max(others.len()) > MOST_MEMBERS {
             return self.in_order(parts, others);
         }
-        parts.iter().all(|part| others.iter().any(|other| self.same(part, other)))
-            && others.iter().all(|other| parts.iter().any(|part| self.same(part, other)))
+        parts
+            .iter()
+            .all(|part| others.iter().any(|other| self.same(part, other)))
+            && others
+                .iter()
+                .all(|other| parts.iter().any(|part| self.same(part, other)))
     }
 
     /// True if the list has a member twice, be it in another form.
@@ -228,7 +300,10 @@ impl Comparison {
         if parts.len() > MOST_MEMBERS {
             return false;
         }
-        parts.iter().enumerate().any(|(at, part)| parts[at + 1..].iter().any(|other| self.same(part, other)))
+        parts
+            .iter()
+            .enumerate()
+            .any(|(at, part)| parts[at + 1..].iter().any(|other| self.same(part, other)))
     }
 
     /// True if the two lists have the same members equally often.
@@ -263,7 +338,9 @@ impl Comparison {
     /// True if two constants that `f64` cannot hold have the same logarithm.
     fn as_large(&mut self, gold: &Expression, answer: &Expression) -> bool {
         let logarithms = self.0.logarithm(gold).zip(self.0.logarithm(answer));
-        logarithms.is_some_and(|(one, other)| one.abs() <= MOST_LOGARITHM && (one - other).abs() <= SAME_LOGARITHM)
+        logarithms.is_some_and(|(one, other)| {
+            one.abs() <= MOST_LOGARITHM && (one - other).abs() <= SAME_LOGARITHM
+        })
     }
 
     /// True if both have the same canonical text; for expressions without a value.
@@ -281,11 +358,13 @@ impl Comparison {
         other: &Expression,
         mut fit: impl FnMut(&mut Evaluator, &Value, &Value) -> bool,
     ) -> Option<bool> {
-        let has_i = |side: &Expression| side.any(&|part| *part == Expression::Constant(Constant::I));
+        let has_i =
+            |side: &Expression| side.any(&|part| *part == Expression::Constant(Constant::I));
         let real = !has_i(one) && !has_i(other);
         let evaluator = &mut self.0;
         let mut fits = None;
-        let families = [POINTS, POSITIVE_POINTS, SMALL_POINTS, LARGE_POINTS].map(|points| (real, points));
+        let families =
+            [POINTS, POSITIVE_POINTS, SMALL_POINTS, LARGE_POINTS].map(|points| (real, points));
         for (real, points) in families.into_iter().chain([(false, POINTS)]) {
             evaluator.real = real;
             let mut found = 0;
@@ -316,26 +395,37 @@ impl Comparison {
         let arguments = |relation: &Expression| match relation {
             Expression::Relation(parts, signs) if *signs == ['='] => match &parts[0] {
                 Expression::Call("of", called) => {
-                    let names = called[1..].iter().all(|part| matches!(part, Expression::Symbol(_)));
+                    let names = called[1..]
+                        .iter()
+                        .all(|part| matches!(part, Expression::Symbol(_)));
                     (names && called.len() > 1).then(|| called[1..].to_vec())
                 }
                 _ => None,
             },
             _ => None,
         };
-        let Some((ours, theirs)) = arguments(gold).zip(arguments(answer)) else { return false };
+        let Some((ours, theirs)) = arguments(gold).zip(arguments(answer)) else {
+            return false;
+        };
         if ours == theirs || ours.len() != theirs.len() {
             return false;
         }
         let renamed = |relation: &Expression, arguments: &[Expression]| {
-            arguments.iter().enumerate().fold(relation.clone(), |relation, (at, argument)| {
-                relation.replaced(argument, &Expression::Symbol(format!("\u{2}{at}")))
-            })
+            arguments
+                .iter()
+                .enumerate()
+                .fold(relation.clone(), |relation, (at, argument)| {
+                    relation.replaced(argument, &Expression::Symbol(format!("\u{2}{at}")))
+                })
         };
         self.same(&renamed(gold, &ours), &renamed(answer, &theirs))
     }
 
-    fn relations(&mut self, gold: (&[Expression], &[char]), answer: (&[Expression], &[char])) -> bool {
+    fn relations(
+        &mut self,
+        gold: (&[Expression], &[char]),
+        answer: (&[Expression], &[char]),
+    ) -> bool {
         let ((parts, signs), (others, other_signs)) = (gold, answer);
         if signs != other_signs {
             return false;
@@ -345,8 +435,9 @@ impl Comparison {
             || match (parts, others) {
                 ([left, right], [low, high]) if parts.iter().chain(others).all(scalar) => {
                     let sides = [(left, right), (low, high)];
-                    let [one, other] =
-                        sides.map(|(left, right)| Expression::Sum(vec![left.clone(), right.clone().negated()]));
+                    let [one, other] = sides.map(|(left, right)| {
+                        Expression::Sum(vec![left.clone(), right.clone().negated()])
+                    });
                     self.proportional(&one, &other, signs[0] == '=' || signs[0] == '≠')
                 }
                 _ => false,
@@ -368,7 +459,8 @@ impl Comparison {
                 None => return zero == [true, true],
                 Some(ratio) => {
                     let [left, right] = [left, ratio.times(right)].map(Value::Near);
-                    return equal(&left, &right) || cancels(evaluator, [&left, &right], [one, other]);
+                    return equal(&left, &right)
+                        || cancels(evaluator, [&left, &right], [one, other]);
                 }
             }
             true
@@ -378,52 +470,80 @@ impl Comparison {
 
     /// The value that a relation gives, without the name in it; of `2 + 3 = 5` the last part.
     fn value(&mut self, relation: &Expression) -> Option<Expression> {
-        let Expression::Relation(parts, signs) = relation else { return None };
-        let last = parts.last().filter(|_| signs.iter().all(|sign| *sign == '='));
+        let Expression::Relation(parts, signs) = relation else {
+            return None;
+        };
+        let last = parts
+            .last()
+            .filter(|_| signs.iter().all(|sign| *sign == '='));
         if let Some((name, value)) = said(relation) {
             if matches!(name, Expression::Words(letters) if label::is_denied(letters)) {
                 return None;
             }
             // `x = 2 = 3` gives no value.
-            let agrees = last.is_none_or(|last| parts[1..].iter().all(|part| self.agrees(part, last)));
+            let agrees =
+                last.is_none_or(|last| parts[1..].iter().all(|part| self.agrees(part, last)));
             return agrees.then_some(value);
         }
         let last = last?;
-        parts.iter().all(|part| part.is_scalar() && self.same(last, part)).then(|| last.clone())
+        parts
+            .iter()
+            .all(|part| part.is_scalar() && self.same(last, part))
+            .then(|| last.clone())
     }
 
     /// True unless two constants differ by more than a rounding.
     fn agrees(&mut self, part: &Expression, last: &Expression) -> bool {
-        let are_constants = [part, last].iter().all(|one| one.is_scalar() && one.is_constant());
-        !are_constants || self.same(last, part) || self.missed(part, last).is_some_and(|missed| missed <= 1.0)
+        let are_constants = [part, last]
+            .iter()
+            .all(|one| one.is_scalar() && one.is_constant());
+        !are_constants
+            || self.same(last, part)
+            || self.missed(part, last).is_some_and(|missed| missed <= 1.0)
     }
 
     /// The number that an answer such as `m+n = 100+13 = 113` or `|z|^2 = 1` gives to a formula. `x^2+y^2-25 = 0` is about a curve, and
     /// `2x = 4` is an equation to solve.
     fn total(&mut self, relation: &Expression) -> Option<Expression> {
-        let Expression::Relation(parts, signs) = relation else { return None };
+        let Expression::Relation(parts, signs) = relation else {
+            return None;
+        };
         let (formula, values) = parts.split_first()?;
         let last = values.last()?;
         let names = names_value(formula);
-        let chain = signs.iter().all(|sign| *sign == '=') && (names || *last != Expression::whole(0));
-        let computes =
-            chain && (names || formula.is_scalar() && (formula.symbols().len() > 1 || self.has_no_value(formula)));
+        let chain =
+            signs.iter().all(|sign| *sign == '=') && (names || *last != Expression::whole(0));
+        let computes = chain
+            && (names
+                || formula.is_scalar()
+                    && (formula.symbols().len() > 1 || self.has_no_value(formula)));
         let constant = |value: &Expression| value.is_constant() || derives(relation);
-        let mut are_one = || values.iter().all(|value| constant(value) && self.same(last, value));
+        let mut are_one = || {
+            values
+                .iter()
+                .all(|value| constant(value) && self.same(last, value))
+        };
         (computes && are_one()).then(|| last.clone())
     }
 
     /// True for a formula of numbers without a value that is known here, such as a hard integral.
     fn has_no_value(&mut self, formula: &Expression) -> bool {
         formula.is_constant()
-            && formula.any(&|part| matches!(part, Expression::Call("sum" | "prod" | "integral" | "limit", _)))
+            && formula.any(&|part| {
+                matches!(
+                    part,
+                    Expression::Call("sum" | "prod" | "integral" | "limit", _)
+                )
+            })
             && self.0.value(formula).is_nan()
     }
 }
 
 /// True for a relation that says what a derivative is: `\frac{d}{dx} x^2 = 2x`.
 fn derives(relation: &Expression) -> bool {
-    let Expression::Relation(parts, _) = relation else { return false };
+    let Expression::Relation(parts, _) = relation else {
+        return false;
+    };
     let is_d = |part: &Expression| *part == Expression::Symbol("d".into());
     let is_below = |part: &Expression| match part {
         Expression::Power(base, exponent) if **exponent == Expression::whole(-1) => {
@@ -438,9 +558,10 @@ fn derives(relation: &Expression) -> bool {
 fn names_value(formula: &Expression) -> bool {
     let names = |part: &Expression| match part {
         Expression::Call("abs", parts) => parts.iter().all(Expression::is_name),
-        Expression::Call("of" | "max" | "min" | "gcd" | "lcm" | "sum" | "prod" | "integral" | "limit", _) => {
-            !part.is_constant()
-        }
+        Expression::Call(
+            "of" | "max" | "min" | "gcd" | "lcm" | "sum" | "prod" | "integral" | "limit",
+            _,
+        ) => !part.is_constant(),
         _ => false,
     };
     let is_unknown = |name: &&str| name.len() == 1 && name.bytes().all(|b| b.is_ascii_lowercase());
@@ -449,7 +570,9 @@ fn names_value(formula: &Expression) -> bool {
         || matches!(formula, Expression::Power(base, _) if base.is_name());
     // `P(X=2)`
     let has_condition = matches!(formula, Expression::Product(factors) if factors.iter().any(|part| matches!(part, Expression::Relation(..))));
-    has_condition || formula.any(&names) || is_formula && !symbols.is_empty() && !symbols.iter().any(is_unknown)
+    has_condition
+        || formula.any(&names)
+        || is_formula && !symbols.is_empty() && !symbols.iter().any(is_unknown)
 }
 
 /// True for a condition that leaves out single values.
@@ -484,14 +607,23 @@ fn vector(rows: &[Vec<Expression>]) -> Option<Vec<Expression>> {
 
 /// The parts of a ratio as fractions of the whole.
 fn shares(parts: &[Expression]) -> Vec<Expression> {
-    parts.iter().map(|part| part.clone().over(Expression::Sum(parts.to_vec()))).collect()
+    parts
+        .iter()
+        .map(|part| part.clone().over(Expression::Sum(parts.to_vec())))
+        .collect()
 }
 
 /// An answer without the letter behind its number that can be a unit: `5m`.
 fn without_unit(answer: &Expression) -> Option<Expression> {
-    let Expression::Product(factors) = answer else { return None };
+    let Expression::Product(factors) = answer else {
+        return None;
+    };
     let (unit, number) = factors.split_last()?;
-    let unit = if let Expression::Power(base, _) = unit { base } else { unit };
+    let unit = if let Expression::Power(base, _) = unit {
+        base
+    } else {
+        unit
+    };
     matches!(unit, Expression::Symbol(letter) if super::signs::is_unit(letter))
         .then(|| Expression::product(number.to_vec()))
         .filter(Expression::is_constant)
@@ -523,15 +655,20 @@ fn cancels(evaluator: &mut Evaluator, values: [&Value; 2], sides: [&Expression; 
     let [left, right] = values.map(Value::near);
     let difference = difference(left, right);
     // The parts of larger values are seldom that much larger still, and finding their size costs work.
-    difference <= 1.0 && sides.into_iter().any(|side| difference <= CANCELLED * evaluator.size(side))
+    difference <= 1.0
+        && sides
+            .into_iter()
+            .any(|side| difference <= CANCELLED * evaluator.size(side))
 }
 
 /// True if one value is the other rounded to six places. It is not enough that both are near 0.
 fn rounded(left: &Value, right: &Value) -> bool {
     let difference = match (left, right) {
-        (Value::Exact(left), Value::Exact(right)) => {
-            left.add(&right.negated()).as_ref().map_or(f64::INFINITY, Rational::to_f64).abs()
-        }
+        (Value::Exact(left), Value::Exact(right)) => left
+            .add(&right.negated())
+            .as_ref()
+            .map_or(f64::INFINITY, Rational::to_f64)
+            .abs(),
         _ => difference(left.near(), right.near()),
     };
     difference <= SIX_PLACES && difference <= 1e-4 * left.near().abs()

@@ -82,7 +82,9 @@ impl Parser {
             }
             match self.peek()? {
                 Token::Row | Token::End => break,
-                Token::Words(words) if matches!(words.as_str(), "otherwise" | "else" | "elsewhere") => {
+                Token::Words(words)
+                    if matches!(words.as_str(), "otherwise" | "else" | "elsewhere") =>
+                {
                     self.at += 1;
                     cells.push(Expression::Words("otherwise".into()));
                 }
@@ -127,7 +129,9 @@ impl Parser {
             }
         }
         let parsed = |step: Vec<Token>| {
-            let end = step.iter().rposition(|token| !matches!(token, Token::Mark('.' | ',' | ';')))?;
+            let end = step
+                .iter()
+                .rposition(|token| !matches!(token, Token::Mark('.' | ',' | ';')))?;
             self.within(step[..=end].to_vec())
         };
         let mut steps: Vec<Option<Expression>> = steps.into_iter().map(parsed).collect();

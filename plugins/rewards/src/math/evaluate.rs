@@ -30,8 +30,12 @@ impl Value {
         match self {
             // A number too large for `f64` is not infinite, and one too small is not 0, so it has no value.
             Self::Exact(value) => {
-                let fits = |near: &f64| near.is_finite() && (near.abs() >= f64::MIN_POSITIVE || value.is_zero());
-                Some(value.to_f64()).filter(fits).map_or(Complex::NAN, Complex::real)
+                let fits = |near: &f64| {
+                    near.is_finite() && (near.abs() >= f64::MIN_POSITIVE || value.is_zero())
+                };
+                Some(value.to_f64())
+                    .filter(fits)
+                    .map_or(Complex::NAN, Complex::real)
             }
             Self::Near(value) => *value,
         }
@@ -62,12 +66,24 @@ impl Evaluator {
     /// An evaluator of these expressions. Variables are told apart by case if one of them needs it.
     pub(super) fn of(expressions: &[&Expression]) -> Self {
         let cased = expressions.iter().any(|one| one.is_cased());
-        Self { work: MOST_WORK, point: 0, real: false, cased, hides: false, fixed: Vec::new(), known: Vec::new() }
+        Self {
+            work: MOST_WORK,
+            point: 0,
+            real: false,
+            cased,
+            hides: false,
+            fixed: Vec::new(),
+            known: Vec::new(),
+        }
     }
 
     /// The name under which a variable is known.
     pub(super) fn name(&self, name: &str) -> String {
-        if self.cased { name.to_owned() } else { folded(name) }
+        if self.cased {
+            name.to_owned()
+        } else {
+            folded(name)
+        }
     }
 
     /// Sets the variables to their values at point number `point`: fractions around 1, of both signs before point [`POSITIVE`], which depend
@@ -78,7 +94,12 @@ impl Evaluator {
     }
 
     /// What `find` finds where the variable of this name has a value.
-    pub(super) fn with<T>(&mut self, name: &str, value: Value, find: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn with<T>(
+        &mut self,
+        name: &str,
+        value: Value,
+        find: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         self.fixed.push((name.to_owned(), value));
         let found = find(self);
         self.fixed.pop();
@@ -92,8 +113,11 @@ impl Evaluator {
 
     /// The value of a sum, an integral or a limit, which is found once if no variable is free in it.
     fn once(&mut self, function: Function, parts: &[Expression]) -> Complex {
-        let closed =
-            self.fixed.iter().all(|(name, _)| !expression::is_bound(name)) && parts.iter().all(Expression::is_constant);
+        let closed = self
+            .fixed
+            .iter()
+            .all(|(name, _)| !expression::is_bound(name))
+            && parts.iter().all(Expression::is_constant);
         if !closed {
             return self.near_bound(function, parts);
         }
@@ -113,7 +137,10 @@ impl Evaluator {
         }
         let name = self.name(name);
         let fixed = self.fixed.iter().rev().find(|(known, _)| *known == name);
-        fixed.map_or_else(|| Value::Exact(variable(&name, self.point)), |(_, value)| value.clone())
+        fixed.map_or_else(
+            || Value::Exact(variable(&name, self.point)),
+            |(_, value)| value.clone(),
+        )
     }
 
     /// The value of `expression`; NaN if it has none.
@@ -121,7 +148,9 @@ impl Evaluator {
         match self.exact(expression) {
             Some(value) => Value::Exact(value),
             None => Value::Near(
-                Some(self.near(expression)).filter(|near| !self.real || near.im == 0.0).unwrap_or(Complex::NAN),
+                Some(self.near(expression))
+                    .filter(|near| !self.real || near.im == 0.0)
+                    .unwrap_or(Complex::NAN),
             ),
         }
     }
@@ -178,15 +207,21 @@ impl Evaluator {
             }),
             Expression::Product(factors) => {
                 let factors = factorials::cancelled(factors);
-                factors.iter().try_fold(Rational::whole(1), |product, factor| {
-                    let factor = self.exact(factor)?;
-                    self.spent(product.times(&factor))
-                })
+                factors
+                    .iter()
+                    .try_fold(Rational::whole(1), |product, factor| {
+                        let factor = self.exact(factor)?;
+                        self.spent(product.times(&factor))
+                    })
             }
             Expression::Power(base, exponent) => {
                 let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
                 let (times, degree) = exponent.parts()?;
-                let root = if degree == 1 { Some(base) } else { base.root(u32::try_from(degree).ok()?) }?;
+                let root = if degree == 1 {
+                    Some(base)
+                } else {
+                    base.root(u32::try_from(degree).ok()?)
+                }?;
                 // An odd root of a negative number is the real one, as that of `\sqrt[3]{-8}`.
                 self.spent(root.power(times))
             }
@@ -194,10 +229,15 @@ impl Evaluator {
                 let part = self.exact(part)?;
                 self.spent(part.times(&Rational::decimal("0.01")?))
             }
-            Expression::Call(function @ ("sum" | "prod"), parts) => self.exact_series(function, parts),
+            Expression::Call(function @ ("sum" | "prod"), parts) => {
+                self.exact_series(function, parts)
+            }
             Expression::Call("integral" | "limit", _) => None,
             Expression::Call(function, arguments) => {
-                let arguments = arguments.iter().map(|part| self.exact(part)).collect::<Option<Vec<_>>>()?;
+                let arguments = arguments
+                    .iter()
+                    .map(|part| self.exact(part))
+                    .collect::<Option<Vec<_>>>()?;
                 let result = match *function {
                     "of" => Some(self.unknown(arguments.iter().map(Rational::to_string))),
                     function => exact_call(function, &arguments),
@@ -229,30 +269,43 @@ impl Evaluator {
             Expression::Sum(terms) => self.near_sum(terms),
             Expression::Product(factors) => {
                 let factors = factorials::cancelled(factors);
-                factors.iter().fold(Complex::real(1.0), |product, factor| product.times(self.value(factor).near()))
+                factors.iter().fold(Complex::real(1.0), |product, factor| {
+                    product.times(self.value(factor).near())
+                })
             }
             Expression::Power(base, exponent) => {
-                let odd =
-                    self.exact(exponent).and_then(|exponent| exponent.parts()).filter(|(_, degree)| degree % 2 == 1);
+                let odd = self
+                    .exact(exponent)
+                    .and_then(|exponent| exponent.parts())
+                    .filter(|(_, degree)| degree % 2 == 1);
                 let (base, exponent) = (self.value(base).near(), self.value(exponent).near());
                 match odd {
                     Some((times, degree)) if degree > 1 && base.im == 0.0 && base.re < 0.0 => {
                         let sign = if times % 2 == 0 { 1.0 } else { -1.0 };
-                        Complex::real(-base.re).power(exponent).times(Complex::real(sign))
+                        Complex::real(-base.re)
+                            .power(exponent)
+                            .times(Complex::real(sign))
                     }
                     _ if exponent == Complex::real(-1.0) => base.inverse(),
                     _ => base.power(exponent),
                 }
             }
             Expression::Percent(part) => self.value(part).near().times(Complex::real(0.01)),
-            Expression::Call(function @ ("sum" | "prod" | "integral" | "limit"), parts) => self.once(function, parts),
+            Expression::Call(function @ ("sum" | "prod" | "integral" | "limit"), parts) => {
+                self.once(function, parts)
+            }
             Expression::Call(function, arguments) => {
-                let arguments: Vec<Complex> = arguments.iter().map(|part| self.value(part).near()).collect();
+                let arguments: Vec<Complex> = arguments
+                    .iter()
+                    .map(|part| self.value(part).near())
+                    .collect();
                 match *function {
                     _ if arguments.iter().any(|argument| argument.is_nan()) => Complex::NAN,
                     // Equal arguments may differ in their last digits, and in the sign of a zero.
                     "of" => {
-                        let digits = |value: &Complex| format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0);
+                        let digits = |value: &Complex| {
+                            format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0)
+                        };
                         Complex::real(self.unknown(arguments.iter().map(digits)).to_f64())
                     }
                     function => near_call(function, &arguments),
@@ -268,12 +321,17 @@ impl Evaluator {
     /// vanish.
     fn near_sum(&mut self, terms: &[Expression]) -> Complex {
         let values: Vec<Complex> = terms.iter().map(|term| self.value(term).near()).collect();
-        let sum = values.iter().fold(Complex::real(0.0), |sum, value| sum.plus(*value));
+        let sum = values
+            .iter()
+            .fold(Complex::real(0.0), |sum, value| sum.plus(*value));
         let least = HIDDEN * values.iter().map(|value| value.abs()).fold(0.0, f64::max);
         let is_hidden = |value: &Complex| value.abs() > 0.0 && value.abs() < least;
         let hides = !self.hides
             && sum.is_finite()
-            && terms.iter().zip(&values).any(|(term, value)| is_hidden(value) && self.size(term) < least);
+            && terms
+                .iter()
+                .zip(&values)
+                .any(|(term, value)| is_hidden(value) && self.size(term) < least);
         if hides { Complex::NAN } else { sum }
     }
 
@@ -287,9 +345,9 @@ impl Evaluator {
             return Some(near.re.ln());
         }
         match expression {
-            Expression::Product(factors) => {
-                factors.iter().try_fold(0.0, |sum, factor| Some(sum + self.logarithm(factor)?))
-            }
+            Expression::Product(factors) => factors
+                .iter()
+                .try_fold(0.0, |sum, factor| Some(sum + self.logarithm(factor)?)),
             Expression::Power(base, exponent) => {
                 let exponent = self.value(exponent).near();
                 let exponent = Some(exponent.as_real()).filter(|exponent| exponent.is_finite())?;
@@ -313,16 +371,30 @@ fn variable(name: &str, point: u64) -> Rational {
         let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed ^ mixed >> 29
     };
-    let hash = |point| name.bytes().map(u64::from).chain([point, 0]).fold(0xcbf2_9ce4_8422_2325, mix);
+    let hash = |point| {
+        name.bytes()
+            .map(u64::from)
+            .chain([point, 0])
+            .fold(0xcbf2_9ce4_8422_2325, mix)
+    };
     let (above, below) = ((hash(point) >> 8) % 61 + 29, (hash(point) >> 32) % 53 + 23);
-    let is_negative = if point == 1 { hash(0) >> 50 & 1 == 0 } else { hash(point) >> 50 & 1 == 1 };
-    let sign = if is_negative && !(POSITIVE..SMALL).contains(&point) { -1 } else { 1 };
+    let is_negative = if point == 1 {
+        hash(0) >> 50 & 1 == 0
+    } else {
+        hash(point) >> 50 & 1 == 1
+    };
+    let sign = if is_negative && !(POSITIVE..SMALL).contains(&point) {
+        -1
+    } else {
+        1
+    };
     let (times, parts) = match point {
         LARGE.. => (64, 1),
         SMALL.. => (1, 8),
         _ => (1, 1),
     };
-    Rational::new((sign * times * above as i64).into(), (parts * below).into()).unwrap_or(Rational::whole(2))
+    Rational::new((sign * times * above as i64).into(), (parts * below).into())
+        .unwrap_or(Rational::whole(2))
 }
 
 fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
@@ -331,34 +403,55 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
         ("floor", [value]) => Some(value.floor()),
         ("ceil", [value]) => Some(value.negated().floor().negated()),
         ("factorial" | "doublefactorial", [value]) => {
-            let last = value.to_whole().filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
+            let last = value
+                .to_whole()
+                .filter(|last| (0..=MOST_FACTORIAL).contains(last))?;
             let step = if function == "factorial" { 1 } else { 2 };
             let mut factors = (1..=last).rev().step_by(step);
-            factors.try_fold(Rational::whole(1), |product, next| product.times(&Rational::whole(next)))
+            factors.try_fold(Rational::whole(1), |product, next| {
+                product.times(&Rational::whole(next))
+            })
         }
         ("binomial", [above, below]) => {
             let k = below.to_whole()?;
-            let rest = above.to_whole().and_then(|n| n.checked_sub(k)).filter(|rest| (0..k).contains(rest));
+            let rest = above
+                .to_whole()
+                .and_then(|n| n.checked_sub(k))
+                .filter(|rest| (0..k).contains(rest));
             let k = rest.unwrap_or(k);
             let steps = (0..=MOST_FACTORIAL).contains(&k).then_some(0..k)?;
-            steps.into_iter().try_fold(Rational::whole(1), |product, step| {
-                let factor = above.add(&Rational::whole(-step))?.times(&Rational::whole(step + 1).inverse()?)?;
-                product.times(&factor)
-            })
+            steps
+                .into_iter()
+                .try_fold(Rational::whole(1), |product, step| {
+                    let factor = above
+                        .add(&Rational::whole(-step))?
+                        .times(&Rational::whole(step + 1).inverse()?)?;
+                    product.times(&factor)
+                })
         }
         ("root", [value, degree]) => value.root(u32::try_from(degree.to_whole()?).ok()?),
         ("log", [base, value]) => whole_logarithm(base, value),
         ("max", values) => values.iter().max().cloned(),
         ("min", values) => values.iter().min().cloned(),
-        ("gcd" | "lcm", values) => values.iter().skip(1).try_fold(values.first()?.clone(), |joined, next| {
-            let (one, other) = (joined.to_whole()?, next.to_whole()?);
-            let gcd = Rational::whole(i64::try_from(one.unsigned_abs().gcd(&other.unsigned_abs())).ok()?);
-            if function == "gcd" {
-                Some(gcd)
-            } else {
-                joined.times(next)?.times(&gcd.inverse()?).map(|lcm| lcm.magnitude())
-            }
-        }),
+        ("gcd" | "lcm", values) => {
+            values
+                .iter()
+                .skip(1)
+                .try_fold(values.first()?.clone(), |joined, next| {
+                    let (one, other) = (joined.to_whole()?, next.to_whole()?);
+                    let gcd = Rational::whole(
+                        i64::try_from(one.unsigned_abs().gcd(&other.unsigned_abs())).ok()?,
+                    );
+                    if function == "gcd" {
+                        Some(gcd)
+                    } else {
+                        joined
+                            .times(next)?
+                            .times(&gcd.inverse()?)
+                            .map(|lcm| lcm.magnitude())
+                    }
+                })
+        }
         _ => None,
     }
 }
@@ -373,7 +466,11 @@ fn whole_logarithm(base: &Rational, value: &Rational) -> Option<Rational> {
 fn near_call(function: Function, arguments: &[Complex]) -> Complex {
     let real = |value: &Complex, of: fn(f64) -> f64| {
         let result = of(value.as_real());
-        if result.is_finite() { Complex::real(result) } else { Complex::NAN }
+        if result.is_finite() {
+            Complex::real(result)
+        } else {
+            Complex::NAN
+        }
     };
     match (function, arguments) {
         ("sin", [x]) => real(x, f64::sin),
@@ -403,7 +500,10 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("factorial", [x]) => real(x, |x| gamma(x + 1.0)),
         ("binomial", [n, k]) => {
             let quotient = |n: f64, k: f64| gamma(n + 1.0) / gamma(k + 1.0) / gamma(n - k + 1.0);
-            real(&Complex::real(quotient(n.as_real(), k.as_real())), |value| value)
+            real(
+                &Complex::real(quotient(n.as_real(), k.as_real())),
+                |value| value,
+            )
         }
         ("ln", [x]) => x.ln(),
         ("log", [base, x]) => x.ln().times(base.ln().inverse()),
@@ -415,7 +515,11 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
             let odd = x.im == 0.0 && x.re < 0.0 && degree.im == 0.0 && degree.re % 2.0 == 1.0;
             let of = if odd { Complex::real(-x.re) } else { *x };
             let root = of.power(degree.inverse());
-            if odd { root.times(Complex::real(-1.0)) } else { root }
+            if odd {
+                root.times(Complex::real(-1.0))
+            } else {
+                root
+            }
         }
         _ => Complex::NAN,
     }
@@ -440,6 +544,12 @@ fn gamma(x: f64) -> f64 {
         return PI / ((PI * x).sin() * gamma(1.0 - x));
     }
     let (x, from) = (x - 1.0, x + 6.5);
-    let terms = TERMS.iter().zip(1u8..).map(|(term, k)| term / (x + f64::from(k)));
-    (2.0 * PI).sqrt() * from.powf(x + 0.5) * (-from).exp() * terms.fold(0.999_999_999_999_809_9, |sum, term| sum + term)
+    let terms = TERMS
+        .iter()
+        .zip(1u8..)
+        .map(|(term, k)| term / (x + f64::from(k)));
+    (2.0 * PI).sqrt()
+        * from.powf(x + 0.5)
+        * (-from).exp()
+        * terms.fold(0.999_999_999_999_809_9, |sum, term| sum + term)
 }

@@ -59,9 +59,13 @@ pub(super) fn function(command: &str) -> Option<Function> {
     };
     let is_inverse = |known: &str| {
         let of = known.strip_prefix("arc").filter(|of| !of.is_empty());
-        of.is_some_and(|of| command.strip_prefix("ar") == Some(of) || command.strip_prefix('a') == Some(of))
+        of.is_some_and(|of| {
+            command.strip_prefix("ar") == Some(of) || command.strip_prefix('a') == Some(of)
+        })
     };
-    COMMANDS.split(' ').find(|known| *known == command || is_inverse(known))
+    COMMANDS
+        .split(' ')
+        .find(|known| *known == command || is_inverse(known))
 }
 
 /// What begins the name of a variable that a sum, a product, an integral or a limit binds.
@@ -74,9 +78,16 @@ pub(super) fn bound(name: &str) -> String {
 
 /// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.
 pub(super) fn folded(name: &str) -> String {
-    let (head, index) = name.split_at(name.find(|c: char| !c.is_alphabetic()).unwrap_or(name.len()));
+    let (head, index) = name.split_at(
+        name.find(|c: char| !c.is_alphabetic())
+            .unwrap_or(name.len()),
+    );
     let stays = matches!(head, "E" | "I") || signs::is_in(signs::GREEK, head);
-    if stays { head.to_owned() + &index.to_lowercase() } else { name.to_lowercase() }
+    if stays {
+        head.to_owned() + &index.to_lowercase()
+    } else {
+        name.to_lowercase()
+    }
 }
 
 /// True for the name of a bound variable.
@@ -113,13 +124,25 @@ impl Expression {
         if factors.len() == 1 {
             return factors.remove(0);
         }
-        let matrices = factors.iter().filter(|factor| matches!(factor, Self::Matrix(_))).count();
-        let place = factors.iter().position(|factor| matches!(factor, Self::Matrix(_)));
-        let Some(Self::Matrix(rows)) = place.filter(|_| matrices == 1).map(|place| factors.remove(place)) else {
+        let matrices = factors
+            .iter()
+            .filter(|factor| matches!(factor, Self::Matrix(_)))
+            .count();
+        let place = factors
+            .iter()
+            .position(|factor| matches!(factor, Self::Matrix(_)));
+        let Some(Self::Matrix(rows)) = place
+            .filter(|_| matrices == 1)
+            .map(|place| factors.remove(place))
+        else {
             return Self::Product(factors);
         };
         let scaled = |entry: Self| Self::Product(factors.iter().cloned().chain([entry]).collect());
-        Self::Matrix(rows.into_iter().map(|row| row.into_iter().map(scaled).collect()).collect())
+        Self::Matrix(
+            rows.into_iter()
+                .map(|row| row.into_iter().map(scaled).collect())
+                .collect(),
+        )
     }
 
     /// A variable with a prime, a bar or dots, which is another variable. Other expressions stay as they are.
@@ -132,7 +155,8 @@ impl Expression {
 
     /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`. `e` and `i` may be names too.
     pub(super) fn is_name(&self) -> bool {
-        let is_function = |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());
+        let is_function =
+            |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());
         match self {
             Self::Symbol(_) | Self::Words(_) | Self::Constant(Constant::E | Constant::I) => true,
             Self::Product(factors) => {
@@ -143,22 +167,33 @@ impl Expression {
                 matches!(&parts[0], Self::Symbol(f) if !matches!(f.as_str(), "zeta" | "Gamma"))
             }
             Self::Power(base, exponent) => base.is_name() && **exponent == Self::whole(-1),
-            Self::Call("abs" | "sin" | "cos" | "tan" | "max" | "min", parts) => parts.iter().all(Self::is_name),
-            Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => {
-                parts.iter().all(|part| matches!(part, Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)))
+            Self::Call("abs" | "sin" | "cos" | "tan" | "max" | "min", parts) => {
+                parts.iter().all(Self::is_name)
             }
+            Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => parts.iter().all(|part| {
+                matches!(
+                    part,
+                    Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)
+                )
+            }),
             _ => false,
         }
     }
 
     /// A matrix with its rows as columns. A point is a row and a column.
     pub(super) fn transposed(self) -> Self {
-        let Self::Matrix(rows) = &self else { return self };
+        let Self::Matrix(rows) = &self else {
+            return self;
+        };
         let width = rows.first().map_or(0, Vec::len);
         if rows.iter().any(|row| row.len() != width) {
             return self;
         }
-        Self::Matrix((0..width).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect())
+        Self::Matrix(
+            (0..width)
+                .map(|column| rows.iter().map(|row| row[column].clone()).collect())
+                .collect(),
+        )
     }
 
     /// Direct parts of the expression.
@@ -170,7 +205,9 @@ impl Expression {
             | Self::Call(_, parts)
             | Self::List(parts)
             | Self::Tuple(_, parts, _) => parts.iter().collect(),
-            Self::Set(parts) | Self::Union(parts) | Self::Relation(parts, _) => parts.iter().collect(),
+            Self::Set(parts) | Self::Union(parts) | Self::Relation(parts, _) => {
+                parts.iter().collect()
+            }
             Self::Power(base, exponent) => vec![base, exponent],
             Self::Percent(part) => vec![part],
             Self::Matrix(rows) => rows.iter().flatten().collect(),
@@ -184,15 +221,21 @@ impl Expression {
 
     /// The expression with another one in place of each part that equals `what`.
     pub(super) fn replaced(&self, what: &Self, by: &Self) -> Self {
-        let all = |parts: &[Self]| parts.iter().map(|part| part.replaced(what, by)).collect::<Vec<_>>();
+        let all = |parts: &[Self]| {
+            parts
+                .iter()
+                .map(|part| part.replaced(what, by))
+                .collect::<Vec<_>>()
+        };
         match self {
             one if one == what => by.clone(),
             Self::Number(..) | Self::Symbol(_) | Self::Words(_) | Self::Constant(_) => self.clone(),
             Self::Sum(parts) => Self::Sum(all(parts)),
             Self::Product(parts) => Self::Product(all(parts)),
-            Self::Power(base, exponent) => {
-                Self::Power(Box::new(base.replaced(what, by)), Box::new(exponent.replaced(what, by)))
-            }
+            Self::Power(base, exponent) => Self::Power(
+                Box::new(base.replaced(what, by)),
+                Box::new(exponent.replaced(what, by)),
+            ),
             Self::Call(function, parts) => Self::Call(function, all(parts)),
             Self::Percent(part) => Self::Percent(Box::new(part.replaced(what, by))),
             Self::List(parts) => Self::List(all(parts)),
@@ -216,7 +259,12 @@ impl Expression {
     /// True if a capital and its lower-case letter are two variables, as in `R^2-r^2`.
     pub(super) fn is_cased(&self) -> bool {
         let symbols = self.symbols();
-        symbols.iter().map(|name| folded(name)).collect::<BTreeSet<_>>().len() < symbols.len()
+        symbols
+            .iter()
+            .map(|name| folded(name))
+            .collect::<BTreeSet<_>>()
+            .len()
+            < symbols.len()
     }
 
     /// True if the expression has a value without variables.
@@ -232,6 +280,11 @@ impl Expression {
     /// True for a number, or a formula with a numeric value.
     pub(super) fn is_scalar(&self) -> bool {
         use Expression::{List, Matrix, Relation, Set, Tuple, Union, Words};
-        !self.any(&|part| matches!(part, Words(_) | List(_) | Tuple(..) | Set(_) | Union(_) | Matrix(_) | Relation(..)))
+        !self.any(&|part| {
+            matches!(
+                part,
+                Words(_) | List(_) | Tuple(..) | Set(_) | Union(_) | Matrix(_) | Relation(..)
+            )
+        })
     }
 }

@@ -30,8 +30,8 @@ const APART: &str = "no not nor negative minus half twice times than because sin
 
 /// Signs around an answer that belong to its sentence or its mark-up.
 const AROUND: &[char] = &[
-    '<', '>', '/', '=', '|', ',', ':', ';', ' ', '“', '”', '‘', '’', '«', '»', '„', '…', '。', '，', '、', '：', '；',
-    '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
+    '<', '>', '/', '=', '|', ',', ':', ';', ' ', '“', '”', '‘', '’', '«', '»', '„', '…', '。',
+    '，', '、', '：', '；', '！', '？', '「', '」', '《', '》', '≈', '→', '⇒',
 ];
 
 /// A text that may be a completion's answer.
@@ -44,7 +44,10 @@ pub(super) struct Candidate {
 
 impl Candidate {
     fn new(text: &str, formula: &str) -> Self {
-        Self { text: text.to_owned(), formula: formula.to_owned() }
+        Self {
+            text: text.to_owned(),
+            formula: formula.to_owned(),
+        }
     }
 
     fn whole(text: &str) -> Self {
@@ -53,8 +56,12 @@ impl Candidate {
 
     /// A text without delimiters, in which `42!` may be no factorial.
     fn bare(text: &str) -> Self {
-        let is_number = |text: &&str| !text.contains(|c: char| !(c.is_ascii_digit() || ",.-$\\".contains(c)));
-        Self::new(text, text.strip_suffix('!').filter(is_number).unwrap_or(text))
+        let is_number =
+            |text: &&str| !text.contains(|c: char| !(c.is_ascii_digit() || ",.-$\\".contains(c)));
+        Self::new(
+            text,
+            text.strip_suffix('!').filter(is_number).unwrap_or(text),
+        )
     }
 }
 
@@ -65,18 +72,45 @@ pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     if let Some(last) = boxes::last(text) {
         let behind = &text[last.end..];
         if phrases::taken_back(behind).is_none() {
-            let stands = !last.inside.trim().is_empty() && !phrases::is_negated(&text[..last.start]);
-            return if stands { vec![Candidate::whole(&last.inside)] } else { Vec::new() };
+            let stands =
+                !last.inside.trim().is_empty() && !phrases::is_negated(&text[..last.start]);
+            return if stands {
+                vec![Candidate::whole(&last.inside)]
+            } else {
+                Vec::new()
+            };
         }
         follows_answer = true;
         text = behind.trim_start_matches(['$', ' ', '}']);
-        text = text.strip_prefix("\\)").or(text.strip_prefix("\\]")).unwrap_or(text);
+        text = text
+            .strip_prefix("\\)")
+            .or(text.strip_prefix("\\]"))
+            .unwrap_or(text);
     }
-    let text = &*without_tags(tagged(text).filter(|_| places == Places::Any).unwrap_or(text));
-    let text = if places == Places::Any { phrases::without_courtesy(text) } else { text };
+    let text = &*without_tags(
+        tagged(text)
+            .filter(|_| places == Places::Any)
+            .unwrap_or(text),
+    );
+    let text = if places == Places::Any {
+        phrases::without_courtesy(text)
+    } else {
+        text
+    };
     let fenced = fenced(text);
-    let pieces = if places == Places::Any { with_runs(text, &fenced) } else { Vec::new() };
-    Page { text, follows_answer, places, fenced, pieces }.candidates()
+    let pieces = if places == Places::Any {
+        with_runs(text, &fenced)
+    } else {
+        Vec::new()
+    };
+    Page {
+        text,
+        follows_answer,
+        places,
+        fenced,
+        pieces,
+    }
+    .candidates()
 }
 
 /// A text without a box, and the formulas in it.
@@ -120,7 +154,12 @@ impl Page<'_> {
 
     /// The last line behind `####` as in GSM8K, which is no heading.
     fn last_line(&self) -> Vec<Candidate> {
-        let line = self.text.trim_end().rsplit_once("####").map(|(_, last)| last).filter(|last| !last.contains('\n'));
+        let line = self
+            .text
+            .trim_end()
+            .rsplit_once("####")
+            .map(|(_, last)| last)
+            .filter(|last| !last.contains('\n'));
         let stands = |line: &&str| phrases::taken_back(line).is_none() && !is_changed_line(line);
         line.filter(stands)
             .map(|line| Candidate::whole(&without_remarks(line.trim_matches(['*', ' ']))))
@@ -136,26 +175,50 @@ impl Page<'_> {
             self.near(anchor).is_some()
                 || (corrects || begins_line(self.text, anchor.behind)) && !anchor.rest.is_empty()
         };
-        anchors.iter().find(names).or(anchors.iter().find(|anchor| !anchor.corrects)).copied()
+        anchors
+            .iter()
+            .find(names)
+            .or(anchors.iter().find(|anchor| !anchor.corrects))
+            .copied()
     }
 
     /// The formula right behind a phrase.
     fn near(&self, anchor: &Anchor<'_>) -> Option<String> {
-        named(self.text, (anchor.behind, anchor.rest), &self.fenced, MOST_BEFORE)
+        named(
+            self.text,
+            (anchor.behind, anchor.rest),
+            &self.fenced,
+            MOST_BEFORE,
+        )
     }
 
     /// Formulas and numbers in the rest of a phrase's line.
     fn line(&self, anchor: &Anchor<'_>) -> Vec<Piece<'_>> {
         let end = anchor.start + anchor.rest.len();
-        self.pieces.iter().filter(|piece| (anchor.behind..end).contains(&piece.start)).copied().collect()
+        self.pieces
+            .iter()
+            .filter(|piece| (anchor.behind..end).contains(&piece.start))
+            .copied()
+            .collect()
     }
 
     /// End of the first value behind a phrase.
     fn end_of_value(&self, anchor: &Anchor<'_>) -> usize {
         let mut values = Vec::new();
-        runs(self.text, (anchor.start, anchor.start + anchor.rest.len()), &mut values);
-        let fenced = self.fenced.iter().find(|piece| piece.start >= anchor.behind);
-        let first = values.first().into_iter().chain(fenced).min_by_key(|piece| piece.start);
+        runs(
+            self.text,
+            (anchor.start, anchor.start + anchor.rest.len()),
+            &mut values,
+        );
+        let fenced = self
+            .fenced
+            .iter()
+            .find(|piece| piece.start >= anchor.behind);
+        let first = values
+            .first()
+            .into_iter()
+            .chain(fenced)
+            .min_by_key(|piece| piece.start);
         first
             .filter(|first| first.start <= anchor.start + MOST_BEFORE)
             .map_or(anchor.start, |first| first.end.max(anchor.start))
@@ -163,9 +226,16 @@ impl Page<'_> {
 
     /// True if the words behind the value that a phrase names make another value of it.
     fn is_changed(&self, anchor: &Anchor<'_>) -> bool {
-        let pieces = if self.places == Places::Any { &self.pieces } else { &self.fenced };
-        let first = pieces.iter().find(|piece| piece.start >= anchor.behind && !is_name(self.text, piece));
-        first.is_some_and(|first| phrases::is_changed(&self.text[first.end..])) || is_changed_line(anchor.rest)
+        let pieces = if self.places == Places::Any {
+            &self.pieces
+        } else {
+            &self.fenced
+        };
+        let first = pieces
+            .iter()
+            .find(|piece| piece.start >= anchor.behind && !is_name(self.text, piece));
+        first.is_some_and(|first| phrases::is_changed(&self.text[first.end..]))
+            || is_changed_line(anchor.rest)
     }
 
     /// What a phrase names.
@@ -173,16 +243,42 @@ impl Page<'_> {
         let mut found = Vec::new();
         let rest = anchor.rest;
         if let Some(formula) = self.near(anchor) {
-            found.push(Candidate::new(if choice(rest).is_some() { rest } else { &formula }, &formula));
+            found.push(Candidate::new(
+                if choice(rest).is_some() {
+                    rest
+                } else {
+                    &formula
+                },
+                &formula,
+            ));
         }
         if self.places == Places::Any || begins_line(self.text, anchor.behind) {
             let rest = without_option(rest);
             found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::bare));
         }
-        if let Some(formula) = named(self.text, (anchor.behind, rest), &self.line(anchor), usize::MAX) {
+        if let Some(formula) = named(
+            self.text,
+            (anchor.behind, rest),
+            &self.line(anchor),
+            usize::MAX,
+        ) {
             // Words beside a formula would be its factors.
-            let place = if is_prose(rest) { found.len() - 2 } else { found.len() };
-            found.insert(place, Candidate::new(if formula.contains("\\text") { &formula } else { rest }, &formula));
+            let place = if is_prose(rest) {
+                found.len() - 2
+            } else {
+                found.len()
+            };
+            found.insert(
+                place,
+                Candidate::new(
+                    if formula.contains("\\text") {
+                        &formula
+                    } else {
+                        rest
+                    },
+                    &formula,
+                ),
+            );
         }
         found
     }
@@ -191,16 +287,25 @@ impl Page<'_> {
     fn chosen(&self, anchor: Option<&Anchor<'_>>) -> Option<Candidate> {
         let chosen = phrases::chosen(self.text)?;
         let behind = &self.text[chosen.end..];
-        let sentence = behind.find(['\n']).or(behind.find(". ")).unwrap_or(behind.len());
-        let is_last = self.pieces.last().is_none_or(|last| last.start < chosen.end + sentence)
+        let sentence = behind
+            .find(['\n'])
+            .or(behind.find(". "))
+            .unwrap_or(behind.len());
+        let is_last = self
+            .pieces
+            .last()
+            .is_none_or(|last| last.start < chosen.end + sentence)
             && anchor.is_none_or(|anchor| anchor.behind <= chosen.end);
         let letter = chosen.letter.to_string();
         // `B: 12`
-        let named = behind.trim_start_matches([')', '*', ':', '.', ' ']).lines().next().unwrap_or_default();
-        let named = self
-            .pieces
-            .iter()
-            .find(|piece| piece.start >= chosen.end && named.starts_with(&self.text[piece.start..piece.end]));
+        let named = behind
+            .trim_start_matches([')', '*', ':', '.', ' '])
+            .lines()
+            .next()
+            .unwrap_or_default();
+        let named = self.pieces.iter().find(|piece| {
+            piece.start >= chosen.end && named.starts_with(&self.text[piece.start..piece.end])
+        });
         is_last.then(|| match named {
             Some(piece) => Candidate::new(&format!("({letter}) {}", piece.inside), piece.inside),
             None => Candidate::whole(&letter),
@@ -215,17 +320,37 @@ impl Page<'_> {
         }
         if let Some((end, phrase)) = phrases::none(self.text)
             && end >= from
-            && self.pieces.last().is_none_or(|last| last.start < end || phrases::explains(&self.text[end..]))
+            && self
+                .pieces
+                .last()
+                .is_none_or(|last| last.start < end || phrases::explains(&self.text[end..]))
         {
-            found.push(Candidate::whole(&format!("\\text{{{}}}", phrase.trim_end_matches('s'))));
+            found.push(Candidate::whole(&format!(
+                "\\text{{{}}}",
+                phrase.trim_end_matches('s')
+            )));
             return found;
         }
-        let Some(last) = self.stands(from) else { return found };
+        let Some(last) = self.stands(from) else {
+            return found;
+        };
         let inside = Some(last.inside).filter(|_| !last.fenced);
-        found.extend(inside.into_iter().flat_map(|last| [last, last.trim_matches(AROUND)]).map(Candidate::whole));
-        let fenced = self.fenced.iter().rposition(|piece| (from..=last.start).contains(&piece.start));
+        found.extend(
+            inside
+                .into_iter()
+                .flat_map(|last| [last, last.trim_matches(AROUND)])
+                .map(Candidate::whole),
+        );
+        let fenced = self
+            .fenced
+            .iter()
+            .rposition(|piece| (from..=last.start).contains(&piece.start));
         found.extend(fenced.map(|place| {
-            Candidate::whole(&scaled(self.text, with_neighbours(self.text, &self.fenced, place), &self.fenced[place]))
+            Candidate::whole(&scaled(
+                self.text,
+                with_neighbours(self.text, &self.fenced, place),
+                &self.fenced[place],
+            ))
         }));
         found
     }
@@ -233,7 +358,12 @@ impl Page<'_> {
     /// The last formula that no words around it deny, compare with another value, or take back.
     fn stands(&self, from: usize) -> Option<&Piece<'_>> {
         let mut end = self.text.len();
-        for piece in self.pieces.iter().rev().take_while(|piece| piece.start >= from) {
+        for piece in self
+            .pieces
+            .iter()
+            .rev()
+            .take_while(|piece| piece.start >= from)
+        {
             let (before, behind) = (&self.text[..piece.start], &self.text[piece.end..]);
             // `42, not 7`
             if phrases::is_negated(before) {
@@ -241,11 +371,13 @@ impl Page<'_> {
                 continue;
             }
             let between = self.text.get(piece.end..end).unwrap_or_default();
-            let is_apart = end < self.text.len() && (between.contains('\n') || between.contains(". "));
-            let is_compared =
-                !piece.inside.contains('=') && phrases::is_compared(before) || phrases::is_supposed(before);
+            let is_apart =
+                end < self.text.len() && (between.contains('\n') || between.contains(". "));
+            let is_compared = !piece.inside.contains('=') && phrases::is_compared(before)
+                || phrases::is_supposed(before);
             let taken_back = phrases::taken_back(behind).is_some();
-            return (!is_apart && !is_compared && !taken_back && !phrases::is_changed(behind)).then_some(piece);
+            return (!is_apart && !is_compared && !taken_back && !phrases::is_changed(behind))
+                .then_some(piece);
         }
         None
     }
@@ -263,15 +395,19 @@ fn scaled(text: &str, formula: String, piece: &Piece<'_>) -> String {
 fn is_changed_line(line: &str) -> bool {
     let mut numbers = Vec::new();
     runs(line, (0, line.len()), &mut numbers);
-    numbers.first().is_some_and(|first| phrases::is_changed(&line[first.end..]))
+    numbers
+        .first()
+        .is_some_and(|first| phrases::is_changed(&line[first.end..]))
 }
 
 /// A line without words in brackets at its end, and with a space between a number and its unit: `42 (forty-two)`, `42pens`.
 fn without_remarks(line: &str) -> Cow<'_, str> {
-    static REMARK: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$").expect("the pattern is a constant"));
-    static GLUED: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^([^\p{L}\\]*\d)(\p{L}{4,})").expect("the pattern is a constant"));
+    static REMARK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$").expect("the pattern is a constant")
+    });
+    static GLUED: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^([^\p{L}\\]*\d)(\p{L}{4,})").expect("the pattern is a constant")
+    });
     let remark = REMARK.captures(line).filter(|found| {
         words(&found[2]).next().is_some()
             && !says(
@@ -279,7 +415,9 @@ fn without_remarks(line: &str) -> Cow<'_, str> {
                 "no not wrong incorrect or hundred thousand million billion hundreds thousands millions billions dozen",
             )
     });
-    let line = remark.and_then(|found| found.get(1)).map_or(line, |before| before.as_str());
+    let line = remark
+        .and_then(|found| found.get(1))
+        .map_or(line, |before| before.as_str());
     GLUED.replace(line, "$1 $2")
 }
 
@@ -289,7 +427,10 @@ fn without_option(rest: &str) -> &str {
         Regex::new(r"^(?i:the )?(?i:option|choice|letter)\s+[*(]*([A-HJ])[*)]*[.!]?$")
             .expect("the pattern is a constant")
     });
-    OPTION.captures(rest).and_then(|found| found.get(1)).map_or(rest, |letter| letter.as_str())
+    OPTION
+        .captures(rest)
+        .and_then(|found| found.get(1))
+        .map_or(rest, |letter| letter.as_str())
 }
 
 /// What a completion says outside of its thoughts, without Markdown's signs for bold.
@@ -309,7 +450,9 @@ fn without_tags(text: &str) -> Cow<'_, str> {
         LazyLock::new(|| Regex::new(r"</([a-zA-Z]{1,16})>").expect("the pattern is a constant"));
     let mut text = Cow::Borrowed(text);
     for _ in 0..MOST_TAGS {
-        let Some(close) = CLOSE.captures(&text) else { break };
+        let Some(close) = CLOSE.captures(&text) else {
+            break;
+        };
         let (close, open) = (close[0].to_owned(), format!("<{}>", &close[1]));
         text = text.replace(&close, "\n").replace(&open, "\n").into();
     }
@@ -352,11 +495,16 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
             at += length;
             continue;
         }
-        let fence = (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
+        let fence =
+            (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
         let fence = fence.filter(|&fence| FENCES[fence].0 != "$" || !is_price(&rest[1..]));
         let Some(fence) = fence else {
             // An escaped sign is not a delimiter.
-            at += 1 + rest[1..].chars().next().filter(|_| rest.starts_with('\\')).map_or(0, char::len_utf8);
+            at += 1 + rest[1..]
+                .chars()
+                .next()
+                .filter(|_| rest.starts_with('\\'))
+                .map_or(0, char::len_utf8);
             continue;
         };
         let (begin, end) = FENCES[fence];
@@ -366,7 +514,12 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
                 let (start, inside) = (at, &inside[..length]);
                 at += begin.len() + length + end.len();
                 if !inside.trim().is_empty() {
-                    found.push(Piece { start, end: at, inside, fenced: true });
+                    found.push(Piece {
+                        start,
+                        end: at,
+                        inside,
+                        fenced: true,
+                    });
                 }
             }
             None => {
@@ -385,23 +538,30 @@ fn lines(text: &str) -> Option<Option<usize>> {
         return None;
     }
     let end = format!("\\end{{{name}}}");
-    Some(rest.find(&end).map(|at| text.len() - rest.len() + at + end.len()))
+    Some(
+        rest.find(&end)
+            .map(|at| text.len() - rest.len() + at + end.len()),
+    )
 }
 
 /// First position of `end` without a backslash before it.
 fn end_of(inside: &str, end: &str) -> Option<usize> {
     let mut ends = inside.match_indices(end).map(|(at, _)| at);
     // A dollar sign before a digit is a currency's.
-    let is_currency = |at: usize| end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let is_currency =
+        |at: usize| end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\') && !is_currency(at))
 }
 
 /// True if the text behind a dollar sign is a sum of money, and words up to the next dollar sign: `$30. So $x$`, `$30. So $40$`.
 fn is_price(behind: &str) -> bool {
-    let next = behind.find('$').filter(|_| behind.starts_with(|c: char| c.is_ascii_digit()));
+    let next = behind
+        .find('$')
+        .filter(|_| behind.starts_with(|c: char| c.is_ascii_digit()));
     next.is_some_and(|next| {
         let (inside, after) = (&behind[..next], &behind[next + 1..]);
-        let apart = inside.ends_with(char::is_whitespace) || after.starts_with(|c: char| c.is_ascii_digit());
+        let apart = inside.ends_with(char::is_whitespace)
+            || after.starts_with(|c: char| c.is_ascii_digit());
         apart && !inside.contains('\\') && words(inside).next().is_some()
     })
 }
@@ -410,8 +570,14 @@ fn is_price(behind: &str) -> bool {
 fn with_neighbours(text: &str, fenced: &[Piece<'_>], place: usize) -> String {
     let apart = |at: &usize| !lists(&text[fenced[*at].end..fenced[at + 1].start]);
     let first = (0..place).rev().find(apart).map_or(0, |at| at + 1);
-    let last = (place..fenced.len() - 1).find(apart).unwrap_or(fenced.len() - 1);
-    fenced[first..=last].iter().map(|piece| piece.inside).collect::<Vec<_>>().join(", ")
+    let last = (place..fenced.len() - 1)
+        .find(apart)
+        .unwrap_or(fenced.len() - 1);
+    fenced[first..=last]
+        .iter()
+        .map(|piece| piece.inside)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The formulas, and the mathematics without delimiters between them, in order.
@@ -456,7 +622,9 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
         let (mut start, mut end) = (from + run.start(), from + run.start() + inside.len());
         // Scripts without spaces put a number right behind a word.
         let joins = |c: char| c.is_alphanumeric() && c < '\u{2e80}';
-        let is_glued = |start: usize, end: usize| text[..start].ends_with(joins) || text[end..].starts_with(joins);
+        let is_glued = |start: usize, end: usize| {
+            text[..start].ends_with(joins) || text[end..].starts_with(joins)
+        };
         if is_glued(start, end) {
             end = start + text[start..end].trim_end_matches(AROUND).len();
             start = end - text[start..end].trim_start_matches(AROUND).len();
@@ -465,13 +633,19 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
         let mut inside = text[start..end].trim_matches(['*', '_', '!', ' ', '\t']);
         // An article, a bullet or the `s` of `it's` before a number is no factor or sign.
         while let Some((first, rest)) = inside.split_once(' ')
-            && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=") || text[..start].ends_with('\''))
+            && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=")
+                || text[..start].ends_with('\''))
         {
             inside = rest;
         }
         let inside = inside.strip_suffix(" a").unwrap_or(inside);
         if !glued && inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
-            found.push(Piece { start, end, inside, fenced: false });
+            found.push(Piece {
+                start,
+                end,
+                inside,
+                fenced: false,
+            });
         }
     }
 }
@@ -479,7 +653,9 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
 /// True if a text may be nothing but an answer: formulas with commas, or one or two words without a number.
 fn is_answer(line: &str) -> bool {
     let between = RUN.replace_all(line, " ");
-    let formula = between.split([' ', ',', ';', '.']).all(|word| matches!(word, "" | "and" | "or"));
+    let formula = between
+        .split([' ', ',', ';', '.'])
+        .all(|word| matches!(word, "" | "and" | "or"));
     let words = match line.split_whitespace().collect::<Vec<_>>()[..] {
         [] | [_] => true,
         // `So \pi.`
@@ -491,17 +667,32 @@ fn is_answer(line: &str) -> bool {
 
 /// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a line.
 fn begins_line(text: &str, behind: usize) -> bool {
-    let line = text[..behind].rsplit('\n').next().unwrap_or_default().to_ascii_lowercase();
+    let line = text[..behind]
+        .rsplit('\n')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     let line = line.trim_start_matches(['*', '#', '>', '_', ' ', '\t']);
-    matches!(line.replace('*', "").as_str(), "answer:" | "answer :" | "final answer:")
+    matches!(
+        line.replace('*', "").as_str(),
+        "answer:" | "answer :" | "final answer:"
+    )
 }
 
 /// The formula that follows the phrase before an answer, behind at most `most` bytes; the rest of the line if that calculates with it: `-$5$`.
-fn named(text: &str, (behind, rest): (usize, &str), pieces: &[Piece<'_>], most: usize) -> Option<String> {
-    let place = pieces.iter().position(|piece| piece.start >= behind && !is_name(text, piece))?;
+fn named(
+    text: &str,
+    (behind, rest): (usize, &str),
+    pieces: &[Piece<'_>],
+    most: usize,
+) -> Option<String> {
+    let place = pieces
+        .iter()
+        .position(|piece| piece.start >= behind && !is_name(text, piece))?;
     let piece = &pieces[place];
     let before = &text[behind..piece.start];
-    let is_apart = says(before, APART) || phrases::is_negated(before) || phrases::is_compared(before);
+    let is_apart =
+        says(before, APART) || phrases::is_negated(before) || phrases::is_compared(before);
     if before.len() > most || before.trim().contains('\n') || is_apart {
         return None;
     }
@@ -509,12 +700,14 @@ fn named(text: &str, (behind, rest): (usize, &str), pieces: &[Piece<'_>], most: 
         return Some(rest.to_owned());
     }
     // The answer was a choice or a number before it: `C, as $x = 2$`, `12 for $n = 4$`.
-    static CHOICE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(?-u:\b)[A-HJ-Z](?-u:\b)").expect("the pattern is a constant"));
+    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?-u:\b)[A-HJ-Z](?-u:\b)").expect("the pattern is a constant")
+    });
     let mut numbers = Vec::new();
     runs(text, (behind, piece.start), &mut numbers);
     // That of `(C) $12$` is both.
-    let leads = before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
+    let leads =
+        before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
     (leads && numbers.iter().all(|number| is_name(text, number)))
         .then(|| scaled(text, with_neighbours(text, pieces, place), piece))
 }
@@ -533,11 +726,17 @@ fn is_prose(text: &str) -> bool {
 /// True if a sign of a calculation stands between a formula and the text next to it.
 fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
     static AFTER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]").expect("the pattern is a constant")
+        Regex::new(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]")
+            .expect("the pattern is a constant")
     });
     let (before, inside) = (&text[behind..piece.start], &text[piece.start..piece.end]);
-    let is_bullet = before.rsplit_once('\n').is_some_and(|(_, line)| line.trim_start() == "- ");
-    let ends = !is_bullet && before.trim_end().ends_with(['-', '−', '–', '+', '/', '·', '×', '^']);
+    let is_bullet = before
+        .rsplit_once('\n')
+        .is_some_and(|(_, line)| line.trim_start() == "- ");
+    let ends = !is_bullet
+        && before
+            .trim_end()
+            .ends_with(['-', '−', '–', '+', '/', '·', '×', '^']);
     // `xy + 2`, but `about -2`
     let begins = inside.starts_with(['+', '*', '/', '^', '·', '×']) || inside.starts_with("- ");
     let continues = begins && before.trim_end().ends_with(char::is_alphanumeric);
@@ -553,13 +752,18 @@ fn is_name(text: &str, piece: &Piece<'_>) -> bool {
 /// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
 pub(super) fn choice(text: &str) -> Option<String> {
     let bare = text.trim_start_matches(['$', ' ']);
-    let bare = bare.strip_prefix("\\textbf").or(bare.strip_prefix("\\text")).unwrap_or(bare).trim_start_matches('{');
+    let bare = bare
+        .strip_prefix("\\textbf")
+        .or(bare.strip_prefix("\\text"))
+        .unwrap_or(bare)
+        .trim_start_matches('{');
     let (letter, behind) = match bare.strip_prefix('(') {
         Some(bare) => bare.split_once(')')?,
         None => bare.split_once([')', '.', ':'])?,
     };
     let is_choice = letter.len() == 1 && letter.contains(|c: char| c.is_ascii_uppercase());
-    let names_one = behind.starts_with([' ', '\\', '~', '}']) && !behind.trim_matches(['}', ' ', '$']).is_empty();
+    let names_one = behind.starts_with([' ', '\\', '~', '}'])
+        && !behind.trim_matches(['}', ' ', '$']).is_empty();
     (is_choice && names_one && !is_taken_back(behind)).then(|| letter.to_lowercase())
 }
 
@@ -571,7 +775,8 @@ fn is_taken_back(behind: &str) -> bool {
     });
     let words: Vec<String> = words(behind).take(2).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["and" | "or" | "nor" | "isn", ..] | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
+        ["and" | "or" | "nor" | "isn", ..]
+        | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
         _ => CHOICE.is_match(behind),
     }
 }

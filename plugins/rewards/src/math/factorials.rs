@@ -17,33 +17,59 @@ pub(super) fn cancelled(factors: &[Expression]) -> Cow<'_, [Expression]> {
         return factors.into();
     }
     let (mut above, mut below) = (Vec::new(), Vec::new());
-    factors.iter().for_each(|factor| split(factor, &mut above, &mut below));
+    factors
+        .iter()
+        .for_each(|factor| split(factor, &mut above, &mut below));
     let mut quotients = Vec::new();
     above.retain(|factor| {
-        let Some(top) = large(factor) else { return true };
-        let near = |other: &Expression| large(other).is_some_and(|other| (top - other).abs() <= MOST_FACTORS);
-        let Some(place) = below.iter().position(near) else { return true };
+        let Some(top) = large(factor) else {
+            return true;
+        };
+        let near = |other: &Expression| {
+            large(other).is_some_and(|other| (top - other).abs() <= MOST_FACTORS)
+        };
+        let Some(place) = below.iter().position(near) else {
+            return true;
+        };
         let bottom = large(&below.remove(place)).unwrap_or(top);
         let (low, high) = (top.min(bottom), top.max(bottom));
         let product = Expression::Product((low + 1..=high).map(Expression::whole).collect());
-        quotients.push(if top >= bottom { product } else { product.inverse() });
+        quotients.push(if top >= bottom {
+            product
+        } else {
+            product.inverse()
+        });
         false
     });
-    above.into_iter().chain(below.into_iter().map(Expression::inverse)).chain(quotients).collect()
+    above
+        .into_iter()
+        .chain(below.into_iter().map(Expression::inverse))
+        .chain(quotients)
+        .collect()
 }
 
 /// The number of a large factorial.
 fn large(expression: &Expression) -> Option<i64> {
-    let Expression::Call("factorial", parts) = expression else { return None };
-    let [Expression::Number(value, false)] = parts.as_slice() else { return None };
-    value.to_whole().filter(|value| (LEAST..1_000_000_000_000).contains(value))
+    let Expression::Call("factorial", parts) = expression else {
+        return None;
+    };
+    let [Expression::Number(value, false)] = parts.as_slice() else {
+        return None;
+    };
+    value
+        .to_whole()
+        .filter(|value| (LEAST..1_000_000_000_000).contains(value))
 }
 
 /// The factors above and below the line.
 fn split(factor: &Expression, above: &mut Vec<Expression>, below: &mut Vec<Expression>) {
     match factor {
-        Expression::Product(factors) => factors.iter().for_each(|factor| split(factor, above, below)),
-        Expression::Power(base, exponent) if **exponent == Expression::whole(-1) => split(base, below, above),
+        Expression::Product(factors) => factors
+            .iter()
+            .for_each(|factor| split(factor, above, below)),
+        Expression::Power(base, exponent) if **exponent == Expression::whole(-1) => {
+            split(base, below, above)
+        }
         other => above.push(other.clone()),
     }
 }

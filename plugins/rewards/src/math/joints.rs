@@ -17,7 +17,9 @@ pub(super) fn has_spaced_relation(text: &str) -> bool {
 /// True if a dollar sign closes a formula, and another formula begins with only spaces between.
 pub(super) fn parts_formulas(rest: &str) -> bool {
     let behind = rest.trim_start_matches('$');
-    behind.len() + 2 >= rest.len() && behind.starts_with(char::is_whitespace) && behind.trim_start().starts_with('$')
+    behind.len() + 2 >= rest.len()
+        && behind.starts_with(char::is_whitespace)
+        && behind.trim_start().starts_with('$')
 }
 
 /// True if the text behind a name goes on as a relation of it: `y=3`, `f(x) < 2`.
@@ -37,7 +39,10 @@ pub(super) fn joined(tokens: Vec<Token>) -> Vec<Token> {
     let mut joined: Vec<Token> = Vec::with_capacity(tokens.len());
     let mut begins = 0;
     for token in tokens {
-        let leads = joined.len() > begins && joined[begins..].iter().all(|token| matches!(token, Token::Words(_)));
+        let leads = joined.len() > begins
+            && joined[begins..]
+                .iter()
+                .all(|token| matches!(token, Token::Words(_)));
         match (&token, joined.last_mut()) {
             (Token::Words(words), Some(Token::Words(before))) if leads => before.push_str(words),
             // `Area: 5`
@@ -62,19 +67,30 @@ fn is_label(words: &Token, next: &Token) -> bool {
     static LABEL: LazyLock<Regex> = LazyLock::new(|| {
         let answer = r"(?:the)?(?:final|correct|right|exact)?(?:answers?|solutions?|result|value)";
         let about = r"approximately|approx|about|around|roughly|exactly|nearly|is|are|equals|equalto|itis|答案是|答案为|答案|约|大约|等于|usd|eur|gbp|cny|rmb|inr|jpy";
-        Regex::new(&format!("^(?:so|thus|hence|therefore)?(?:{answer})?(?:{about})*$"))
-            .expect("the pattern is a constant")
+        Regex::new(&format!(
+            "^(?:so|thus|hence|therefore)?(?:{answer})?(?:{about})*$"
+        ))
+        .expect("the pattern is a constant")
     });
-    let Token::Words(words) = words else { return false };
-    let is_choice =
-        matches!(next, Token::Name(name) if name.len() == 1 && name.bytes().all(|b| b.is_ascii_uppercase()));
-    LABEL.is_match(words) || is_choice && matches!(words.as_str(), "option" | "choice" | "theansweris" | "optionis")
+    let Token::Words(words) = words else {
+        return false;
+    };
+    let is_choice = matches!(next, Token::Name(name) if name.len() == 1 && name.bytes().all(|b| b.is_ascii_uppercase()));
+    LABEL.is_match(words)
+        || is_choice
+            && matches!(
+                words.as_str(),
+                "option" | "choice" | "theansweris" | "optionis"
+            )
 }
 
 /// The tokens with a comma for each gap that parts two answers, and without the others.
 fn commas(tokens: Vec<Token>) -> Vec<Token> {
     let is_gap = |token: &Token| matches!(token, Token::Gap | Token::Seam);
-    if !tokens.iter().any(|token| is_gap(token) || *token == Token::Row) {
+    if !tokens
+        .iter()
+        .any(|token| is_gap(token) || *token == Token::Row)
+    {
         return tokens;
     }
     let mut joined: Vec<Token> = Vec::with_capacity(tokens.len());
@@ -93,11 +109,16 @@ fn commas(tokens: Vec<Token>) -> Vec<Token> {
             continue;
         }
         let rest = &tokens[at + 1..];
-        let next = rest.iter().position(|token| !is_gap(token)).map(|next| &rest[next..]);
+        let next = rest
+            .iter()
+            .position(|token| !is_gap(token))
+            .map(|next| &rest[next..]);
         let parts = depth <= 0
             && environments <= 0
             && ends_operand(&joined)
-            && next.is_some_and(|next| begins_answer(next) && (*token != Token::Seam || are_relations(&joined, next)));
+            && next.is_some_and(|next| {
+                begins_answer(next) && (*token != Token::Seam || are_relations(&joined, next))
+            });
         if parts {
             joined.push(Token::Mark(','));
         }
@@ -107,19 +128,38 @@ fn commas(tokens: Vec<Token>) -> Vec<Token> {
 
 /// True if both the answer before and the answer behind are relations.
 fn are_relations(before: &[Token], behind: &[Token]) -> bool {
-    let separates =
-        |token: &&Token| matches!(token, Token::Mark(',' | ';' | '∧' | '∨') | Token::Gap | Token::Seam | Token::Row);
+    let separates = |token: &&Token| {
+        matches!(
+            token,
+            Token::Mark(',' | ';' | '∧' | '∨') | Token::Gap | Token::Seam | Token::Row
+        )
+    };
     let relates = |token: &Token| matches!(token, Token::Mark(mark) if RELATIONS.contains(mark));
-    before.iter().rev().take_while(|token| !separates(token)).any(relates)
-        && behind.iter().take_while(|token| !separates(token)).any(relates)
+    before
+        .iter()
+        .rev()
+        .take_while(|token| !separates(token))
+        .any(relates)
+        && behind
+            .iter()
+            .take_while(|token| !separates(token))
+            .any(relates)
 }
 
 /// True if an operand ends with the last token.
 fn ends_operand(tokens: &[Token]) -> bool {
     match tokens {
-        [.., Token::Number(_) | Token::Name(_) | Token::End | Token::Remark(_)] => true,
-        [.., Token::Mark(mark)] => matches!(mark, ')' | ']' | '}' | '⦄' | '%' | '°' | '!' | '\'' | '∞' | '∅' | '|'),
-        [.., Token::Command(name)] => matches!(name.as_str(), "pi" | "mathbb R" | "rfloor" | "rceil"),
+        [
+            ..,
+            Token::Number(_) | Token::Name(_) | Token::End | Token::Remark(_),
+        ] => true,
+        [.., Token::Mark(mark)] => matches!(
+            mark,
+            ')' | ']' | '}' | '⦄' | '%' | '°' | '!' | '\'' | '∞' | '∅' | '|'
+        ),
+        [.., Token::Command(name)] => {
+            matches!(name.as_str(), "pi" | "mathbb R" | "rfloor" | "rceil")
+        }
         [.., before, Token::Words(_)] => !matches!(before, Token::Mark(',' | ';')),
         _ => false,
     }
@@ -130,7 +170,10 @@ fn begins_operand(token: &Token) -> bool {
     match token {
         Token::Number(_) | Token::Name(_) | Token::Begin(_) => true,
         Token::Mark(mark) => matches!(mark, '(' | '[' | '{' | '⦃' | '-' | '±' | '|' | '∞' | '∅'),
-        Token::Command(name) => !matches!(name.as_str(), "rfloor" | "rceil" | "pmod" | "over" | "choose" | "to"),
+        Token::Command(name) => !matches!(
+            name.as_str(),
+            "rfloor" | "rceil" | "pmod" | "over" | "choose" | "to"
+        ),
         _ => false,
     }
 }

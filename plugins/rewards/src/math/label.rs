@@ -1,21 +1,35 @@
 //! The left side of `\lim_{x \to 0} f(x) = 1`, which names a value and need not be known.
 
 /// Commands of relations other than equality, and of what separates answers.
-const OTHERS: &str = "ne neq le leq leqslant ge geq geqslant lt gt in approx quad qquad implies lor land";
+const OTHERS: &str =
+    "ne neq le leq leqslant ge geq geqslant lt gt in approx quad qquad implies lor land";
 
 /// Words that deny what they stand beside.
-const DENIALS: [&str; 8] = ["not", "never", "isn", "isnt", "wrong", "false", "incorrect", "neither"];
+const DENIALS: [&str; 8] = [
+    "not",
+    "never",
+    "isn",
+    "isnt",
+    "wrong",
+    "false",
+    "incorrect",
+    "neither",
+];
 
 /// True if a text has a word that denies what it stands beside.
 pub(super) fn denies(text: &str) -> bool {
     let lower = text.to_lowercase();
-    lower.split(|c: char| !c.is_alphanumeric()).any(|word| DENIALS.contains(&word))
+    lower
+        .split(|c: char| !c.is_alphanumeric())
+        .any(|word| DENIALS.contains(&word))
 }
 
 /// True if the letters of a name, which has no spaces, deny its value.
 pub(super) fn is_denied(letters: &str) -> bool {
     letters.starts_with("not")
-        || ["wrong", "incorrect", "isnot", "arenot", "false"].iter().any(|word| letters.contains(word))
+        || ["wrong", "incorrect", "isnot", "arenot", "false"]
+            .iter()
+            .any(|word| letters.contains(word))
 }
 
 /// Positions of the equality signs outside of brackets and environments; `None` if another relation or a separator is outside too.
@@ -28,7 +42,9 @@ pub(super) fn equals(text: &str) -> Option<Vec<usize>> {
         let mut length = c.len_utf8();
         match c {
             '\\' => {
-                let name = &rest[..rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len())];
+                let name = &rest[..rest
+                    .find(|c: char| !c.is_ascii_alphabetic())
+                    .unwrap_or(rest.len())];
                 match name {
                     "begin" => environments += 1,
                     "end" => environments -= 1,
@@ -39,11 +55,17 @@ pub(super) fn equals(text: &str) -> Option<Vec<usize>> {
                     "" if rest.starts_with('}') => depth -= 1,
                     _ => {}
                 }
-                length += if name.is_empty() { rest.chars().next().map_or(0, char::len_utf8) } else { name.len() };
+                length += if name.is_empty() {
+                    rest.chars().next().map_or(0, char::len_utf8)
+                } else {
+                    name.len()
+                };
             }
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth -= 1,
-            ',' | ';' | '<' | '>' | '≤' | '≥' | '≠' | '≈' | '∈' | '\n' if outside => return None,
+            ',' | ';' | '<' | '>' | '≤' | '≥' | '≠' | '≈' | '∈' | '\n' if outside => {
+                return None;
+            }
             '!' if outside && rest.starts_with('=') => return None,
             '=' if outside => found.push(at),
             _ => {}
@@ -55,6 +77,9 @@ pub(super) fn equals(text: &str) -> Option<Vec<usize>> {
 
 /// The name that a left side is: its letters and signs. `None` if it is empty, or denies its value.
 pub(super) fn name(side: &str) -> Option<String> {
-    let name: String = side.chars().filter(|c| !c.is_whitespace() && *c != '$').collect();
+    let name: String = side
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != '$')
+        .collect();
     (!name.is_empty() && !denies(side)).then_some(name)
 }

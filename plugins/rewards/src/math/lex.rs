@@ -35,7 +35,15 @@ fn within(text: &str, tokens: Vec<Token>, reading: Reading, depth: usize) -> Opt
     }
     let plain = signs::spelled(text);
     let tight = !joints::has_spaced_relation(&plain);
-    let mut lexer = Lexer { rest: &plain, tokens, reading, depth, spaced: false, tight, brackets: 0 };
+    let mut lexer = Lexer {
+        rest: &plain,
+        tokens,
+        reading,
+        depth,
+        spaced: false,
+        tight,
+        brackets: 0,
+    };
     while !lexer.rest.is_empty() {
         lexer.next()?;
         if lexer.tokens.len() > MOST_TOKENS {
@@ -70,21 +78,32 @@ impl<'t> Lexer<'t> {
         }
         let read = &before[..before.len() - self.rest.len()];
         self.spaced = c.is_whitespace()
-            || matches!(read, "~" | "\\ " | "\\," | "\\:" | "\\;" | "\\quad" | "\\qquad")
+            || matches!(
+                read,
+                "~" | "\\ " | "\\," | "\\:" | "\\;" | "\\quad" | "\\qquad"
+            )
             || read.ends_with("{ }");
         Some(())
     }
 
     /// Reads a sign, or one that two characters write.
     fn sign(&mut self, c: char) {
-        const PAIRS: [(&str, char); 5] = [("<=", '≤'), (">=", '≥'), ("==", '='), ("**", '^'), ("!=", '≠')];
+        const PAIRS: [(&str, char); 5] = [
+            ("<=", '≤'),
+            (">=", '≥'),
+            ("==", '='),
+            ("**", '^'),
+            ("!=", '≠'),
+        ];
         // `5!=120` is about a factorial.
         let unequal = self.spaced || matches!(self.tokens.last(), Some(Token::Name(_)));
         // `$x=1$ $n=2$` are two formulas, and two lines may be two.
         if c == '\n' || c == '$' && joints::parts_formulas(self.rest) {
             self.gap(if c == '\n' { Token::Seam } else { Token::Gap });
         }
-        let pair = PAIRS.iter().find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
+        let pair = PAIRS
+            .iter()
+            .find(|(pair, sign)| self.rest.starts_with(pair) && (*sign != '≠' || unequal));
         self.skip(pair.map_or(c.len_utf8(), |(pair, _)| pair.len()));
         // Dollar signs mark a currency here, or remain from a formula's delimiters.
         if !c.is_whitespace() && !matches!(c, '$' | '~' | '€' | '£' | '¥' | '₹') {
@@ -101,7 +120,9 @@ impl<'t> Lexer<'t> {
 
     /// The last token that is no gap.
     fn last(&self) -> Option<&Token> {
-        self.tokens.iter().rfind(|token| !matches!(token, Token::Gap | Token::Seam))
+        self.tokens
+            .iter()
+            .rfind(|token| !matches!(token, Token::Gap | Token::Seam))
     }
 
     /// Adds a name, behind a seam if a relation begins with it behind a space.
@@ -161,7 +182,10 @@ impl<'t> Lexer<'t> {
             self.tokens.push(Token::Mark('.'));
             return;
         }
-        if let Some(length) = exponent(self.rest, digits.contains('.') || self.reading == Reading::Second) {
+        if let Some(length) = exponent(
+            self.rest,
+            digits.contains('.') || self.reading == Reading::Second,
+        ) {
             digits.push_str(self.skip(length));
         }
         self.tokens.push(Token::Number(digits));
@@ -169,7 +193,12 @@ impl<'t> Lexer<'t> {
 
     /// Length of a thousands separator, and the three digits after it.
     fn thousands(&self) -> Option<(usize, &'t str)> {
-        let length = self.rest.find(|c| !matches!(c, '\\' | '!' | '{' | '}' | ',' | '~' | ' ' | ';' | ':' | '\''))?;
+        let length = self.rest.find(|c| {
+            !matches!(
+                c,
+                '\\' | '!' | '{' | '}' | ',' | '~' | ' ' | ';' | ':' | '\''
+            )
+        })?;
         let (separator, rest) = self.rest.split_at(length);
         let group = rest.as_bytes();
         let is_group = group.len() >= 3
@@ -185,9 +214,16 @@ impl<'t> Lexer<'t> {
             _ => separator == " " && !attached,
         };
         // `2 113/225` is a mixed number.
-        let below = rest.get(3..).and_then(|rest| rest.trim_start().strip_prefix('/')).unwrap_or_default().trim_start();
-        let below = &below[..below.find(|c: char| !c.is_ascii_digit()).unwrap_or(below.len())];
-        let is_mixed = !separator.contains([',', '!']) && (below.len(), below) > (3, rest.get(..3)?);
+        let below = rest
+            .get(3..)
+            .and_then(|rest| rest.trim_start().strip_prefix('/'))
+            .unwrap_or_default()
+            .trim_start();
+        let below = &below[..below
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(below.len())];
+        let is_mixed =
+            !separator.contains([',', '!']) && (below.len(), below) > (3, rest.get(..3)?);
         (is_group && fits && !is_mixed).then(|| (length, &rest[..3]))
     }
 
@@ -206,25 +242,36 @@ impl<'t> Lexer<'t> {
         let run = self.take(|c| c.is_alphabetic() && c < CHINESE);
         let lower = run.to_lowercase();
         let long = run.chars().count() > 3 || lower == "per";
-        let measures = self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
-            || self.after_degree() && matches!(run, "C" | "F");
+        let measures =
+            self.after_number() && signs::is_unit(&lower) && (long || self.measures(run))
+                || self.after_degree() && matches!(run, "C" | "F");
         let stands_alone = (self.spaced || self.tokens.is_empty())
-            && (self.rest.is_empty() || self.rest.starts_with(|c: char| c.is_whitespace() || ",.:$~".contains(c)));
-        let is_word = long && !self.calculates() || stands_alone && signs::is_in(signs::SHORT_WORDS, &lower);
-        let calls = self.rest.trim_start().starts_with(['(', '{']) || self.rest.starts_with("\\left(");
+            && (self.rest.is_empty()
+                || self
+                    .rest
+                    .starts_with(|c: char| c.is_whitespace() || ",.:$~".contains(c)));
+        let is_word =
+            long && !self.calculates() || stands_alone && signs::is_in(signs::SHORT_WORDS, &lower);
+        let calls =
+            self.rest.trim_start().starts_with(['(', '{']) || self.rest.starts_with("\\left(");
         match lower.as_str() {
             "and" => self.mark('∧'),
             "or" => self.mark('∨'),
             "dne" => self.tokens.push(Token::Words(lower)),
             "inf" | "infinity" => self.mark('∞'),
             "percent" | "percentage" | "pct" => self.mark('%'),
-            function if signs::is_in(signs::FUNCTIONS, function) => self.tokens.push(Token::Command(lower)),
+            function if signs::is_in(signs::FUNCTIONS, function) => {
+                self.tokens.push(Token::Command(lower))
+            }
             function if calls && !measures && expression::function(function).is_some() => {
                 self.tokens.push(Token::Command(lower));
             }
             _ if measures => self.tokens.push(Token::Words(lower)),
             greek if signs::is_in(signs::GREEK, greek) && run == lower => self.name(&lower),
-            "is" | "equals" if stands_alone && matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) => {
+            "is" | "equals"
+                if stands_alone
+                    && matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) =>
+            {
                 self.mark('=');
             }
             _ if is_word && self.behind_value() => {
@@ -236,7 +283,8 @@ impl<'t> Lexer<'t> {
                 if run.chars().count() == 1 {
                     self.name(run);
                 } else {
-                    self.tokens.extend(run.chars().map(|c| Token::Name(c.into())));
+                    self.tokens
+                        .extend(run.chars().map(|c| Token::Name(c.into())));
                 }
             }
         }
@@ -246,7 +294,10 @@ impl<'t> Lexer<'t> {
     fn behind_value(&self) -> bool {
         match self.last() {
             Some(Token::Number(_) | Token::Name(_) | Token::Words(_) | Token::End) => true,
-            Some(Token::Mark(mark)) => matches!(mark, ')' | ']' | '}' | '⦄' | '%' | '°' | '!' | '\'' | '∞' | '|'),
+            Some(Token::Mark(mark)) => matches!(
+                mark,
+                ')' | ']' | '}' | '⦄' | '%' | '°' | '!' | '\'' | '∞' | '|'
+            ),
             Some(Token::Command(name)) => name == "pi",
             _ => false,
         }
@@ -259,10 +310,17 @@ impl<'t> Lexer<'t> {
         static END: LazyLock<Regex> = LazyLock::new(|| {
             let power = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
             let follows = r"$|[,;≈]|\s\d|\\(?:text|approx|q?quad)|(?:and|or|per|[a-zA-Z]{4,})\b";
-            let end = format!(r"^{power}(?:\s*/\s*([a-zA-Z]+){power})?(?:[\s$.~]|\\[^a-zA-Z\\])*?(?:{follows})");
+            let end = format!(
+                r"^{power}(?:\s*/\s*([a-zA-Z]+){power})?(?:[\s$.~]|\\[^a-zA-Z\\])*?(?:{follows})"
+            );
             Regex::new(&end).expect("the pattern is a constant")
         });
-        let Some(end) = END.captures(self.rest).filter(|_| self.reading == Reading::First) else { return false };
+        let Some(end) = END
+            .captures(self.rest)
+            .filter(|_| self.reading == Reading::First)
+        else {
+            return false;
+        };
         let below = end.get(1).map(|below| signs::is_unit(below.as_str()));
         let spaced = match self.tokens.last() {
             Some(Token::Number(_)) => self.spaced,
@@ -280,7 +338,10 @@ impl<'t> Lexer<'t> {
                     (named, adds) = (false, false)
                 }
                 Token::Mark('+' | '-') if depth == 0 => {
-                    adds |= matches!(before, Some(Token::Number(_) | Token::Words(_) | Token::Mark(')' | '}' | '°')));
+                    adds |= matches!(
+                        before,
+                        Some(Token::Number(_) | Token::Words(_) | Token::Mark(')' | '}' | '°'))
+                    );
                 }
                 Token::Name(_) => named = true,
                 _ => {}
@@ -289,8 +350,15 @@ impl<'t> Lexer<'t> {
         let single = run.len() == 1;
         // `f(s) = 3 s`
         let is_used = |letter: char| self.tokens.contains(&Token::Name(letter.into()));
-        named |= (single || !self.spaced) && below.is_none() && !self.below() && run.chars().any(is_used);
-        (!single || spaced) && below != Some(false) && depth == 0 && !named && !(adds && (single || !self.spaced))
+        named |= (single || !self.spaced)
+            && below.is_none()
+            && !self.below()
+            && run.chars().any(is_used);
+        (!single || spaced)
+            && below != Some(false)
+            && depth == 0
+            && !named
+            && !(adds && (single || !self.spaced))
     }
 
     /// True if the letters just read touch a number, a variable or a sign of a calculation: `24abcd`, `abcd+1`.
@@ -309,7 +377,10 @@ impl<'t> Lexer<'t> {
     }
 
     fn after_degree(&self) -> bool {
-        matches!(self.tokens.as_slice(), [.., Token::Mark('°')] | [.., Token::Mark('°'), Token::Mark('}')])
+        matches!(
+            self.tokens.as_slice(),
+            [.., Token::Mark('°')] | [.., Token::Mark('°'), Token::Mark('}')]
+        )
     }
 
     fn after_number(&self) -> bool {
@@ -318,7 +389,10 @@ impl<'t> Lexer<'t> {
         }
         match self.last() {
             Some(Token::Command(name)) => name == "pi",
-            Some(last) => matches!(last, Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')),
+            Some(last) => matches!(
+                last,
+                Token::Number(_) | Token::Words(_) | Token::Mark('}' | ')' | '°')
+            ),
             None => false,
         }
     }
@@ -365,12 +439,18 @@ impl<'t> Lexer<'t> {
             ("mathbb", _) => Token::Command(format!("mathbb {}", self.argument()?.trim())),
             ("begin" | "end", _) => {
                 // A determinant is compared as text.
-                let environment = self.argument().filter(|name| !matches!(*name, "vmatrix" | "Vmatrix"))?;
+                let environment = self
+                    .argument()
+                    .filter(|name| !matches!(*name, "vmatrix" | "Vmatrix"))?;
                 let environment = environment.trim_end_matches('*');
                 if matches!(environment, "array" | "alignat" | "alignedat") && name == "begin" {
                     self.argument();
                 }
-                if name == "begin" { Token::Begin(environment.into()) } else { Token::End }
+                if name == "begin" {
+                    Token::Begin(environment.into())
+                } else {
+                    Token::End
+                }
             }
             ("dfrac" | "tfrac" | "cfrac" | "frac", _) => Token::Command("frac".into()),
             ("dbinom" | "tbinom" | "binom", _) => Token::Command("binom".into()),
@@ -394,11 +474,13 @@ impl<'t> Lexer<'t> {
             let text = r"\\(?:text|mathrm|textrm)\s*\{\s*(?:m|s|g|F|A|C|V|W|H|L|l|M|mol)\s*\}";
             Regex::new(&format!(r"^\s*{text}")).expect("the pattern is a constant")
         });
-        static END: LazyLock<Regex> =
-            LazyLock::new(|| Regex::new(r"^[\s$.~]*(?:$|[,;])").expect("the pattern is a constant"));
+        static END: LazyLock<Regex> = LazyLock::new(|| {
+            Regex::new(r"^[\s$.~]*(?:$|[,;])").expect("the pattern is a constant")
+        });
         static RATIO: LazyLock<Regex> = LazyLock::new(|| {
             let unit = r"\{\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?(?:\^(?:\d|\{-?\d\}))?\s*\}";
-            Regex::new(&format!(r"^\s*{unit}\s*{unit}[\s$.~]*(?:$|[,;])")).expect("the pattern is a constant")
+            Regex::new(&format!(r"^\s*{unit}\s*{unit}[\s$.~]*(?:$|[,;])"))
+                .expect("the pattern is a constant")
         });
         let is_value = matches!(self.last(), Some(Token::Number(_) | Token::Mark('}' | ')')));
         match name {
@@ -410,7 +492,9 @@ impl<'t> Lexer<'t> {
             }),
             "frac" | "dfrac" | "tfrac" => RATIO.captures(self.rest).is_some_and(|units| {
                 let text = units[0].contains("\\text") || units[0].contains("\\mathrm");
-                let known = [1, 2].iter().all(|&part| signs::is_unit(&units[part].to_lowercase()));
+                let known = [1, 2]
+                    .iter()
+                    .all(|&part| signs::is_unit(&units[part].to_lowercase()));
                 if text && known {
                     let length = units[0].trim_end_matches([',', ';']).len();
                     self.rest = &self.rest[length..];
@@ -429,7 +513,11 @@ impl<'t> Lexer<'t> {
 
     /// In the second reading, the last digits of a decimal are a period if they stand there three times: `0.333\ldots`, `0.181818\ldots`.
     fn repeat(&mut self) {
-        let Some(Token::Number(digits)) = self.tokens.last_mut().filter(|_| self.reading == Reading::Second) else {
+        let Some(Token::Number(digits)) = self
+            .tokens
+            .last_mut()
+            .filter(|_| self.reading == Reading::Second)
+        else {
             return;
         };
         let places = digits.len() - digits.find('.').map_or(digits.len(), |point| point + 1);
@@ -437,7 +525,9 @@ impl<'t> Lexer<'t> {
             let period = &digits[digits.len() - length..];
             digits.ends_with(&period.repeat(3))
         };
-        let Some(length) = (1..=places / 3).find(|length| times(*length)) else { return };
+        let Some(length) = (1..=places / 3).find(|length| times(*length)) else {
+            return;
+        };
         let period = digits.split_off(digits.len() - length);
         while digits.ends_with(&period) {
             digits.truncate(digits.len() - length);
@@ -452,7 +542,9 @@ impl<'t> Lexer<'t> {
 
     /// Reads a non-letter after a backslash.
     fn escaped(&mut self) {
-        let Some(c) = self.rest.chars().next() else { return };
+        let Some(c) = self.rest.chars().next() else {
+            return;
+        };
         self.skip(c.len_utf8());
         match c {
             '{' => self.mark('⦃'),
@@ -492,7 +584,9 @@ impl<'t> Lexer<'t> {
         let lower = bare.to_lowercase();
         match lower.as_str() {
             "" => {}
-            unit if self.after_number() && signs::is_unit(unit) => self.tokens.push(Token::Words(unit.into())),
+            unit if self.after_number() && signs::is_unit(unit) => {
+                self.tokens.push(Token::Words(unit.into()))
+            }
             "and" | ", and" => self.mark('∧'),
             "or" | ", or" => self.mark('∨'),
             "percent" => self.mark('%'),
@@ -500,27 +594,36 @@ impl<'t> Lexer<'t> {
             "infinity" => self.mark('∞'),
             "negative infinity" => self.tokens.extend([Token::Mark('-'), Token::Mark('∞')]),
             "the empty set" | "empty set" => self.mark('∅'),
-            "is" | "equals" | "is equal to" if matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) => {
+            "is" | "equals" | "is equal to"
+                if matches!(self.last(), Some(Token::Name(_) | Token::Words(_))) =>
+            {
                 self.mark('=');
             }
             "mod" if self.behind_value() || self.tokens.ends_with(&[Token::Mark('(')]) => {
                 self.tokens.push(Token::Command("pmod".into()));
             }
-            function if expression::function(function).is_some() => self.tokens.push(Token::Command(function.into())),
+            function if expression::function(function).is_some() => {
+                self.tokens.push(Token::Command(function.into()))
+            }
             _ if self.after_number() && signs::is_in(signs::LETTERS, bare)
                 || self.after_degree() && matches!(bare, "C" | "F") =>
             {
                 self.tokens.push(Token::Words(lower))
             }
             _ if let Some(letter) = chosen(bare) => self.tokens.push(Token::Name(letter.into())),
-            one if one.chars().count() == 1 && one.chars().all(|c| c.is_alphabetic() && c < '\u{2e80}') => {
-                self.tokens.extend(bare.chars().map(|c| Token::Name(c.into())))
+            one if one.chars().count() == 1
+                && one.chars().all(|c| c.is_alphabetic() && c < '\u{2e80}') =>
+            {
+                self.tokens
+                    .extend(bare.chars().map(|c| Token::Name(c.into())))
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
                 let tokens = std::mem::take(&mut self.tokens);
                 self.tokens = within(bare, tokens, self.reading, self.depth + 1)?;
             }
-            unit if self.after_number() && is_compound(unit) => self.tokens.push(Token::Words(tails::letters(unit))),
+            unit if self.after_number() && is_compound(unit) => {
+                self.tokens.push(Token::Words(tails::letters(unit)))
+            }
             _ if bare.contains(|c: char| c.is_ascii_digit()) => self.mixed(bare)?,
             _ if bare.starts_with(|c: char| c >= '\u{2e80}') && self.behind_value() => {
                 self.tokens.extend(tails::chinese(bare));
@@ -532,8 +635,12 @@ impl<'t> Lexer<'t> {
             text if text.ends_with(':') && self.begins() && !label::denies(text) => {}
             words => {
                 // `\text{The minimum is }5`
-                let name = words.strip_suffix(" is").or(words.strip_suffix(" equals")).filter(|_| self.begins());
-                self.tokens.push(Token::Words(tails::letters(name.unwrap_or(words))));
+                let name = words
+                    .strip_suffix(" is")
+                    .or(words.strip_suffix(" equals"))
+                    .filter(|_| self.begins());
+                self.tokens
+                    .push(Token::Words(tails::letters(name.unwrap_or(words))));
                 if name.is_some() {
                     self.mark('=');
                 }
@@ -544,7 +651,10 @@ impl<'t> Lexer<'t> {
 
     /// Reads words and numbers in `\text{...}`, as in `hours 30 minutes`.
     fn mixed(&mut self, text: &str) -> Option<()> {
-        let is_word = |part: &str| part.chars().all(|c| c.is_alphabetic() || "-'’,:;.()".contains(c));
+        let is_word = |part: &str| {
+            part.chars()
+                .all(|c| c.is_alphabetic() || "-'’,:;.()".contains(c))
+        };
         let parts: Vec<&str> = text.split_whitespace().collect();
         for run in parts.chunk_by(|one, next| is_word(one) && is_word(next)) {
             let joined = run.join(" ");
@@ -578,8 +688,10 @@ fn is_compound(text: &str) -> bool {
     static UNIT: LazyLock<Regex> = LazyLock::new(|| {
         let one = r"[a-zµ]+(?:\^?\{?-?\d\}?)";
         let more = r"(?:\s*[/·*]?\s*[a-zµ]+(?:\^?\{?-?\d\}?)?)*";
-        Regex::new(&format!(r"^(?:{one}|[a-zµ]+\s*/\s*[a-zµ]+(?:\^?\{{?-?\d\}}?)?){more}$"))
-            .expect("the pattern is a constant")
+        Regex::new(&format!(
+            r"^(?:{one}|[a-zµ]+\s*/\s*[a-zµ]+(?:\^?\{{?-?\d\}}?)?){more}$"
+        ))
+        .expect("the pattern is a constant")
     });
     UNIT.is_match(text)
 }
@@ -587,7 +699,8 @@ fn is_compound(text: &str) -> bool {
 /// The letter of a choice that its text only names: `Option B`, `choice (C)`.
 fn chosen(text: &str) -> Option<&str> {
     static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(?i:option|choice|answer)\s*:?\s*\(?([A-Z])\)?$").expect("the pattern is a constant")
+        Regex::new(r"^(?i:option|choice|answer)\s*:?\s*\(?([A-Z])\)?$")
+            .expect("the pattern is a constant")
     });
     CHOICE.captures(text)?.get(1).map(|letter| letter.as_str())
 }
@@ -613,6 +726,10 @@ fn exponent(rest: &str, short: bool) -> Option<usize> {
     let digits = rest.strip_prefix(['e', 'E'])?;
     let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
     let count = unsigned.bytes().take_while(u8::is_ascii_digit).count();
-    let least = if short || unsigned.len() == digits.len() { 1 } else { 2 };
+    let least = if short || unsigned.len() == digits.len() {
+        1
+    } else {
+        2
+    };
     (count >= least).then_some(rest.len() - unsigned.len() + count)
 }

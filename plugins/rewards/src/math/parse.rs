@@ -15,7 +15,12 @@ const MOST_DEPTH: usize = 80;
 const SEPARATORS: [char; 4] = [';', ',', '∧', '∨'];
 
 /// Commands that lead to an answer.
-const LEADS: [&str; 4] = ["\\therefore", "\\implies", "\\Rightarrow", "\\Longrightarrow"];
+const LEADS: [&str; 4] = [
+    "\\therefore",
+    "\\implies",
+    "\\Rightarrow",
+    "\\Longrightarrow",
+];
 
 /// The expression of a formula; `None` if the text is not a formula, or is too large.
 pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
@@ -24,11 +29,19 @@ pub(super) fn parse(text: &str, reading: Reading) -> Option<Expression> {
         return None;
     }
     let text = single(text);
-    let text = LEADS.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(&text);
+    let text = LEADS
+        .iter()
+        .find_map(|lead| text.strip_prefix(lead))
+        .unwrap_or(&text);
     // `0.333...`
-    let dots = text.strip_suffix("...").filter(|number| number.ends_with(|c: char| c.is_ascii_digit()));
+    let dots = text
+        .strip_suffix("...")
+        .filter(|number| number.ends_with(|c: char| c.is_ascii_digit()));
     let dotted = dots.map(|number| format!("{number}\\ldots"));
-    let text = dotted.as_deref().unwrap_or(text).trim_end_matches(['.', ':', '\\', ' ', '\n']);
+    let text = dotted
+        .as_deref()
+        .unwrap_or(text)
+        .trim_end_matches(['.', ':', '\\', ' ', '\n']);
     formula(text, reading).or_else(|| labelled(text, reading))
 }
 
@@ -38,7 +51,10 @@ fn formula(text: &str, reading: Reading) -> Option<Expression> {
     if let Some(quantity) = quantity(&tokens) {
         return Some(quantity);
     }
-    if !tokens.iter().any(|token| matches!(token, Token::Mark('±' | '∓'))) {
+    if !tokens
+        .iter()
+        .any(|token| matches!(token, Token::Mark('±' | '∓')))
+    {
         return Parser::new(tokens).whole();
     }
     // `±` gives two answers, one per sign.
@@ -50,10 +66,12 @@ fn formula(text: &str, reading: Reading) -> Option<Expression> {
         };
         Parser::new(tokens.iter().map(sign).collect()).whole()
     };
-    let both = [signed('+', '-')?, signed('-', '+')?].into_iter().flat_map(|side| match side {
-        Expression::List(items) => items,
-        one => vec![one],
-    });
+    let both = [signed('+', '-')?, signed('-', '+')?]
+        .into_iter()
+        .flat_map(|side| match side {
+            Expression::List(items) => items,
+            one => vec![one],
+        });
     Some(Expression::List(both.collect()))
 }
 
@@ -63,7 +81,9 @@ fn labelled(text: &str, reading: Reading) -> Option<Expression> {
     let (name, behind) = (&text[..*equals.first()?], &text[equals.first()? + 1..]);
     let value = formula(behind, reading)?;
     let (values, signs) = match value {
-        Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => (parts, signs),
+        Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => {
+            (parts, signs)
+        }
         Expression::List(_) | Expression::Relation(..) => return None,
         one => (vec![one], Vec::new()),
     };
@@ -80,20 +100,32 @@ fn single(text: &str) -> Cow<'_, str> {
         let letters = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
         letters > 1 || behind.starts_with(['{', '%', '$', '!'])
     });
-    if doubled && runs.all(|run| run % 2 == 0) { text.replace("\\\\", "\\").into() } else { text.into() }
+    if doubled && runs.all(|run| run % 2 == 0) {
+        text.replace("\\\\", "\\").into()
+    } else {
+        text.into()
+    }
 }
 
 /// A quantity in several units, as `4 hours 15 minutes`.
 fn quantity(tokens: &[Token]) -> Option<Expression> {
-    let tokens: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Mark(',' | '∧'))).collect();
+    let tokens: Vec<&Token> = tokens
+        .iter()
+        .filter(|token| !matches!(token, Token::Mark(',' | '∧')))
+        .collect();
     let mut parts = Vec::new();
     for pair in tokens.chunks(2) {
-        let [Token::Number(digits), Token::Words(unit)] = pair else { return None };
+        let [Token::Number(digits), Token::Words(unit)] = pair else {
+            return None;
+        };
         let unit = Expression::Words(unit.trim_end_matches('s').into());
         if parts.contains(&unit) {
             return None;
         }
-        parts.extend([Expression::Number(Rational::decimal(digits)?, digits.contains('.')), unit]);
+        parts.extend([
+            Expression::Number(Rational::decimal(digits)?, digits.contains('.')),
+            unit,
+        ]);
     }
     (parts.len() > 2).then_some(Expression::Tuple(' ', parts, ' '))
 }
@@ -115,21 +147,34 @@ pub(super) struct Parser {
 
 impl Parser {
     pub(super) fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens, at: 0, depth: 0, barred: false, measured: 0, failed: false, is_angle: false }
+        Self {
+            tokens,
+            at: 0,
+            depth: 0,
+            barred: false,
+            measured: 0,
+            failed: false,
+            is_angle: false,
+        }
     }
 
     /// The expression of other tokens at this depth.
     pub(super) fn within(&self, tokens: Vec<Token>) -> Option<Expression> {
         let mut parser = Self::new(tokens);
         parser.depth = self.depth + 1;
-        if parser.depth > MOST_DEPTH { None } else { parser.whole() }
+        if parser.depth > MOST_DEPTH {
+            None
+        } else {
+            parser.whole()
+        }
     }
 
     fn whole(mut self) -> Option<Expression> {
         // `≈ 3.14`
         self.at += usize::from(matches!(self.mark(), Some('=' | '≈')));
         // `<2, -3>`
-        if let [Token::Mark(open @ '<'), .., Token::Mark(close @ '>')] = self.tokens.as_mut_slice() {
+        if let [Token::Mark(open @ '<'), .., Token::Mark(close @ '>')] = self.tokens.as_mut_slice()
+        {
             (*open, *close) = ('(', ')');
         }
         let list = self.list()?;
@@ -146,7 +191,11 @@ impl Parser {
     }
 
     pub(super) fn mark(&self) -> Option<char> {
-        if let Some(Token::Mark(mark)) = self.peek() { Some(*mark) } else { None }
+        if let Some(Token::Mark(mark)) = self.peek() {
+            Some(*mark)
+        } else {
+            None
+        }
     }
 
     /// Consumes `mark` if it comes next.
@@ -159,7 +208,11 @@ impl Parser {
     /// Runs `parse` one level deeper.
     pub(super) fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth += 1;
-        let found = if self.depth > MOST_DEPTH || self.failed { None } else { parse(self) };
+        let found = if self.depth > MOST_DEPTH || self.failed {
+            None
+        } else {
+            parse(self)
+        };
         self.depth -= 1;
         found
     }
@@ -209,39 +262,56 @@ impl Parser {
             let behind = self.at;
             let part = self.side()?;
             // `5 km ≈ 3.1 mi` is no rounding.
-            if sign == '≈' && !unit.is_empty() && !self.words(behind).is_empty() && unit != self.words(behind) {
+            if sign == '≈'
+                && !unit.is_empty()
+                && !self.words(behind).is_empty()
+                && unit != self.words(behind)
+            {
                 continue;
             }
             // `x ≈ 11` gives x its only value.
-            signs.push(if sign == '≈' && signs.is_empty() && parts[0].is_name() && !parts[0].is_constant() {
-                '='
-            } else {
-                sign
-            });
+            signs.push(
+                if sign == '≈' && signs.is_empty() && parts[0].is_name() && !parts[0].is_constant()
+                {
+                    '='
+                } else {
+                    sign
+                },
+            );
             parts.push(part);
         }
         // `5 > x` is kept as `x < 5`.
         if !signs.is_empty() && signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
             parts.reverse();
             signs.reverse();
-            signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
+            signs
+                .iter_mut()
+                .for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
         }
-        let relation = if signs.is_empty() { parts.pop()? } else { Expression::Relation(parts, signs) };
+        let relation = if signs.is_empty() {
+            parts.pop()?
+        } else {
+            Expression::Relation(parts, signs)
+        };
         self.conditioned(relation)
     }
 
     /// The words among the tokens from a place on.
     fn words(&self, from: usize) -> Vec<String> {
-        let words = self.tokens[from..self.at].iter().filter_map(|token| match token {
-            Token::Words(words) => Some(words.clone()),
-            _ => None,
-        });
+        let words = self.tokens[from..self.at]
+            .iter()
+            .filter_map(|token| match token {
+                Token::Words(words) => Some(words.clone()),
+                _ => None,
+            });
         words.collect()
     }
 
     /// Parses a condition on what stands before it, as in `x = 1 \text{ if } n = 2`. `for all x` is none.
     fn conditioned(&mut self, value: Expression) -> Option<Expression> {
-        let Some(Token::Words(words)) = self.peek() else { return Some(value) };
+        let Some(Token::Words(words)) = self.peek() else {
+            return Some(value);
+        };
         if tails::is_for_all(words) {
             self.at += 1;
             if matches!(self.peek(), Some(Token::Name(_))) {
@@ -263,8 +333,7 @@ impl Parser {
     /// Parses a side of a relation. Its modulus may be left out, as may the base of a number.
     fn side(&mut self) -> Option<Expression> {
         let side = self.sets()?;
-        let is_modulus =
-            |token: Option<&Token>| matches!(token, Some(Token::Command(name)) if name == "pmod" || name == "base");
+        let is_modulus = |token: Option<&Token>| matches!(token, Some(Token::Command(name)) if name == "pmod" || name == "base");
         let grouped = self.mark() == Some('(') && is_modulus(self.tokens.get(self.at + 1));
         if !grouped && !is_modulus(self.peek()) {
             return Some(side);
@@ -284,17 +353,24 @@ impl Parser {
                 parts.push(self.ratio()?);
             } else if self.eat('∖') {
                 // An interval without a point is two intervals.
-                let Expression::Set(holes) = self.ratio()? else { return None };
+                let Expression::Set(holes) = self.ratio()? else {
+                    return None;
+                };
                 // `\{1,2\} \setminus \{2\}`
                 if let Some(Expression::Set(members)) = parts.last_mut() {
                     members.retain(|member| !holes.contains(member));
                     continue;
                 }
                 for hole in holes {
-                    let Expression::Tuple(open, mut ends, close) = parts.pop()? else { return None };
+                    let Expression::Tuple(open, mut ends, close) = parts.pop()? else {
+                        return None;
+                    };
                     let upper = vec![hole.clone(), ends.pop()?];
                     ends.push(hole);
-                    parts.extend([Expression::Tuple(open, ends, ')'), Expression::Tuple('(', upper, close)]);
+                    parts.extend([
+                        Expression::Tuple(open, ends, ')'),
+                        Expression::Tuple('(', upper, close),
+                    ]);
                 }
             } else {
                 break;
@@ -304,10 +380,17 @@ impl Parser {
             return parts.pop();
         }
         // `\{1\} \cup \{2\}`
-        let members =
-            |part: &Expression| if let Expression::Set(members) = part { Some(members.clone()) } else { None };
+        let members = |part: &Expression| {
+            if let Expression::Set(members) = part {
+                Some(members.clone())
+            } else {
+                None
+            }
+        };
         let all: Option<Vec<_>> = parts.iter().map(members).collect();
-        Some(all.map_or(Expression::Union(parts), |sets| Expression::Set(sets.concat())))
+        Some(all.map_or(Expression::Union(parts), |sets| {
+            Expression::Set(sets.concat())
+        }))
     }
 
     /// Parses a ratio. One of two parts, `3:5`, is their fraction.
@@ -330,20 +413,30 @@ impl Parser {
             let term = self.product()?;
             terms.push(if sign == '-' { term.negated() } else { term });
         }
-        let sum = if terms.len() == 1 { terms.pop()? } else { Expression::Sum(terms) };
+        let sum = if terms.len() == 1 {
+            terms.pop()?
+        } else {
+            Expression::Sum(terms)
+        };
         self.stacked(sum)
     }
 
     /// Parses what stands below in `{17 \over 12}` or `{10 \choose 3}`.
     fn stacked(&mut self, above: Expression) -> Option<Expression> {
-        let Some(Token::Command(name)) = self.peek() else { return Some(above) };
+        let Some(Token::Command(name)) = self.peek() else {
+            return Some(above);
+        };
         let is_fraction = name == "over";
         if !is_fraction && name != "choose" {
             return Some(above);
         }
         self.at += 1;
         let below = self.deeper(Self::sum)?;
-        Some(if is_fraction { above.over(below) } else { Expression::Call("binomial", vec![above, below]) })
+        Some(if is_fraction {
+            above.over(below)
+        } else {
+            Expression::Call("binomial", vec![above, below])
+        })
     }
 
     pub(super) fn product(&mut self) -> Option<Expression> {
@@ -378,7 +471,9 @@ impl Parser {
 
     /// Parses a whole number with a fraction after it: `1\frac12`, `1 1/2`.
     fn mixed(&mut self, last: &Expression) -> Option<Expression> {
-        let Expression::Number(whole, false) = last else { return None };
+        let Expression::Number(whole, false) = last else {
+            return None;
+        };
         // `(2)\frac12` is a product.
         if !self.behind_number() {
             return None;
@@ -390,7 +485,10 @@ impl Parser {
             Token::Number(_) => self.plain_fraction(),
             _ => return None,
         };
-        let sum = fraction.as_ref().and_then(proper_fraction).and_then(|fraction| whole.add(&fraction));
+        let sum = fraction
+            .as_ref()
+            .and_then(proper_fraction)
+            .and_then(|fraction| whole.add(&fraction));
         if sum.is_none() {
             self.at = place;
         }
@@ -401,7 +499,15 @@ impl Parser {
     fn is_plain(&self) -> bool {
         use Token::{Mark, Number};
         match &self.tokens[self.at + 1..] {
-            [Mark('{'), Number(_), Mark('}'), Mark('{'), Number(_), Mark('}'), ..]
+            [
+                Mark('{'),
+                Number(_),
+                Mark('}'),
+                Mark('{'),
+                Number(_),
+                Mark('}'),
+                ..,
+            ]
             | [Mark('{'), Number(_), Mark('}'), Number(_), ..]
             | [Number(_), Mark('{'), Number(_), Mark('}'), ..] => true,
             // `\frac12`
@@ -432,11 +538,14 @@ impl Parser {
             Some(Token::Mark('|')) => !self.barred,
             Some(Token::Mark(mark)) => matches!(mark, '(' | '{' | '⦃' | '∞' | '∅'),
             // Neither `1 2` nor `17 % 5` is a product.
-            Some(Token::Number(_)) => !self.behind_number() && self.before() != Some(&Token::Mark('%')),
-            Some(Token::Name(_) | Token::Begin(_)) => true,
-            Some(Token::Command(name)) => {
-                !matches!(name.as_str(), "rfloor" | "rceil" | "rangle" | "pmod" | "base" | "over" | "choose" | "to")
+            Some(Token::Number(_)) => {
+                !self.behind_number() && self.before() != Some(&Token::Mark('%'))
             }
+            Some(Token::Name(_) | Token::Begin(_)) => true,
+            Some(Token::Command(name)) => !matches!(
+                name.as_str(),
+                "rfloor" | "rceil" | "rangle" | "pmod" | "base" | "over" | "choose" | "to"
+            ),
             _ => false,
         }
     }
@@ -469,13 +578,22 @@ impl Parser {
         let repeats = matches!(self.peek(), Some(Token::Command(name)) if matches!(name.as_str(), "overline" | "bar"));
         if let Some((_, places)) = digits.split_once('.').filter(|_| repeats) {
             let rest = &self.tokens[self.at + 1..];
-            if let [Token::Mark('{'), Token::Number(period), Token::Mark('}'), ..] = rest {
+            if let [
+                Token::Mark('{'),
+                Token::Number(period),
+                Token::Mark('}'),
+                ..,
+            ] = rest
+            {
                 let value = repeating(digits, places.len(), period);
                 self.at += 4;
                 return Some(Expression::Number(value?, false));
             }
         }
-        Some(Expression::Number(Rational::decimal(digits)?, digits.contains(['.', 'e', 'E'])))
+        Some(Expression::Number(
+            Rational::decimal(digits)?,
+            digits.contains(['.', 'e', 'E']),
+        ))
     }
 
     fn bracket(&mut self, mark: char) -> Option<Expression> {
@@ -538,15 +656,29 @@ pub(super) fn named(name: String) -> Expression {
 
 /// Value of `digits` with `places` of them after the point, followed by a repeating `period`.
 fn repeating(digits: &str, places: usize, period: &str) -> Option<Rational> {
-    let nines = Rational::decimal(&format!("{}{}", "9".repeat(period.len()), "0".repeat(places)))?;
+    let nines = Rational::decimal(&format!(
+        "{}{}",
+        "9".repeat(period.len()),
+        "0".repeat(places)
+    ))?;
     Rational::decimal(digits)?.add(&Rational::decimal(period)?.times(&nines.inverse()?)?)
 }
 
 /// Value of a fraction between 0 and 1 of two whole numbers.
 fn proper_fraction(expression: &Expression) -> Option<Rational> {
-    let Expression::Product(factors) = expression else { return None };
-    let [Expression::Number(above, false), Expression::Power(below, _)] = factors.as_slice() else { return None };
-    let Expression::Number(below, false) = below.as_ref() else { return None };
+    let Expression::Product(factors) = expression else {
+        return None;
+    };
+    let [
+        Expression::Number(above, false),
+        Expression::Power(below, _),
+    ] = factors.as_slice()
+    else {
+        return None;
+    };
+    let Expression::Number(below, false) = below.as_ref() else {
+        return None;
+    };
     let value = above.times(&below.inverse()?)?;
     (!above.is_negative() && above < below).then_some(value)
 }

@@ -27,14 +27,17 @@ impl Parser {
                 continue;
             }
             value = match self.peek() {
-                Some(Token::Mark('!')) if self.tokens.get(self.at + 1) == Some(&Token::Mark('!')) => {
+                Some(Token::Mark('!'))
+                    if self.tokens.get(self.at + 1) == Some(&Token::Mark('!')) =>
+                {
                     self.at += 1;
                     Expression::call("doublefactorial", value)
                 }
                 Some(Token::Mark('!')) => Expression::call("factorial", value),
                 Some(Token::Mark('%')) => Expression::Percent(Box::new(value)),
                 Some(Token::Mark('°'))
-                    if matches!(self.tokens.get(self.at + 1), Some(Token::Name(_))) && value.is_name() =>
+                    if matches!(self.tokens.get(self.at + 1), Some(Token::Name(_)))
+                        && value.is_name() =>
                 {
                     self.at += 1;
                     value = Expression::Call("after", vec![value, self.factor()?]);
@@ -55,7 +58,11 @@ impl Parser {
                 Some(Token::Remark(_)) => {
                     let words = self.remark();
                     self.measured = self.at;
-                    return Some(Expression::Tuple(' ', vec![value, Expression::Words(words)], ' '));
+                    return Some(Expression::Tuple(
+                        ' ',
+                        vec![value, Expression::Words(words)],
+                        ' ',
+                    ));
                 }
                 // `f^{-1}(3)`
                 Some(Token::Mark('(')) if is_inverse(&value) => {
@@ -86,9 +93,14 @@ impl Parser {
 
     /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any other letter may be a factor.
     fn is_function(&self, value: &Expression) -> bool {
-        let Expression::Symbol(name) = value else { return matches!(value, Expression::Call("after", _)) };
+        let Expression::Symbol(name) = value else {
+            return matches!(value, Expression::Call("after", _));
+        };
         // `d(n)`, but `x(y+1)`
-        if matches!(self.tokens.get(self.at..), Some([_, Token::Name(_), Token::Mark(')'), ..])) {
+        if matches!(
+            self.tokens.get(self.at..),
+            Some([_, Token::Name(_), Token::Mark(')'), ..])
+        ) {
             return true;
         }
         let calls = |letter: &str| {
@@ -128,13 +140,18 @@ impl Parser {
             }
             match self.tokens.get(self.at..) {
                 Some([Token::Mark('^'), Token::Number(_), ..]) => self.at += 2,
-                Some([Token::Mark('^'), inside @ ..]) if inside.first() == Some(&Token::Mark('{')) => {
+                Some([Token::Mark('^'), inside @ ..])
+                    if inside.first() == Some(&Token::Mark('{')) =>
+                {
                     let close = inside.iter().position(|token| *token == Token::Mark('}'));
                     self.at += close.map_or(0, |close| close + 2);
                 }
                 _ => {}
             }
-            if !matches!(self.tokens.get(self.at..), Some([Token::Mark('/'), Token::Words(_), ..])) {
+            if !matches!(
+                self.tokens.get(self.at..),
+                Some([Token::Mark('/'), Token::Words(_), ..])
+            ) {
                 break;
             }
             self.at += 1;
@@ -170,7 +187,11 @@ impl Parser {
         {
             self.at = behind;
             // `60^o`
-            return Some(if ending == "o" { self.degrees(base) } else { base });
+            return Some(if ending == "o" {
+                self.degrees(base)
+            } else {
+                base
+            });
         }
         // `(2, -3)^T`
         if let Some(behind) = self.transposed(&base) {
@@ -182,15 +203,24 @@ impl Parser {
         if self.eat('^') {
             exponent = self.deeper(|parser| parser.raised(exponent))?;
         }
-        Some(Expression::Power(Box::new(base), Box::new(if minus { exponent.negated() } else { exponent })))
+        Some(Expression::Power(
+            Box::new(base),
+            Box::new(if minus { exponent.negated() } else { exponent }),
+        ))
     }
 
     /// The place behind the sign that makes a column of a row.
     fn transposed(&self, base: &Expression) -> Option<usize> {
-        let is_vector = matches!(base, Expression::Matrix(_) | Expression::Tuple('(' | '[', ..));
-        let is_sign = |token: &Token| *token == Token::Name("T".into()) || *token == Token::Mark('⊤');
+        let is_vector = matches!(
+            base,
+            Expression::Matrix(_) | Expression::Tuple('(' | '[', ..)
+        );
+        let is_sign =
+            |token: &Token| *token == Token::Name("T".into()) || *token == Token::Mark('⊤');
         match self.tokens.get(self.at..)? {
-            [Token::Mark('{'), sign, Token::Mark('}'), ..] if is_vector && is_sign(sign) => Some(self.at + 3),
+            [Token::Mark('{'), sign, Token::Mark('}'), ..] if is_vector && is_sign(sign) => {
+                Some(self.at + 3)
+            }
             [sign, ..] if is_vector && is_sign(sign) => Some(self.at + 1),
             _ => None,
         }
@@ -202,13 +232,18 @@ impl Parser {
         match (last, self.tokens.get(self.at..)?) {
             (Expression::Symbol(name), [Token::Mark('('), ..]) if name == "C" && self.is_pair() => {
                 self.committed(|parser| match parser.deeper(Self::atom)? {
-                    Expression::Tuple('(', parts, ')') if parts.len() == 2 => Some(Expression::Call("binomial", parts)),
+                    Expression::Tuple('(', parts, ')') if parts.len() == 2 => {
+                        Some(Expression::Call("binomial", parts))
+                    }
                     _ => None,
                 })
             }
-            (Expression::Number(..), [letter, Token::Number(_), ..]) if is_c(letter) && self.behind_number() => {
+            (Expression::Number(..), [letter, Token::Number(_), ..])
+                if is_c(letter) && self.behind_number() =>
+            {
                 self.at += 1;
-                self.committed(Self::atom).map(|below| Expression::Call("binomial", vec![last.clone(), below]))
+                self.committed(Self::atom)
+                    .map(|below| Expression::Call("binomial", vec![last.clone(), below]))
             }
             _ => None,
         }
@@ -220,7 +255,9 @@ impl Parser {
         for token in &self.tokens[self.at..] {
             match token {
                 Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
-                Token::Mark(')' | ']' | '}' | '⦄') if depth <= 1 => return commas == 1 && *token == Token::Mark(')'),
+                Token::Mark(')' | ']' | '}' | '⦄') if depth <= 1 => {
+                    return commas == 1 && *token == Token::Mark(')');
+                }
                 Token::Mark(')' | ']' | '}' | '⦄') => depth -= 1,
                 Token::Mark(',') if depth == 1 => commas += 1,
                 _ => {}
@@ -239,8 +276,16 @@ impl Parser {
         self.at += 1;
         let parts = self.committed(|parser| {
             let one = parser.deeper(Self::atom)?;
-            let other = if parser.eat(second) { parser.deeper(Self::atom)? } else { return None };
-            Some(if first == '_' { vec![one, other] } else { vec![other, one] })
+            let other = if parser.eat(second) {
+                parser.deeper(Self::atom)?
+            } else {
+                return None;
+            };
+            Some(if first == '_' {
+                vec![one, other]
+            } else {
+                vec![other, one]
+            })
         })?;
         Some(Expression::Call("binomial", parts))
     }
@@ -278,7 +323,10 @@ impl Parser {
         if !is_c {
             return None;
         }
-        Some(Expression::Call("binomial", vec![above, self.deeper(Self::atom)?]))
+        Some(Expression::Call(
+            "binomial",
+            vec![above, self.deeper(Self::atom)?],
+        ))
     }
 
     /// Parses an index: part of a variable's name, or the base of a number's digits.
@@ -294,8 +342,15 @@ impl Parser {
             return Some(Expression::Symbol(format!("{name}_{index}")));
         }
         // `1011_{\text{base }2}`
-        if let Some([Token::Mark('{'), Token::Words(base), number @ Token::Number(_), Token::Mark('}'), ..]) =
-            self.tokens.get(self.at..)
+        if let Some(
+            [
+                Token::Mark('{'),
+                Token::Words(base),
+                number @ Token::Number(_),
+                Token::Mark('}'),
+                ..,
+            ],
+        ) = self.tokens.get(self.at..)
             && base == "base"
         {
             let base = self.within(vec![number.clone()])?;
@@ -308,7 +363,9 @@ impl Parser {
             other => other,
         };
         Some(match value {
-            Expression::Symbol(name) => Expression::Symbol(format!("{name}_{}", canonical::text(&index))),
+            Expression::Symbol(name) => {
+                Expression::Symbol(format!("{name}_{}", canonical::text(&index)))
+            }
             number @ Expression::Number(..) => Expression::Tuple('_', vec![number, index], '_'),
             other => other,
         })
@@ -323,7 +380,9 @@ impl Parser {
             _ => (&rest[..1], 1),
         };
         let letters = inside.iter().map(|token| match token {
-            Token::Name(letters) | Token::Words(letters) | Token::Number(letters) => Some(letters.as_str()),
+            Token::Name(letters) | Token::Words(letters) | Token::Number(letters) => {
+                Some(letters.as_str())
+            }
             Token::Command(name) if matches!(name.as_str(), "max" | "min") => Some(name.as_str()),
             _ => None,
         });
@@ -334,7 +393,9 @@ impl Parser {
 
 /// True for the inverse of a function, before its bracket.
 fn is_inverse(value: &Expression) -> bool {
-    let Expression::Power(base, exponent) = value else { return false };
+    let Expression::Power(base, exponent) = value else {
+        return false;
+    };
     matches!(base.as_ref(), Expression::Symbol(name) if matches!(name.as_str(), "f" | "g" | "h" | "F" | "G"))
         && **exponent == Expression::whole(-1)
 }
@@ -343,7 +404,10 @@ fn is_inverse(value: &Expression) -> bool {
 fn counted(words: &str) -> Option<i64> {
     const BASES: &str = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen";
     let words = words.strip_prefix("base").unwrap_or(words);
-    (2..).zip(BASES.split(' ')).find(|(_, known)| *known == words).map(|(base, _)| base)
+    (2..)
+        .zip(BASES.split(' '))
+        .find(|(_, known)| *known == words)
+        .map(|(base, _)| base)
 }
 
 /// The value of a function; `(f \circ g)(x)` is `f(g(x))`.

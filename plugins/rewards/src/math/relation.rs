@@ -6,9 +6,14 @@ use super::expression::{Constant, Expression};
 
 /// The name in a relation, and what the relation says of it: a value, an interval or a set.
 pub(super) fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
-    let Expression::Relation(parts, signs) = relation else { return None };
+    let Expression::Relation(parts, signs) = relation else {
+        return None;
+    };
     let interval = |open: char, low: &Expression, high: &Expression, close: char| {
-        let (open, close) = (if open == '<' { '(' } else { '[' }, if close == '<' { ')' } else { ']' });
+        let (open, close) = (
+            if open == '<' { '(' } else { '[' },
+            if close == '<' { ')' } else { ']' },
+        );
         Expression::Tuple(open, vec![low.clone(), high.clone()], close)
     };
     let infinity = Expression::Constant(Constant::Infinity);
@@ -16,15 +21,23 @@ pub(super) fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let (name, value) = match (parts.as_slice(), signs.as_slice()) {
         // `e = x` gives `x` a value.
         ([Expression::Constant(_), name], ['=']) if name.is_name() => (name, parts[0].clone()),
-        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => (name, value.clone()),
-        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
-        ([name, hole], ['≠']) => {
-            (name, Expression::Union(vec![interval('<', &minus, hole, '<'), interval('<', hole, &infinity, '<')]))
+        ([name, .., value], signs) if name.is_name() && signs.iter().all(|sign| *sign == '=') => {
+            (name, value.clone())
         }
+        ([value, name], ['=']) | ([name, value], ['∈']) => (name, value.clone()),
+        ([name, hole], ['≠']) => (
+            name,
+            Expression::Union(vec![
+                interval('<', &minus, hole, '<'),
+                interval('<', hole, &infinity, '<'),
+            ]),
+        ),
         ([low, name, high], [open @ ('<' | '≤'), close @ ('<' | '≤')]) => {
             (name, interval(*open, low, high, *close))
         }
-        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => (name, interval('<', &minus, high, *close)),
+        ([name, high], [close @ ('<' | '≤')]) if name.is_name() => {
+            (name, interval('<', &minus, high, *close))
+        }
         ([low, name], [open @ ('<' | '≤')]) => (name, interval(*open, low, &infinity, '<')),
         _ => return None,
     };
@@ -34,15 +47,22 @@ pub(super) fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
 /// True if every part gives another name a value, as in `x=1, y=2`.
 pub(super) fn is_system(parts: &[Expression]) -> bool {
     let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
-    parts.iter().all(|part| name(part).is_some()) && parts.windows(2).all(|pair| name(&pair[0]) != name(&pair[1]))
+    parts.iter().all(|part| name(part).is_some())
+        && parts
+            .windows(2)
+            .all(|pair| name(&pair[0]) != name(&pair[1]))
 }
 
 /// True for inequalities that bound one name.
 pub(super) fn are_bounds(parts: &[Expression]) -> bool {
     let is_bound = |part: &Expression| matches!(part, Expression::Relation(_, signs) if signs.iter().all(|sign| matches!(sign, '<' | '≤')));
     let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
-    parts.iter().all(|part| is_bound(part) && name(part).is_some())
-        && parts.windows(2).all(|pair| name(&pair[0]) == name(&pair[1]))
+    parts
+        .iter()
+        .all(|part| is_bound(part) && name(part).is_some())
+        && parts
+            .windows(2)
+            .all(|pair| name(&pair[0]) == name(&pair[1]))
 }
 
 /// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
@@ -53,14 +73,27 @@ pub(super) fn by_name(parts: &[Expression]) -> Vec<Expression> {
     };
     let mut sorted = parts.to_vec();
     sorted.sort_by_key(letter);
-    let follow =
-        |pair: &[Expression]| letter(&pair[0]).zip(letter(&pair[1])).is_some_and(|(one, next)| next == one + 1);
-    if sorted.windows(2).all(follow) { sorted } else { parts.to_vec() }
+    let follow = |pair: &[Expression]| {
+        letter(&pair[0])
+            .zip(letter(&pair[1]))
+            .is_some_and(|(one, next)| next == one + 1)
+    };
+    if sorted.windows(2).all(follow) {
+        sorted
+    } else {
+        parts.to_vec()
+    }
 }
 
 /// `1 ≤ x < 3`, which `x ≥ 1, x < 3` says in two parts.
 pub(super) fn between(parts: &[Expression]) -> Option<Expression> {
-    let [Expression::Relation(one, open), Expression::Relation(other, close)] = parts else { return None };
+    let [
+        Expression::Relation(one, open),
+        Expression::Relation(other, close),
+    ] = parts
+    else {
+        return None;
+    };
     let chain = |low: &[Expression], open: &[char], high: &[Expression], close: &[char]| {
         let ordered = |signs: &[char]| matches!(signs, ['<' | '≤']);
         (ordered(open) && ordered(close) && low[1] == high[0] && low[1].is_name())
@@ -73,22 +106,37 @@ pub(super) fn between(parts: &[Expression]) -> Option<Expression> {
 pub(super) fn unnumbered(mut items: Vec<Expression>) -> Vec<Expression> {
     fn name(item: &mut Expression) -> Option<&mut String> {
         match item {
-            Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => match &mut parts[0] {
-                Expression::Symbol(name) => Some(name),
-                _ => None,
-            },
+            Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => {
+                match &mut parts[0] {
+                    Expression::Symbol(name) => Some(name),
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }
-    let names: BTreeSet<String> = items.iter_mut().filter_map(name).map(|name| name.clone()).collect();
-    let letter = names.first().and_then(|name| name.split_once('_')).map(|(letter, _)| letter.to_owned());
-    let is_numbered =
-        |(of, number): (&str, &str)| Some(of) == letter.as_deref() && number.bytes().all(|b| b.is_ascii_digit());
+    let names: BTreeSet<String> = items
+        .iter_mut()
+        .filter_map(name)
+        .map(|name| name.clone())
+        .collect();
+    let letter = names
+        .first()
+        .and_then(|name| name.split_once('_'))
+        .map(|(letter, _)| letter.to_owned());
+    let is_numbered = |(of, number): (&str, &str)| {
+        Some(of) == letter.as_deref() && number.bytes().all(|b| b.is_ascii_digit())
+    };
     if let Some(letter) = &letter
         && names.len() == items.len()
-        && names.iter().all(|name| name.split_once('_').is_some_and(is_numbered))
+        && names
+            .iter()
+            .all(|name| name.split_once('_').is_some_and(is_numbered))
     {
-        items.iter_mut().filter_map(name).for_each(|name| name.clone_from(letter));
+        items
+            .iter_mut()
+            .filter_map(name)
+            .for_each(|name| name.clone_from(letter));
     }
     items
 }

@@ -18,14 +18,27 @@ fn yes() -> bool {
 }
 
 impl Reward for Math {
-    fn score(&mut self, _: &mut Ctx<'_>, rollout: &Rollout<'_>, rewards: &mut [f32]) -> Result<(), PluginError> {
-        let places = if self.anchored { Places::Anchored } else { Places::Any };
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let places = if self.anchored {
+            Places::Anchored
+        } else {
+            Places::Any
+        };
         let mut rewards = rewards.iter_mut();
         // A group shares one prompt and therefore one answer.
-        for group in rollout.completions.chunk_by(|one, next| one.answer == next.answer) {
+        for group in rollout
+            .completions
+            .chunk_by(|one, next| one.answer == next.answer)
+        {
             let gold = Answer::gold(group[0].answer);
             for (completion, reward) in group.iter().zip(rewards.by_ref()) {
-                let right = Answer::of(completion.text, places).is_some_and(|answer| answer.matches(&gold));
+                let right =
+                    Answer::of(completion.text, places).is_some_and(|answer| answer.matches(&gold));
                 *reward = f32::from(u8::from(right));
             }
         }

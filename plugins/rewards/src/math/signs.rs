@@ -13,7 +13,8 @@ pub(super) const TEXT: &str = "text textbf textit textrm textsf texttt textnorma
 pub(super) const FUNCTIONS: &str = "sqrt pi sin cos tan log ln exp inf infinity";
 
 /// Words of two or three letters that are no product of variables where they stand alone.
-pub(super) const SHORT_WORDS: &str = "if iff for the of is at as on so but not nor are was all any its it an no has";
+pub(super) const SHORT_WORDS: &str =
+    "if iff for the of is at as on so but not nor are was all any its it an no has";
 
 /// Commands that are variables.
 pub(super) const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi \
@@ -48,17 +49,24 @@ const PLAIN: &str = "\u{2009} ~ \u{202f} ~ \u{2002} ~ \u{2003} ~ \u{2005} ~ \u{3
 fn plain(sign: char) -> Option<&'static str> {
     let mut words = PLAIN.split(' ');
     let mut pairs = std::iter::from_fn(|| words.next().zip(words.next()));
-    pairs.find(|(known, _)| !sign.is_ascii() && known.starts_with(sign)).map(|(_, text)| text)
+    pairs
+        .find(|(known, _)| !sign.is_ascii() && known.starts_with(sign))
+        .map(|(_, text)| text)
 }
 
 /// Superscripts and subscripts, and in the same order what each of them writes.
-const SCRIPTS: [(char, &str, &str); 2] =
-    [('^', "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"), ('_', "₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")];
+const SCRIPTS: [(char, &str, &str); 2] = [
+    ('^', "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n"),
+    ('_', "₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n"),
+];
 
 /// The place of a superscript or a subscript, `^` or `_`, and what stands there.
 fn script(sign: char) -> Option<(char, char)> {
     let written = |(place, signs, plain): &(char, &str, &str)| {
-        let (_, plain) = signs.chars().zip(plain.chars()).find(|(known, _)| *known == sign)?;
+        let (_, plain) = signs
+            .chars()
+            .zip(plain.chars())
+            .find(|(known, _)| *known == sign)?;
         Some((*place, plain))
     };
     SCRIPTS.iter().find_map(written)
@@ -78,7 +86,8 @@ pub(super) fn spelled(text: &str) -> String {
             open = place;
         }
         // A full-width sign of ASCII.
-        let c = if ('０'..='９').contains(&c) || matches!(c, '：' | '；' | '．' | '＝' | '＋' | '％' | '＜' | '＞')
+        let c = if ('０'..='９').contains(&c)
+            || matches!(c, '：' | '；' | '．' | '＝' | '＋' | '％' | '＜' | '＞')
         {
             u8::try_from(u32::from(c) - 0xfee0).map_or(c, char::from)
         } else {
@@ -108,10 +117,16 @@ const UNITS: &str = "mm cm dm m km in inch inche ft foot feet yd yard mi mile me
 /// One text for the ways to say that there is no answer.
 pub(super) fn synonym(words: &str) -> String {
     match words {
-        "dne" | "doesnotexist" | "itdoesnotexist" | "thelimitdoesnotexist" | "limitdoesnotexist" => "doesnotexist",
-        "nosolutions" | "thereisnosolution" | "therearenosolutions" | "nosolutionexists" | "nosolutionsexist" => {
-            "nosolution"
-        }
+        "dne"
+        | "doesnotexist"
+        | "itdoesnotexist"
+        | "thelimitdoesnotexist"
+        | "limitdoesnotexist" => "doesnotexist",
+        "nosolutions"
+        | "thereisnosolution"
+        | "therearenosolutions"
+        | "nosolutionexists"
+        | "nosolutionsexist" => "nosolution",
         "norealsolutions" | "therearenorealsolutions" | "thereisnorealsolution" => "norealsolution",
         other => other,
     }
@@ -121,5 +136,7 @@ pub(super) fn synonym(words: &str) -> String {
 /// True if a lower-case word is a unit, in the singular or the plural.
 pub(super) fn is_unit(word: &str) -> bool {
     let singular = word.strip_suffix('s').filter(|stem| stem.len() > 1);
-    UNITS.split(' ').any(|unit| unit == word || Some(unit) == singular)
+    UNITS
+        .split(' ')
+        .any(|unit| unit == word || Some(unit) == singular)
 }

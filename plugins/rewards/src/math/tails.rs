@@ -43,8 +43,14 @@ const CHANGES: &str = "is isn isnt isn't not no never wrong incorrect false neit
     factorial modulo negative except excluding unless but if when without maybe perhaps instead rather was were are aren't wasn't";
 
 /// What says that a value is the answer.
-const ENDORSES: [&str; 6] =
-    ["is the answer", "is the final answer", "is correct", "is right", "is the correct answer", "is the solution"];
+const ENDORSES: [&str; 6] = [
+    "is the answer",
+    "is the final answer",
+    "is correct",
+    "is right",
+    "is the correct answer",
+    "is the solution",
+];
 
 /// Words that lead to a condition on what stands before them.
 const CONDITIONS: &str = "if for when where with whenever provided given";
@@ -59,7 +65,9 @@ pub(super) fn is_condition(words: &str) -> bool {
 
 /// True if words such as `for all` say that a condition is none.
 pub(super) fn is_for_all(words: &str) -> bool {
-    ["forall", "forany", "forevery", "foreach"].iter().any(|known| words.starts_with(known))
+    ["forall", "forany", "forevery", "foreach"]
+        .iter()
+        .any(|known| words.starts_with(known))
 }
 
 /// Letters of a text without its spaces and punctuation.
@@ -91,13 +99,18 @@ pub(super) fn tokens(text: &str, behind_unit: bool) -> Vec<Token> {
 /// True if words change the value before them. A condition alone leads to a formula.
 fn changes(rest: &str, behind_unit: bool) -> bool {
     let is_change = |word: &str| CHANGES.split_whitespace().any(|known| known == word);
-    let mut words = rest.split([' ', ',', '.', ';', '(', ')', '’']).filter(|word| !word.is_empty());
+    let mut words = rest
+        .split([' ', ',', '.', ';', '(', ')', '’'])
+        .filter(|word| !word.is_empty());
     let powers = |word: &str| matches!(word, "squared" | "cubed");
     // `5 units squared`
     let named = |at: usize| at > 0 || behind_unit;
     !is_condition(rest)
         && (words.any(|word| is_change(word) && !powers(word))
-            || rest.split(' ').enumerate().any(|(at, word)| powers(word) && !named(at))
+            || rest
+                .split(' ')
+                .enumerate()
+                .any(|(at, word)| powers(word) && !named(at))
             || rest.contains(CHINESE_CHANGES))
 }
 
@@ -106,7 +119,14 @@ fn calculation<'w>(words: &'w [&'w str]) -> Option<(Vec<Token>, &'w [&'w str])> 
     let number = |digits: &str| Token::Number(digits.into());
     let times = |digits: &str| vec![Token::Mark('*'), number(digits)];
     let over = |digits: &str| vec![Token::Mark('/'), number(digits)];
-    let plus = |above: &str, below: &str| vec![Token::Mark('+'), number(above), Token::Mark('/'), number(below)];
+    let plus = |above: &str, below: &str| {
+        vec![
+            Token::Mark('+'),
+            number(above),
+            Token::Mark('/'),
+            number(below),
+        ]
+    };
     let power = |digits: &str| vec![Token::Mark('^'), number(digits)];
     match words {
         ["and", "a" | "one", "half", behind @ ..] => Some((plus("1", "2"), behind)),
@@ -120,9 +140,13 @@ fn calculation<'w>(words: &'w [&'w str]) -> Option<(Vec<Token>, &'w [&'w str])> 
         ["factorial", behind @ ..] => Some((vec![Token::Mark('!')], behind)),
         ["percent", behind @ ..] => Some((vec![Token::Mark('%')], behind)),
         [word, behind @ ..] => {
-            let scale = SCALES.iter().find(|(known, _)| *word == *known || word.strip_suffix('s') == Some(known));
+            let scale = SCALES
+                .iter()
+                .find(|(known, _)| *word == *known || word.strip_suffix('s') == Some(known));
             let part = PARTS.iter().find(|(known, _)| word == known);
-            let tokens = scale.map(|(_, factor)| times(factor)).or(part.map(|(_, parts)| over(parts)))?;
+            let tokens = scale
+                .map(|(_, factor)| times(factor))
+                .or(part.map(|(_, parts)| over(parts)))?;
             Some((tokens, behind))
         }
         [] => None,
@@ -135,14 +159,20 @@ pub(super) fn chinese(run: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = run;
     while !UNITS.iter().any(|unit| rest.starts_with(unit))
-        && let Some((known, factor)) = SCALES.iter().find(|(known, _)| !known.is_ascii() && rest.starts_with(known))
+        && let Some((known, factor)) = SCALES
+            .iter()
+            .find(|(known, _)| !known.is_ascii() && rest.starts_with(known))
     {
         tokens.extend([Token::Mark('*'), Token::Number((*factor).into())]);
         rest = &rest[known.len()..];
     }
     if !rest.is_empty() {
         let is_change = rest.contains(CHINESE_CHANGES);
-        tokens.push(if is_change { Token::Remark(rest.into()) } else { Token::Words(rest.into()) });
+        tokens.push(if is_change {
+            Token::Remark(rest.into())
+        } else {
+            Token::Words(rest.into())
+        });
     }
     tokens
 }

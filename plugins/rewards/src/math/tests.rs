@@ -7,7 +7,9 @@ use super::*;
 /// Texts that would hang, overflow the stack or exhaust memory without limits.
 fn hostile() -> Vec<String> {
     let many = |part: &str, count: usize| part.repeat(count);
-    let nested = |open: &str, close: &str, count: usize| format!("{}1{}", many(open, count), many(close, count));
+    let nested = |open: &str, close: &str, count: usize| {
+        format!("{}1{}", many(open, count), many(close, count))
+    };
     let mut formulas = vec![
         "9^9^9^9".into(),
         "9^{9^{9^{9^{9^9}}}}".into(),
@@ -20,8 +22,12 @@ fn hostile() -> Vec<String> {
         "1e999999999999999999999".into(),
         "1e1200^1200".into(),
         "0.\\overline{9}".into(),
-        (3..600).map(|n| format!("+\\frac{{1}}{{{}}}", n * n + 1)).collect(),
-        (1..150).map(|n| format!("(\\sqrt{{{n}}}+x_{{{n}}})")).collect(),
+        (3..600)
+            .map(|n| format!("+\\frac{{1}}{{{}}}", n * n + 1))
+            .collect(),
+        (1..150)
+            .map(|n| format!("(\\sqrt{{{n}}}+x_{{{n}}})"))
+            .collect(),
         (1..200).map(|n| format!("{n},")).collect::<String>() + "0",
         "\\pm".repeat(400) + "1",
         "x".repeat(999),
@@ -83,10 +89,18 @@ fn hostile() -> Vec<String> {
 fn hostile_texts_come_to_an_end() {
     let gold = Answer::gold("$9^{9^{9^{9}}}$");
     for formula in hostile() {
-        for text in [format!("\\boxed{{{formula}}}"), format!("${formula}$"), formula.clone()] {
+        for text in [
+            format!("\\boxed{{{formula}}}"),
+            format!("${formula}$"),
+            formula.clone(),
+        ] {
             for places in [Places::Any, Places::Anchored] {
                 if let Some(answer) = Answer::of(&text, places) {
-                    let _ = (answer.matches(&gold), answer.matches(&answer), answer.canonical());
+                    let _ = (
+                        answer.matches(&gold),
+                        answer.matches(&answer),
+                        answer.canonical(),
+                    );
                 }
             }
             let _ = Answer::gold(&text);
@@ -98,7 +112,10 @@ fn hostile_texts_come_to_an_end() {
 fn what_is_too_large_is_only_what_is_written_the_same() {
     assert!(verify("$9^{9^{9^9}}$", "\\boxed{9^{9^{9^9}}}"));
     for other in ["9^{9^{9^8}}", "\\infty", "10^{9^{9^9}}", "0"] {
-        assert!(!verify("$9^{9^{9^9}}$", &format!("\\boxed{{{other}}}")), "{other}");
+        assert!(
+            !verify("$9^{9^{9^9}}$", &format!("\\boxed{{{other}}}")),
+            "{other}"
+        );
     }
     assert!(!verify("$\\frac{1}{0}$", "\\boxed{\\frac{2}{0}}"));
 }
@@ -117,12 +134,28 @@ struct Case {
 #[test]
 fn answers_are_graded_as_a_teacher_would() {
     for line in include_str!("../../golden/cases.jsonl").lines() {
-        let Case { kind, gold, boxed, anchored, right, wrong } = serde_json::from_str(line).unwrap();
-        let mut reward = capo_plugin::Image::own().reward("math", &format!("{{\"anchored\": {anchored}}}")).unwrap();
+        let Case {
+            kind,
+            gold,
+            boxed,
+            anchored,
+            right,
+            wrong,
+        } = serde_json::from_str(line).unwrap();
+        let mut reward = capo_plugin::Image::own()
+            .reward("math", &format!("{{\"anchored\": {anchored}}}"))
+            .unwrap();
         for (answers, expected) in [(right, 1.0), (wrong, 0.0)] {
             for answer in answers {
-                let text = if boxed { format!("The answer is $\\boxed{{{answer}}}$.") } else { answer };
-                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
+                let text = if boxed {
+                    format!("The answer is $\\boxed{{{answer}}}$.")
+                } else {
+                    answer
+                };
+                let scored = RolloutFixture::new(&[&text])
+                    .answers(&[&gold])
+                    .score(&mut reward)
+                    .unwrap();
                 assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text}");
             }
         }
@@ -143,13 +176,29 @@ struct Completions {
 #[test]
 fn an_answer_is_found_where_a_reader_would_look() {
     for line in include_str!("../../golden/found.jsonl").lines() {
-        let Completions { reward, kind, gold, anchored, right, wrong } = serde_json::from_str(line).unwrap();
-        let keys = anchored.map_or("{}".into(), |anchored| format!("{{\"anchored\": {anchored}}}"));
+        let Completions {
+            reward,
+            kind,
+            gold,
+            anchored,
+            right,
+            wrong,
+        } = serde_json::from_str(line).unwrap();
+        let keys = anchored.map_or("{}".into(), |anchored| {
+            format!("{{\"anchored\": {anchored}}}")
+        });
         let mut reward = capo_plugin::Image::own().reward(&reward, &keys).unwrap();
         for (texts, expected) in [(right, 1.0), (wrong, 0.0)] {
             for text in texts {
-                let scored = RolloutFixture::new(&[&text]).answers(&[&gold]).score(&mut reward).unwrap();
-                assert_eq!(scored.rewards, [expected], "{kind}: {gold} | {text} | {anchored:?}");
+                let scored = RolloutFixture::new(&[&text])
+                    .answers(&[&gold])
+                    .score(&mut reward)
+                    .unwrap();
+                assert_eq!(
+                    scored.rewards,
+                    [expected],
+                    "{kind}: {gold} | {text} | {anchored:?}"
+                );
             }
         }
     }
@@ -170,11 +219,22 @@ fn one_answer_however_it_is_written() {
         assert_eq!(extract(one), extract(other), "{one}");
         assert!(extract(one).is_some(), "{one}");
     }
-    for [one, other] in
-        [["x", "y"], ["Evelyn", "Levyne"], ["x=1, y=2", "x=2, y=1"], ["R-r", "r-R"], ["\\zeta(2)", "2\\zeta"]]
-    {
-        assert_ne!(extract(&format!("\\boxed{{{one}}}")), extract(&format!("\\boxed{{{other}}}")), "{one}");
+    for [one, other] in [
+        ["x", "y"],
+        ["Evelyn", "Levyne"],
+        ["x=1, y=2", "x=2, y=1"],
+        ["R-r", "r-R"],
+        ["\\zeta(2)", "2\\zeta"],
+    ] {
+        assert_ne!(
+            extract(&format!("\\boxed{{{one}}}")),
+            extract(&format!("\\boxed{{{other}}}")),
+            "{one}"
+        );
     }
-    assert_eq!(["", "I do not know", "\\boxed{} 5"].map(extract), [None, None, None]);
+    assert_eq!(
+        ["", "I do not know", "\\boxed{} 5"].map(extract),
+        [None, None, None]
+    );
     assert!(!verify("", "\\boxed{}"));
 }

@@ -35,7 +35,13 @@ const GRACE: Duration = Duration::from_secs(1);
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// The signals that ask all processes of a job to stop.
-const STOPS: [Signal; 5] = [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1, Signal::USR2];
+const STOPS: [Signal; 5] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+];
 
 /// Largest number of processes of one component.
 const MOST_PROCESSES: usize = 256;
@@ -74,9 +80,16 @@ impl Program {
     /// # Errors
     ///
     /// The value that is out of range, and its limit.
-    pub fn check(command: &[String], timeout: f64, (count, processes): (&str, usize)) -> Result<(), PluginError> {
+    pub fn check(
+        command: &[String],
+        timeout: f64,
+        (count, processes): (&str, usize),
+    ) -> Result<(), PluginError> {
         let sentence = match command.first().filter(|name| !name.is_empty()) {
-            None => "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)".to_owned(),
+            None => {
+                "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)"
+                    .to_owned()
+            }
             Some(name) if !is_found(name) => format!(
                 "`command` names `{name}`, which is no file that can be run (give its path, or a name in `PATH`)"
             ),
@@ -98,14 +111,18 @@ impl Program {
     /// When the system cannot start it.
     pub fn start(command: &[String]) -> Result<Self, PluginError> {
         let name = command.first().map_or("", String::as_str);
-        Self::spawn(command).map_err(|error| PluginError::failed(format!("`{name}` could not be started: {error}")))
+        Self::spawn(command)
+            .map_err(|error| PluginError::failed(format!("`{name}` could not be started: {error}")))
     }
 
     fn spawn(command: &[String]) -> io::Result<Self> {
         let (name, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(name);
         command.args(arguments).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let (mut child, parent) = parent::start(command)?;
         let (input, lines) = channel();
         let (answers, output) = sync_channel(MOST_LINES);
@@ -119,7 +136,15 @@ impl Program {
         thread::spawn(move || write(&stdin, &lines));
         thread::spawn(move || read(stdout, &answers));
         thread::spawn(move || keep(stderr, &kept, speaking));
-        Ok(Self { child, input: Some(input), pipe: Some(pipe), output, errors, silent, _parent: parent })
+        Ok(Self {
+            child,
+            input: Some(input),
+            pipe: Some(pipe),
+            output,
+            errors,
+            silent,
+            _parent: parent,
+        })
     }
 
     /// Sends lines to the program. If the program has ended, the next call of `answer` reports it.
@@ -136,7 +161,9 @@ impl Program {
 
     /// True if the program has left more of its input unread than the end of one line.
     pub fn has_unread(&self) -> bool {
-        self.pipe.as_ref().is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
+        self.pipe
+            .as_ref()
+            .is_some_and(|pipe| ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 1))
     }
 
     /// The next line of output.
@@ -145,7 +172,10 @@ impl Program {
     ///
     /// When there is none by the deadline, or it has no end, or is longer than a MiB.
     pub fn answer(&self, deadline: Instant) -> Result<String, Silence> {
-        match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match self
+            .output
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => Err(Silence::Late),
             Err(RecvTimeoutError::Disconnected) => Err(Silence::Ended),
@@ -156,16 +186,23 @@ impl Program {
     /// and the end of its standard error.
     pub fn end(mut self, silence: &Silence, said: &str, timeout: f64) -> String {
         // A program may close its output and go on.
-        let has_ended = matches!(silence, Silence::Ended | Silence::EndedInLine) && self.ends_within(GRACE);
+        let has_ended =
+            matches!(silence, Silence::Ended | Silence::EndedInLine) && self.ends_within(GRACE);
         let status = self.stop();
         // A process that has left the group may still hold the pipe open.
         let _ = self.silent.recv_timeout(GRACE);
-        let end = if has_ended { "ended" } else { "closed its output, but did not end," };
+        let end = if has_ended {
+            "ended"
+        } else {
+            "closed its output, but did not end,"
+        };
         let did = match silence {
             Silence::Late => format!("gave {said} in {timeout} seconds, `timeout`"),
             Silence::Ended => format!("{end} after {said}"),
             Silence::EndedInLine => format!("{end} after {said}, in the middle of a line"),
-            Silence::TooLong => format!("wrote a line of more than {MOST_BYTES} bytes after {said}"),
+            Silence::TooLong => {
+                format!("wrote a line of more than {MOST_BYTES} bytes after {said}")
+            }
         };
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
@@ -174,12 +211,18 @@ impl Program {
         let status = has_ended.then(|| status.map_or_else(|error| error.to_string(), told));
         let words = (!words.is_empty()).then(|| format!("its standard error ends with `{words}`"));
         let why: Vec<String> = status.into_iter().chain(words).collect();
-        if why.is_empty() { did } else { format!("{did}: {}", why.join("; ")) }
+        if why.is_empty() {
+            did
+        } else {
+            format!("{did}: {}", why.join("; "))
+        }
     }
 
     /// True if the program has ended, or ends by itself within `patience`.
     fn ends_within(&self, patience: Duration) -> bool {
-        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return false };
+        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else {
+            return false;
+        };
         let begun = Instant::now();
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while matches!(waitid(WaitId::Pid(id), options), Ok(None)) {
@@ -207,7 +250,9 @@ impl Program {
 /// has reached this process: the caller then knows that the run stops.
 fn told(status: ExitStatus) -> String {
     // A shell ends with 128 and the number of the signal that ended its program.
-    let number = status.signal().or(status.code().and_then(|code| code.checked_sub(128)));
+    let number = status
+        .signal()
+        .or(status.code().and_then(|code| code.checked_sub(128)));
     if STOPS.iter().any(|signal| Some(signal.as_raw()) == number) {
         thread::sleep(SAME_SIGNAL);
     }
@@ -222,7 +267,11 @@ impl Drop for Program {
 
 fn write(mut stdin: &ChildStdin, lines: &Receiver<Vec<u8>>) {
     for lines in lines {
-        if stdin.write_all(&lines).and_then(|()| stdin.flush()).is_err() {
+        if stdin
+            .write_all(&lines)
+            .and_then(|()| stdin.flush())
+            .is_err()
+        {
             return;
         }
     }
@@ -233,7 +282,10 @@ fn read(stdout: ChildStdout, answers: &SyncSender<Result<String, Silence>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
-        let count = stdout.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line);
+        let count = stdout
+            .by_ref()
+            .take(MOST_BYTES)
+            .read_until(b'\n', &mut line);
         if !matches!(count, Ok(1..)) {
             return;
         }
@@ -263,11 +315,15 @@ fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>, _speaking: Sender<()>) {
 /// True if the system finds a program with this name.
 fn is_found(name: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    let runs = |path: &Path| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    let runs = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
     if name.contains('/') {
         return runs(Path::new(name));
     }
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
 }
 
 /// The JSON in `line`, in which U+FFFD stands for each half of a surrogate pair: Python's `json.dumps` writes one for a byte that is no text.
@@ -279,12 +335,13 @@ pub fn whole_characters(line: &str) -> Cow<'_, str> {
     if !line.contains("\\ud") && !line.contains("\\uD") {
         return line.into();
     }
-    ESCAPE.replace_all(
-        line,
-        |escape: &Captures<'_>| {
-            if escape.name("half").is_some() { "\\ufffd".to_owned() } else { escape[0].to_owned() }
-        },
-    )
+    ESCAPE.replace_all(line, |escape: &Captures<'_>| {
+        if escape.name("half").is_some() {
+            "\\ufffd".to_owned()
+        } else {
+            escape[0].to_owned()
+        }
+    })
 }
 
 #[cfg(test)]
@@ -295,7 +352,10 @@ mod tests {
     fn halves_of_surrogate_pairs_are_replaced() {
         for (line, expected) in [
             (r#""caf\udce9""#, r#""caf\ufffd""#),
-            (r#""\ud83d\ude00 \ud83d\ud83d\ude00 \uDE00""#, r#""\ud83d\ude00 \ufffd\ud83d\ude00 \ufffd""#),
+            (
+                r#""\ud83d\ude00 \ud83d\ud83d\ude00 \uDE00""#,
+                r#""\ud83d\ude00 \ufffd\ud83d\ude00 \ufffd""#,
+            ),
             (r#""\\ud83d \u00e9""#, r#""\\ud83d \u00e9""#),
         ] {
             assert_eq!(whole_characters(line), expected);

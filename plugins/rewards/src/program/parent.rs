@@ -21,7 +21,9 @@ pub(super) fn start(mut command: Command) -> io::Result<(Child, Parent)> {
         // Nothing is ever sent: this waits until the sender is dropped.
         let _ = ended.recv();
     })?;
-    let child = child.recv().map_err(|_| io::Error::other("the thread that starts it has ended"))??;
+    let child = child
+        .recv()
+        .map_err(|_| io::Error::other("the thread that starts it has ended"))??;
     Ok((child, Parent { _lives: lives }))
 }
 
@@ -36,7 +38,11 @@ fn ends_with_parent(command: &mut Command) {
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have ended before the system was asked.
-        if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
+        if getppid() == Some(parent) {
+            Ok(())
+        } else {
+            Err(Errno::SRCH.into())
+        }
     };
     // SAFETY: between `fork` and `exec` the closure makes system calls alone: it takes no memory and no lock.
     unsafe { command.pre_exec(ask) };

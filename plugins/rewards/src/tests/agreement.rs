@@ -22,12 +22,16 @@ struct Case {
 
 impl Case {
     fn verdict(&self, places: Places) -> bool {
-        Answer::of(&self.answer, places).is_some_and(|answer| answer.matches(&Answer::gold(&self.gold)))
+        Answer::of(&self.answer, places)
+            .is_some_and(|answer| answer.matches(&Answer::gold(&self.gold)))
     }
 }
 
 fn cases() -> Vec<Case> {
-    include_str!("../../golden/math.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    include_str!("../../golden/math.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Counts for one kind of case: cases, agreements with the defaults and with TRL's settings, right verdicts of ours and of theirs.
@@ -40,7 +44,10 @@ impl Counts {
         let same = [ours == case.verify, anchored == case.trl.unwrap_or(false)];
         let right = [ours == case.right, case.verify == case.right];
         let counted = [true, same[0], same[1], right[0], right[1]];
-        self.0.iter_mut().zip(counted).for_each(|(count, one)| *count += usize::from(one));
+        self.0
+            .iter_mut()
+            .zip(counted)
+            .for_each(|(count, one)| *count += usize::from(one));
     }
 
     fn row(&self, kind: &str) -> String {
@@ -66,7 +73,8 @@ fn tables() -> String {
                 (_, true) => "theirs",
                 _ => "neither",
             };
-            let [gold, answer] = [&case.gold, &case.answer].map(|text| text.replace('|', "\\|").replace('\n', " "));
+            let [gold, answer] =
+                [&case.gold, &case.answer].map(|text| text.replace('|', "\\|").replace('\n', " "));
             let says = |right| if right { "right" } else { "wrong" };
             writeln!(
                 different,
@@ -78,9 +86,11 @@ fn tables() -> String {
             .unwrap();
         }
     }
-    let rows: String = kinds.iter().map(|(kind, counts)| counts.row(kind)).collect();
-    let head =
-        "| kind | cases | same verdict | same as TRL | ours right | math-verify right |\n|---|---|---|---|---|---|\n";
+    let rows: String = kinds
+        .iter()
+        .map(|(kind, counts)| counts.row(kind))
+        .collect();
+    let head = "| kind | cases | same verdict | same as TRL | ours right | math-verify right |\n|---|---|---|---|---|---|\n";
     let list = "| kind | dataset | completion | ours | math-verify | right is |\n|---|---|---|---|---|---|\n";
     format!("{head}{rows}{}\n{list}{different}", all.row("all"))
 }
@@ -89,7 +99,10 @@ fn tables() -> String {
 fn the_documentation_has_these_verdicts() {
     let page = include_str!("../../README.md");
     let (tables, start) = (tables(), page.find("| kind | cases |").unwrap());
-    assert!(page[start..] == tables, "`plugins/rewards/README.md` must end with\n{tables}");
+    assert!(
+        page[start..] == tables,
+        "`plugins/rewards/README.md` must end with\n{tables}"
+    );
 }
 
 /// Cases in which TRL's settings decide differently. A row that TRL skips earns nothing here.
@@ -98,7 +111,9 @@ fn beside_the_settings_of_trl() {
     let cases = cases();
     let line = |case: &Case| {
         let ours = case.verdict(Places::Anchored);
-        let theirs = case.trl.map_or("skipped", |right| if right { "right" } else { "wrong" });
+        let theirs = case
+            .trl
+            .map_or("skipped", |right| if right { "right" } else { "wrong" });
         let who = if ours == case.right { "ours" } else { "theirs" };
         let (kind, gold, answer) = (&case.kind, &case.gold, case.answer.replace('\n', " "));
         (ours != case.trl.unwrap_or(false))

@@ -26,7 +26,11 @@ fn golden() -> Golden {
 #[test]
 fn format() {
     let golden = golden();
-    let styles = [("think", golden.think), ("think_answer", golden.think_answer), ("tag_count", golden.tag_count)];
+    let styles = [
+        ("think", golden.think),
+        ("think_answer", golden.think_answer),
+        ("tag_count", golden.tag_count),
+    ];
     for (style, cases) in styles {
         let mut reward = super::reward("format", &format!("{{\"style\": \"{style}\"}}"));
         for (text, expected) in cases {
@@ -39,12 +43,18 @@ fn format() {
 #[test]
 fn soft_overlong() {
     for case in golden().soft_overlong {
-        let Lengths { max_completion_len, soft_punish_cache, lengths, rewards } = case;
-        let keys =
-            serde_json::json!({"max_completion_len": max_completion_len, "soft_punish_cache": soft_punish_cache});
+        let Lengths {
+            max_completion_len,
+            soft_punish_cache,
+            lengths,
+            rewards,
+        } = case;
+        let keys = serde_json::json!({"max_completion_len": max_completion_len, "soft_punish_cache": soft_punish_cache});
         let texts: Vec<String> = lengths.iter().map(|length| "a".repeat(*length)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let scored = RolloutFixture::new(&texts).score(&mut super::reward("soft_overlong", &keys.to_string())).unwrap();
+        let scored = RolloutFixture::new(&texts)
+            .score(&mut super::reward("soft_overlong", &keys.to_string()))
+            .unwrap();
         assert_eq!(scored.rewards, rewards, "{keys}");
     }
 }

@@ -8,7 +8,9 @@ use insta::assert_snapshot;
 
 /// The reward `id` with a table in JSON.
 fn reward(id: &str, json: &str) -> RewardHandle {
-    Image::own().reward(id, json).unwrap_or_else(|error| panic!("{id}: {error}"))
+    Image::own()
+        .reward(id, json)
+        .unwrap_or_else(|error| panic!("{id}: {error}"))
 }
 
 /// Keys that a reward requires.

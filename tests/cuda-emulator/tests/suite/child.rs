@@ -5,7 +5,13 @@ use std::process::Command;
 /// Runs [`part`] `name` with `settings`; what it wrote to stderr, with `[address]` for addresses.
 pub fn run(name: &str, settings: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    command.args(["child::part", "--exact", "--include-ignored", "--nocapture", "--quiet"]);
+    command.args([
+        "child::part",
+        "--exact",
+        "--include-ignored",
+        "--nocapture",
+        "--quiet",
+    ]);
     // The gate's demand for an emulator is on this process, not on the child.
     command
         .env_remove("CAPO_REQUIRE_EMULATOR")
@@ -23,7 +29,11 @@ pub fn run(name: &str, settings: &[(&str, &str)]) -> String {
     for part in parts {
         let rest = part.trim_start_matches(|c: char| c.is_ascii_hexdigit());
         let number = &part[..part.len() - rest.len()];
-        text += &if number.len() > 8 { "[address]".to_owned() } else { format!("0x{number}") };
+        text += &if number.len() > 8 {
+            "[address]".to_owned()
+        } else {
+            format!("0x{number}")
+        };
         text += rest;
     }
     text.trim_end().to_owned()

@@ -13,7 +13,9 @@ pub type Result<T> = std::result::Result<T, DriverError>;
 pub fn emulator() -> Option<&'static cuda_emulator::Emulator> {
     static EMULATOR: OnceLock<Option<cuda_emulator::Emulator>> = OnceLock::new();
     let kernels = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
-    EMULATOR.get_or_init(|| cuda_emulator::for_tests(&kernels())).as_ref()
+    EMULATOR
+        .get_or_init(|| cuda_emulator::for_tests(&kernels()))
+        .as_ref()
 }
 
 /// The first device, current on this thread.
@@ -35,7 +37,10 @@ impl Device {
         unsafe {
             let context = result::primary_ctx::retain(device)?;
             result::ctx::set_current(context)?;
-            Ok(Self { context, module: result::module::load_data(c"any".as_ptr().cast())? })
+            Ok(Self {
+                context,
+                module: result::module::load_data(c"any".as_ptr().cast())?,
+            })
         }
     }
 
@@ -46,23 +51,43 @@ impl Device {
     }
 
     /// Runs `name`; each of `arguments` points to a value of the parameter's type.
-    pub fn launch(&self, name: &str, grid: [u32; 3], block: [u32; 3], arguments: &mut [*mut c_void]) -> Result<()> {
+    pub fn launch(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         let function = self.function(name)?;
         // SAFETY: The tests pass as many arguments as the kernel has, of its types.
         unsafe {
-            result::launch_kernel(function, grid.into(), block.into(), 0, result::stream::null(), arguments)?;
+            result::launch_kernel(
+                function,
+                grid.into(),
+                block.into(),
+                0,
+                result::stream::null(),
+                arguments,
+            )?;
             result::stream::synchronize(result::stream::null())
         }
     }
 
     /// [`Self::launch`] of `blocks` times `threads`.
-    pub fn try_run(&self, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) -> Result<()> {
+    pub fn try_run(
+        &self,
+        name: &str,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
         self.launch(name, [blocks, 1, 1], [threads, 1, 1], arguments)
     }
 
     /// [`Self::try_run`] of a kernel without mistakes.
     pub fn run(&self, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) {
-        self.try_run(name, blocks, threads, arguments).expect("the kernel runs");
+        self.try_run(name, blocks, threads, arguments)
+            .expect("the kernel runs");
     }
 }
 
@@ -76,8 +101,13 @@ pub struct Buffer<T> {
 impl<T: Copy + Default> Buffer<T> {
     pub fn fresh(len: usize) -> Self {
         // SAFETY: The memory is freed by `drop`.
-        let pointer = unsafe { result::malloc_sync(len * size_of::<T>()) }.expect("there is memory");
-        Self { pointer, len, element: std::marker::PhantomData }
+        let pointer =
+            unsafe { result::malloc_sync(len * size_of::<T>()) }.expect("there is memory");
+        Self {
+            pointer,
+            len,
+            element: std::marker::PhantomData,
+        }
     }
 
     pub fn of(values: &[T]) -> Self {
@@ -115,5 +145,9 @@ pub fn argument<T>(value: &T) -> *mut c_void {
 /// The driver's name of an error.
 pub fn name<T: std::fmt::Debug>(result: Result<T>) -> String {
     let error = result.expect_err("the driver refuses");
-    error.error_name().map(CStr::to_string_lossy).expect("the error has a name").into_owned()
+    error
+        .error_name()
+        .map(CStr::to_string_lossy)
+        .expect("the error has a name")
+        .into_owned()
 }

@@ -29,7 +29,8 @@ const MISTAKES: [(&str, &str); 17] = [
 #[test]
 fn mistakes_of_kernels() {
     if emulator().is_some() {
-        let said = MISTAKES.map(|(mistake, part)| format!("# {mistake}: {part}\n{}\n", child::run(part, &[])));
+        let said = MISTAKES
+            .map(|(mistake, part)| format!("# {mistake}: {part}\n{}\n", child::run(part, &[])));
         assert_snapshot!(said.join("\n"));
     }
 }
@@ -39,7 +40,10 @@ fn faults_on_many_threads_end_their_launch_and_no_other() {
     if emulator().is_some() {
         let said = child::run("many_blocks", &[("CUDA_EMULATOR_THREADS", "4")]);
         let ends = said.matches("CUDA_ERROR_ILLEGAL_ADDRESS").count();
-        assert!(said.contains("byte 8000 of an allocation") && ends == 3 && said.ends_with("Ok(())"), "{said}");
+        assert!(
+            said.contains("byte 8000 of an allocation") && ends == 3 && said.ends_with("Ok(())"),
+            "{said}"
+        );
     }
 }
 
@@ -48,6 +52,8 @@ fn lanes_that_returned_block_nobody() {
     let Some(device) = Device::open() else { return };
     let lanes = Buffer::of(&[u32::MAX; 48]);
     device.run("partial_warp", 1, 48, &mut [lanes.argument()]);
-    let expected: Vec<u32> = (0..48).map(|i| [if i < 32 { 0x5555_5555 } else { 0x5555 }, u32::MAX][i % 2]).collect();
+    let expected: Vec<u32> = (0..48)
+        .map(|i| [if i < 32 { 0x5555_5555 } else { 0x5555 }, u32::MAX][i % 2])
+        .collect();
     assert_eq!(lanes.values(), expected);
 }

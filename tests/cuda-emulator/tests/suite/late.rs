@@ -13,16 +13,29 @@ const LATE: (&str, &str) = ("CUDA_EMULATOR_LATE", "1");
 
 /// The fate, name and text of each program.
 fn programs() -> impl Iterator<Item = [&'static str; 3]> {
-    let lines = include_str!("late.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|line| line.splitn(3, " | ").map(str::trim).collect::<Vec<_>>().try_into().expect("three parts"))
+    let lines = include_str!("late.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        line.splitn(3, " | ")
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .try_into()
+            .expect("three parts")
+    })
 }
 
 #[test]
 fn programs_without_an_order_are_wrong_for_some_seed() {
     if emulator().is_some() {
-        let expected: String = programs().map(|[fate, name, _]| format!("{fate}: {name}\n")).collect();
+        let expected: String = programs()
+            .map(|[fate, name, _]| format!("{fate}: {name}\n"))
+            .collect();
         assert_eq!(child::run("programs", &[LATE]), format!("{expected}Ok(())"));
-        assert_eq!(child::run("programs", &[]), expected.replace("wrong", "right") + "Ok(())");
+        assert_eq!(
+            child::run("programs", &[]),
+            expected.replace("wrong", "right") + "Ok(())"
+        );
     }
 }
 
@@ -67,8 +80,15 @@ unsafe impl Send for World {}
 impl World {
     fn new() -> Result<Self> {
         let device = Device::try_open(0)?;
-        let kinds = [("a", StreamKind::NonBlocking), ("b", StreamKind::NonBlocking), ("c", StreamKind::Default)];
-        let mut streams = HashMap::from([("default", std::ptr::null_mut()), ("thread", 2 as sys::CUstream)]);
+        let kinds = [
+            ("a", StreamKind::NonBlocking),
+            ("b", StreamKind::NonBlocking),
+            ("c", StreamKind::Default),
+        ];
+        let mut streams = HashMap::from([
+            ("default", std::ptr::null_mut()),
+            ("thread", 2 as sys::CUstream),
+        ]);
         for (name, kind) in kinds {
             streams.insert(name, create(kind)?);
         }
@@ -86,7 +106,12 @@ impl World {
             memory.insert("pinned", Host(pinned));
         }
         result::ctx::synchronize()?;
-        Ok(Self { device, streams, event, memory })
+        Ok(Self {
+            device,
+            streams,
+            event,
+            memory,
+        })
     }
 
     /// Gives what the program reads in the end.
@@ -97,11 +122,17 @@ impl World {
             let steps = |world: &mut Self| {
                 // SAFETY: The context lives.
                 unsafe { result::ctx::set_current(world.device.context) }?;
-                part.split(", ").try_fold(0, |_, statement| world.step(statement))
+                part.split(", ")
+                    .try_fold(0, |_, statement| world.step(statement))
             };
             read = match part == statement {
                 true => steps(self),
-                false => std::thread::scope(|scope| scope.spawn(|| steps(self)).join().expect("the thread ends well")),
+                false => std::thread::scope(|scope| {
+                    scope
+                        .spawn(|| steps(self))
+                        .join()
+                        .expect("the thread ends well")
+                }),
             }?;
         }
         Ok(read)
@@ -110,8 +141,15 @@ impl World {
     /// Gives what the statement reads, or 0.
     fn step(&mut self, statement: &'static str) -> Result<u8> {
         let words: Vec<&str> = statement.split(' ').collect();
-        let stream = words.last().and_then(|last| self.streams.get(last).copied());
-        let memory = |name: &str| *self.memory.get(name).unwrap_or_else(|| panic!("`{statement}` needs memory"));
+        let stream = words
+            .last()
+            .and_then(|last| self.streams.get(last).copied());
+        let memory = |name: &str| {
+            *self
+                .memory
+                .get(name)
+                .unwrap_or_else(|| panic!("`{statement}` needs memory"))
+        };
         let address = |name: &str| match memory(name) {
             OnDevice(address) => address,
             Host(_) => panic!("`{name}` is on the host"),
@@ -121,22 +159,30 @@ impl World {
         unsafe {
             match (&words[..], stream) {
                 (["record", _], Some(stream)) => result::event::record(self.event, stream)?,
-                (["wait", _], Some(stream)) => result::stream::wait_event(stream, self.event, flags)?,
+                (["wait", _], Some(stream)) => {
+                    result::stream::wait_event(stream, self.event, flags)?
+                }
                 (["sync", _], Some(stream)) => result::stream::synchronize(stream)?,
                 (["sync", "event"], _) => result::event::synchronize(self.event)?,
                 (["sync", "device"], _) => result::ctx::synchronize()?,
-                (["poll", _], Some(stream)) => while sys::cuStreamQuery(stream).result().is_err() {},
+                (["poll", _], Some(stream)) => {
+                    while sys::cuStreamQuery(stream).result().is_err() {}
+                }
                 (["poll", "event"], _) => while result::event::query(self.event).is_err() {},
                 (["ask", "event"], _) => drop(result::event::query(self.event)),
                 (["free", name, ..], Some(stream)) => result::free_async(address(name), stream)?,
                 (["free", name], None) => result::free_sync(address(name))?,
                 ([name, "=", "new", ..], stream) => {
-                    let made =
-                        stream.map_or_else(|| result::malloc_sync(BYTES), |stream| result::malloc_async(stream, BYTES));
+                    let made = stream.map_or_else(
+                        || result::malloc_sync(BYTES),
+                        |stream| result::malloc_async(stream, BYTES),
+                    );
                     self.memory.insert(name, OnDevice(made?));
                 }
                 ([to, "=", from, ..], stream) => match (from.parse(), memory(to), stream) {
-                    (Ok(value), OnDevice(to), Some(stream)) => result::memset_d8_async(to, value, BYTES, stream)?,
+                    (Ok(value), OnDevice(to), Some(stream)) => {
+                        result::memset_d8_async(to, value, BYTES, stream)?
+                    }
                     (Ok(value), Host(to), None) => to.write([value; BYTES]),
                     (_, to, _) => copy(to, memory(from), stream)?,
                 },
@@ -160,10 +206,16 @@ fn copy(to: Memory, from: Memory, stream: Option<sys::CUstream>) -> Result<()> {
     // SAFETY: As in `step`.
     unsafe {
         match (to, from, stream) {
-            (OnDevice(to), OnDevice(from), Some(stream)) => result::memcpy_dtod_async(to, from, BYTES, stream),
-            (OnDevice(to), Host(from), Some(stream)) => result::memcpy_htod_async(to, &*from, stream),
+            (OnDevice(to), OnDevice(from), Some(stream)) => {
+                result::memcpy_dtod_async(to, from, BYTES, stream)
+            }
+            (OnDevice(to), Host(from), Some(stream)) => {
+                result::memcpy_htod_async(to, &*from, stream)
+            }
             (OnDevice(to), Host(from), None) => result::memcpy_htod_sync(to, &*from),
-            (Host(to), OnDevice(from), Some(stream)) => result::memcpy_dtoh_async(&mut *to, from, stream),
+            (Host(to), OnDevice(from), Some(stream)) => {
+                result::memcpy_dtoh_async(&mut *to, from, stream)
+            }
             (Host(to), OnDevice(from), None) => result::memcpy_dtoh_sync(&mut *to, from),
             _ => panic!("there is no such copy"),
         }
@@ -180,15 +232,28 @@ pub fn run_programs() -> Result<()> {
             Ok(read == 2)
         };
         let right = (0..64).map(with_seed).collect::<Result<Vec<_>>>()?;
-        assert_eq!(right, (0..64).map(with_seed).collect::<Result<Vec<_>>>()?, "a seed is an order");
-        eprintln!("{}: {name}", if right.iter().all(|right| *right) { "right" } else { "wrong" });
+        assert_eq!(
+            right,
+            (0..64).map(with_seed).collect::<Result<Vec<_>>>()?,
+            "a seed is an order"
+        );
+        eprintln!(
+            "{}: {name}",
+            if right.iter().all(|right| *right) {
+                "right"
+            } else {
+                "wrong"
+            }
+        );
     }
     Ok(())
 }
 
 /// A copy that comes when its source was freed in the order of another stream and returned.
 pub fn run_freed() -> Result<()> {
-    World::new()?.run("m = new on a; record a; wait b; y = m on b; free m on a; sync a; sync b").map(drop)
+    World::new()?
+        .run("m = new on a; record a; wait b; y = m on b; free m on a; sync a; sync b")
+        .map(drop)
 }
 
 /// A kernel's mistake, which the launch does not tell of.
@@ -199,7 +264,8 @@ pub fn run_errors() -> Result<()> {
     let mut arguments = [values.argument(), argument(&index)];
     let [a, b] = ["a", "b"].map(|name| world.streams[name]);
     // SAFETY: The arguments are the kernel's.
-    let launched = unsafe { result::launch_kernel(function, (1, 1, 1), (1, 1, 1), 0, a, &mut arguments) };
+    let launched =
+        unsafe { result::launch_kernel(function, (1, 1, 1), (1, 1, 1), 0, a, &mut arguments) };
     eprintln!("the launch: {launched:?}");
     // SAFETY: The streams live.
     let waits = [b, a, a].map(|stream| unsafe { result::stream::synchronize(stream) }.is_ok());

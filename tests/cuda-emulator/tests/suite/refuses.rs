@@ -7,7 +7,10 @@ use crate::device::{Buffer, Device, argument, name};
 #[test]
 fn a_kernel_that_does_not_exist() {
     let Some(device) = Device::open() else { return };
-    assert_eq!(name(device.function("no_such_kernel")), "CUDA_ERROR_NOT_FOUND");
+    assert_eq!(
+        name(device.function("no_such_kernel")),
+        "CUDA_ERROR_NOT_FOUND"
+    );
 }
 
 #[test]
@@ -40,23 +43,46 @@ fn launches_out_of_range() {
         ([1, 1, 1], [0, 1, 1]),
     ];
     for (grid, block) in wrong {
-        let arguments = &mut [values.argument(), values.argument(), values.argument(), argument(&n)];
+        let arguments = &mut [
+            values.argument(),
+            values.argument(),
+            values.argument(),
+            argument(&n),
+        ];
         let launched = device.launch("add", grid, block, arguments);
-        assert_eq!(name(launched), "CUDA_ERROR_INVALID_VALUE", "{grid:?} {block:?}");
+        assert_eq!(
+            name(launched),
+            "CUDA_ERROR_INVALID_VALUE",
+            "{grid:?} {block:?}"
+        );
     }
 }
 
 #[test]
 fn memory_that_is_not_there() {
-    let Some(_device) = Device::open() else { return };
+    let Some(_device) = Device::open() else {
+        return;
+    };
     let buffer = Buffer::<u8>::fresh(10);
     // SAFETY: The driver refuses all of it.
     unsafe {
         assert_eq!(name(result::malloc_sync(0)), "CUDA_ERROR_INVALID_VALUE");
-        assert_eq!(name(result::malloc_sync(1 << 50)), "CUDA_ERROR_OUT_OF_MEMORY");
-        assert_eq!(name(result::free_sync(buffer.pointer + 1)), "CUDA_ERROR_INVALID_VALUE");
-        assert_eq!(name(result::memcpy_htod_sync(buffer.pointer, &[0_u8; 11])), "CUDA_ERROR_INVALID_VALUE");
-        assert_eq!(name(result::memset_d8_sync(buffer.pointer + 8, 0, 3)), "CUDA_ERROR_INVALID_VALUE");
+        assert_eq!(
+            name(result::malloc_sync(1 << 50)),
+            "CUDA_ERROR_OUT_OF_MEMORY"
+        );
+        assert_eq!(
+            name(result::free_sync(buffer.pointer + 1)),
+            "CUDA_ERROR_INVALID_VALUE"
+        );
+        assert_eq!(
+            name(result::memcpy_htod_sync(buffer.pointer, &[0_u8; 11])),
+            "CUDA_ERROR_INVALID_VALUE"
+        );
+        assert_eq!(
+            name(result::memset_d8_sync(buffer.pointer + 8, 0, 3)),
+            "CUDA_ERROR_INVALID_VALUE"
+        );
         let twice = result::malloc_sync(4).expect("there is memory");
         result::free_sync(twice).expect("the memory is there");
         assert_eq!(name(result::free_sync(twice)), "CUDA_ERROR_INVALID_VALUE");
@@ -65,19 +91,30 @@ fn memory_that_is_not_there() {
 
 #[test]
 fn streams_and_events_have_one_life() {
-    let Some(_device) = Device::open() else { return };
+    let Some(_device) = Device::open() else {
+        return;
+    };
     // SAFETY: The driver knows which handles live; it refuses the others.
     unsafe {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("there are streams");
-        let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("there are events");
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .expect("there are streams");
+        let event = || {
+            result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("there are events")
+        };
         let (start, end) = (event(), event());
-        assert_eq!(name(result::event::elapsed(start, end)), "CUDA_ERROR_INVALID_HANDLE");
+        assert_eq!(
+            name(result::event::elapsed(start, end)),
+            "CUDA_ERROR_INVALID_HANDLE"
+        );
         result::event::record(start, stream).expect("both live");
         result::event::record(end, stream).expect("both live");
         result::event::query(end).expect("all is done");
         assert!(result::event::elapsed(start, end).expect("both are recorded") >= 0.0);
         result::stream::destroy(stream).expect("it lives");
-        assert_eq!(name(result::stream::synchronize(stream)), "CUDA_ERROR_INVALID_HANDLE");
+        assert_eq!(
+            name(result::stream::synchronize(stream)),
+            "CUDA_ERROR_INVALID_HANDLE"
+        );
         result::event::destroy(end).expect("it lives");
         assert_eq!(name(result::event::query(end)), "CUDA_ERROR_INVALID_HANDLE");
     }
@@ -85,13 +122,20 @@ fn streams_and_events_have_one_life() {
 
 #[test]
 fn a_device_that_does_not_exist() {
-    let Some(_device) = Device::open() else { return };
-    assert_eq!(name(Device::try_open(1).map(|_| ())), "CUDA_ERROR_INVALID_DEVICE");
+    let Some(_device) = Device::open() else {
+        return;
+    };
+    assert_eq!(
+        name(Device::try_open(1).map(|_| ())),
+        "CUDA_ERROR_INVALID_DEVICE"
+    );
 }
 
 #[test]
 fn the_device_tells_what_it_is() {
-    let Some(_device) = Device::open() else { return };
+    let Some(_device) = Device::open() else {
+        return;
+    };
     use sys::CUdevice_attribute::*;
     let attributes = [
         (CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
@@ -100,15 +144,22 @@ fn the_device_tells_what_it_is() {
         (CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 4),
         (CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
         (CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49_152),
-        (CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232_448),
+        (
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            232_448,
+        ),
         (CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
         (CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
     ];
     let device = result::device::get(0).expect("there is a device");
     for (attribute, value) in attributes {
         // SAFETY: The device is the driver's own.
-        let found = unsafe { result::device::get_attribute(device, attribute) }.expect("the attribute exists");
+        let found = unsafe { result::device::get_attribute(device, attribute) }
+            .expect("the attribute exists");
         assert_eq!(found, value, "{attribute:?}");
     }
-    assert_eq!(result::device::get_name(device).expect("it has a name"), "CUDA on the CPU");
+    assert_eq!(
+        result::device::get_name(device).expect("it has a name"),
+        "CUDA on the CPU"
+    );
 }

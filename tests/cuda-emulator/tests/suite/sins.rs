@@ -8,7 +8,10 @@ pub fn run(name: &str) {
     if name == "without loading" {
         result::init().expect("there is a driver");
         let device = result::device::get(0).expect("there is a device");
-        return eprintln!("{}", result::device::get_name(device).expect("it has a name"));
+        return eprintln!(
+            "{}",
+            result::device::get_name(device).expect("it has a name")
+        );
     }
     if name == "for_tests" {
         return eprintln!("{}", emulator().map_or("none", |_| "one"));
@@ -36,22 +39,47 @@ pub fn run(name: &str) {
 fn launch(device: &Device, name: &str) -> Result<()> {
     let (values, other) = (Buffer::of(&[0_f32; 1025]), Buffer::<f32>::fresh(1));
     let (kernel, number) = name.split_once(' ').unwrap_or((name, "0"));
-    let number: i32 = number.parse().expect("the word after the kernel is a number");
+    let number: i32 = number
+        .parse()
+        .expect("the word after the kernel is a number");
     match kernel {
         "write_at" => device.try_run(kernel, 1, 1, &mut [values.argument(), argument(&number)]),
-        "read_at" => device.try_run(kernel, 1, 1, &mut [values.argument(), argument(&number), other.argument()]),
+        "read_at" => device.try_run(
+            kernel,
+            1,
+            1,
+            &mut [values.argument(), argument(&number), other.argument()],
+        ),
         "undefined" => {
             let (numbers, result) = (Buffer::of(&[f32::NAN]), Buffer::<i32>::fresh(1));
-            device.try_run(kernel, 1, 1, &mut [numbers.argument(), argument(&number), result.argument()])
+            device.try_run(
+                kernel,
+                1,
+                1,
+                &mut [numbers.argument(), argument(&number), result.argument()],
+            )
         }
         "many_blocks" => {
             for index in [2000, 2000, 2000, 7] {
-                eprintln!("{:?}", device.try_run("write_at", 1000, 1, &mut [values.argument(), argument(&index)]));
+                eprintln!(
+                    "{:?}",
+                    device.try_run(
+                        "write_at",
+                        1000,
+                        1,
+                        &mut [values.argument(), argument(&index)]
+                    )
+                );
             }
             Ok(())
         }
         "shared_index" => device.try_run(kernel, 1, 2, &mut [values.argument(), argument(&number)]),
-        "host_pointer" => device.try_run("write_at", 1, 1, &mut [argument(&std::ptr::from_ref(&number)), argument(&0)]),
+        "host_pointer" => device.try_run(
+            "write_at",
+            1,
+            1,
+            &mut [argument(&std::ptr::from_ref(&number)), argument(&0)],
+        ),
         "lost_lane" => device.try_run(kernel, 1, 8, &mut [values.argument()]),
         "misaligned" => device.try_run(kernel, 1, 1, &mut [values.argument(), other.argument()]),
         _ => device.try_run(kernel, 1, 64, &mut [values.argument()]),
@@ -64,7 +92,12 @@ fn freed(device: &Device) -> Result<()> {
     let values = Buffer::<f32>::fresh(1);
     let index = (pointer as i64 - values.pointer as i64) / 4;
     let index = i32::try_from(index).expect("allocations lie side by side");
-    device.try_run("read_at", 1, 1, &mut [values.argument(), argument(&index), to.argument()])
+    device.try_run(
+        "read_at",
+        1,
+        1,
+        &mut [values.argument(), argument(&index), to.argument()],
+    )
 }
 
 fn host(_: &Device) -> Result<()> {

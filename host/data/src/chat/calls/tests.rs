@@ -18,7 +18,12 @@ fn read(format: CallFormat, turn: &str, thoughts: &Thoughts) -> String {
         Ok(Call { name, arguments }) => name + &arguments,
         Err(Unmade { tool, error }) => format!("{tool}: {error}"),
     };
-    format.calls(turn, &tools(), thoughts).into_iter().map(shown).collect::<Vec<_>>().join("\n")
+    format
+        .calls(turn, &tools(), thoughts)
+        .into_iter()
+        .map(shown)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn hermes(turn: &str) -> String {
@@ -31,7 +36,10 @@ fn llama(turn: &str) -> String {
 
 #[test]
 fn calls_are_read_and_compared_with_the_schema() {
-    let cases: Vec<&str> = include_str!("../../../tests/data/calls.txt").lines().map(str::trim).collect();
+    let cases: Vec<&str> = include_str!("../../../tests/data/calls.txt")
+        .lines()
+        .map(str::trim)
+        .collect();
     for case in cases.chunks(2) {
         let turn = format!("I think.\n<tool_call>\n{}\n</tool_call>", case[0]);
         assert_eq!(hermes(&turn), case[1], "{}", case[0]);
@@ -69,9 +77,13 @@ fn a_call_ends_where_its_json_ends() {
     }
     let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let call = |value: &str| {
-        hermes(&format!("<tool_call>{{\"name\": \"search\", \"arguments\": {{\"query\": {value}}}}}</tool_call>"))
+        hermes(&format!(
+            "<tool_call>{{\"name\": \"search\", \"arguments\": {{\"query\": {value}}}}}</tool_call>"
+        ))
     };
-    assert!(call(&nested(50)).starts_with("search: `search`: `query` must be of type string, not [[["));
+    assert!(
+        call(&nested(50)).starts_with("search: `search`: `query` must be of type string, not [[[")
+    );
     let deep = "search: the call is not valid JSON: lists and objects are nested more than 120 levels deep";
     assert_eq!(call(&nested(100_000)), deep);
 }
@@ -83,11 +95,31 @@ fn what_is_thought_is_no_call() {
     let open = Thoughts::with("<thinking>", "</thinking>", true);
     let think = Thoughts::default();
     for (thoughts, turn, expected) in [
-        (&think, format!("<think>\nI could {CALL} but no.\n</think>\n\nNothing to do."), ""),
-        (&think, format!("<think>{{\"name\": ...}} <tool_call>...</think>{CALL}"), "search{}"),
-        (&think, format!("<think>a</think>{CALL}<think>b{CALL}</think>{CALL}"), "search{}\nsearch{}"),
-        (&think, format!("I could {CALL} but no.</think>Nothing."), ""),
-        (&think, format!("<think>a</think>{CALL}</think>"), "search{}"),
+        (
+            &think,
+            format!("<think>\nI could {CALL} but no.\n</think>\n\nNothing to do."),
+            "",
+        ),
+        (
+            &think,
+            format!("<think>{{\"name\": ...}} <tool_call>...</think>{CALL}"),
+            "search{}",
+        ),
+        (
+            &think,
+            format!("<think>a</think>{CALL}<think>b{CALL}</think>{CALL}"),
+            "search{}\nsearch{}",
+        ),
+        (
+            &think,
+            format!("I could {CALL} but no.</think>Nothing."),
+            "",
+        ),
+        (
+            &think,
+            format!("<think>a</think>{CALL}</think>"),
+            "search{}",
+        ),
         (&think, format!("<think>{CALL}"), ""),
         (&brackets, format!("[THINK]{CALL}[/THINK]"), ""),
         (&brackets, format!("[THINK]a[/THINK]{CALL}"), "search{}"),
@@ -95,12 +127,19 @@ fn what_is_thought_is_no_call() {
         (&open, format!("a</thinking>{CALL}"), "search{}"),
         (&open, format!("a{CALL}"), ""),
     ] {
-        assert_eq!(read(CallFormat::Hermes, &turn, thoughts), expected, "{turn}");
+        assert_eq!(
+            read(CallFormat::Hermes, &turn, thoughts),
+            expected,
+            "{turn}"
+        );
     }
     let call = r#"{"name": "search", "parameters": {}}"#;
     assert_eq!(llama(&format!("<think>{call}</think>\n{call}")), "search{}");
     assert_eq!(llama(&format!("<think>{call}")), "");
-    assert_eq!(llama(r#"{"name": "search", "parameters": {"query": "</think>"}}"#), r#"search{"query":"</think>"}"#);
+    assert_eq!(
+        llama(r#"{"name": "search", "parameters": {"query": "</think>"}}"#),
+        r#"search{"query":"</think>"}"#
+    );
 }
 
 #[test]
@@ -110,9 +149,18 @@ fn an_object_is_a_call_if_it_has_the_keys_of_one() {
         (r#"{"answer": 42}"#, ""),
         (r#"{"answer": "#, ""),
         (r#"{"name": "Ada", "born": 1815}"#, ""),
-        (r#"{"name": "search", "parameters": {"query": "x"}}"#, r#"search{"query":"x"}"#),
-        (r#"<|python_tag|>{"name": "search", "arguments": {"query": "x"}}"#, r#"search{"query":"x"}"#),
-        (r#"{"type": "function", "name": "search", "parameters": {}}"#, "search{}"),
+        (
+            r#"{"name": "search", "parameters": {"query": "x"}}"#,
+            r#"search{"query":"x"}"#,
+        ),
+        (
+            r#"<|python_tag|>{"name": "search", "arguments": {"query": "x"}}"#,
+            r#"search{"query":"x"}"#,
+        ),
+        (
+            r#"{"type": "function", "name": "search", "parameters": {}}"#,
+            "search{}",
+        ),
         (r#"{"name": "search"}"#, "search{}"),
         (
             "{\"name\": \"search\", \"parameters\": {}}; {\"name\": \"search\", \"parameters\": {\"limit\": 1}}\n{\"name\": \"search\"}",
@@ -126,7 +174,10 @@ fn an_object_is_a_call_if_it_has_the_keys_of_one() {
             r#"{"name": "search", "parameters": {}} I call it."#,
             "search{}\nsearch: the call is not valid JSON: behind its end stands `I call it.`",
         ),
-        (r#"{"name": "find", "parameters": {}}"#, "search: there is no tool `find` (there are: search, multiply)"),
+        (
+            r#"{"name": "find", "parameters": {}}"#,
+            "search: there is no tool `find` (there are: search, multiply)",
+        ),
     ] {
         assert_eq!(llama(turn), expected, "{turn}");
     }

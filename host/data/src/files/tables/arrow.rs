@@ -68,7 +68,9 @@ fn check(mut stream: &[u8]) -> Result<()> {
 fn batch<'a>(message: &Message<'a>) -> Option<RecordBatch<'a>> {
     match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
-        MessageHeader::DictionaryBatch => message.header_as_dictionary_batch().and_then(|batch| batch.data()),
+        MessageHeader::DictionaryBatch => message
+            .header_as_dictionary_batch()
+            .and_then(|batch| batch.data()),
         _ => None,
     }
 }
@@ -76,16 +78,27 @@ fn batch<'a>(message: &Message<'a>) -> Option<RecordBatch<'a>> {
 /// Checks the length that each compressed column declares, before memory is allocated for it.
 fn check_packed(batch: &RecordBatch<'_>, body: &[u8]) -> Result<()> {
     let mut sum = 0_u64;
-    for buffer in batch.buffers().into_iter().flatten().filter(|buffer| buffer.length() > 0) {
-        let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
+    for buffer in batch
+        .buffers()
+        .into_iter()
+        .flatten()
+        .filter(|buffer| buffer.length() > 0)
+    {
+        let place = usize::try_from(buffer.offset())
+            .ok()
+            .zip(usize::try_from(buffer.length()).ok());
         let packed = place.and_then(|(offset, length)| body.get(offset..)?.get(..length));
-        let head = packed.and_then(|packed| packed.first_chunk()).context("a column of it lies outside of it")?;
+        let head = packed
+            .and_then(|packed| packed.first_chunk())
+            .context("a column of it lies outside of it")?;
         // A length of -1 marks a column that is not compressed.
         let length = u64::try_from(i64::from_le_bytes(*head).max(0)).unwrap_or(0);
         sum = sum.saturating_add(length);
         let most = (body.len() as u64).saturating_mul(MOST_GROWTH);
         if sum > most {
-            bail!("its columns are said to have {sum} bytes unpacked (at most {most}; fetch it again)");
+            bail!(
+                "its columns are said to have {sum} bytes unpacked (at most {most}; fetch it again)"
+            );
         }
     }
     Ok(())

@@ -26,7 +26,11 @@ struct Lines {
 
 impl Lines {
     fn new() -> Self {
-        Self { bytes: Vec::new(), most: memory::available().unwrap_or(u64::MAX), columns: None }
+        Self {
+            bytes: Vec::new(),
+            most: memory::available().unwrap_or(u64::MAX),
+            columns: None,
+        }
     }
 
     /// Appends the rows of `batch`; null values are written as null, and columns without a form in JSON are left out.
@@ -53,7 +57,8 @@ impl Lines {
 }
 
 fn write(rows: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
-    let mut writer: Writer<_, LineDelimited> = WriterBuilder::new().with_explicit_nulls(true).build(bytes);
+    let mut writer: Writer<_, LineDelimited> =
+        WriterBuilder::new().with_explicit_nulls(true).build(bytes);
     writer.write(rows)?;
     Ok(writer.finish()?)
 }
@@ -62,12 +67,19 @@ fn write(rows: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
 fn readable(batch: &RecordBatch) -> Vec<usize> {
     static WARNED: Once = Once::new();
     let first = batch.slice(0, 1);
-    let is_readable = |column: &usize| first.project(&[*column]).is_ok_and(|one| write(&one, &mut Vec::new()).is_ok());
-    let (readable, others): (Vec<usize>, Vec<usize>) = (0..batch.num_columns()).partition(is_readable);
+    let is_readable = |column: &usize| {
+        first
+            .project(&[*column])
+            .is_ok_and(|one| write(&one, &mut Vec::new()).is_ok())
+    };
+    let (readable, others): (Vec<usize>, Vec<usize>) =
+        (0..batch.num_columns()).partition(is_readable);
     if let Some(other) = others.first() {
         let name = batch.schema().field(*other).name().clone();
         WARNED.call_once(|| {
-            terminal::warn(&format!("columns whose type cannot be read are left out of the rows, such as `{name}`"));
+            terminal::warn(&format!(
+                "columns whose type cannot be read are left out of the rows, such as `{name}`"
+            ));
         });
     }
     readable

@@ -13,7 +13,11 @@ fn random(dtype: Dtype, shape: &[usize], phase: f64) -> Tensor {
 fn packed_rows_attend() {
     let Some(gpu) = Gpu::open() else { return };
     // Prompts and completions shorter and longer than a tile and than a block of the CPU's, no completion, and an empty one.
-    let long: [(usize, &[usize]); 3] = [(3, &[BLOCK + 22, 2, 0, 66]), (BLOCK + 12, &[1, 5]), (2, &[])];
+    let long: [(usize, &[usize]); 3] = [
+        (3, &[BLOCK + 22, 2, 0, 66]),
+        (BLOCK + 12, &[1, 5]),
+        (2, &[]),
+    ];
     let short: [(usize, &[usize]); 3] = [(9, &[4, 4, 70]), (64, &[]), (1, &[63])];
     // More queries for a tile of keys than one share has.
     let wide: [(usize, &[usize]); 2] = [(70, &[200, SHARE + 9, 7]), (1, &[])];
@@ -31,14 +35,26 @@ fn packed_rows_attend() {
     ]
     .map(|(dtype, stems, heads, kv_heads, width)| (dtype, stems.to_vec(), heads, kv_heads, width))
     .into_iter()
-    .chain([(Bf16, wide.to_vec(), 2, 1, 16), (F32, wide.to_vec(), 1, 1, 6)])
-    {
-        let (packing, sizes) = (Packing::new(stems), HeadSizes { heads, kv_heads, width });
+    .chain([
+        (Bf16, wide.to_vec(), 2, 1, 16),
+        (F32, wide.to_vec(), 1, 1, 6),
+    ]) {
+        let (packing, sizes) = (
+            Packing::new(stems),
+            HeadSizes {
+                heads,
+                kv_heads,
+                width,
+            },
+        );
         let (rows, scale) = (packing.rows(), (width as f32).powf(-0.5));
         let [q, k, v] = [(heads, 0.1), (kv_heads, 0.5), (kv_heads, 0.9)]
             .map(|(heads, phase)| random(dtype, &[rows, heads * width], phase));
         let grad = random(dtype, &[rows, heads * width], 1.3);
-        let form = [64, 128, 256].into_iter().find(|widest| width <= *widest).unwrap();
+        let form = [64, 128, 256]
+            .into_iter()
+            .find(|widest| width <= *widest)
+            .unwrap();
         let (form, threads) = match dtype {
             Bf16 if width <= 128 && width % 8 == 0 => (format!("{form}_matrix"), 128),
             Bf16 => ("256".to_owned(), 256),
@@ -48,13 +64,26 @@ fn packed_rows_attend() {
         // The three are parts of one row.
         let all = gpu.store(dtype, &Tensor::cat(&[&q, &k, &v], 1).unwrap());
         let bytes = all.len() / (rows * (heads + 2 * kv_heads));
-        let (on_k, on_v) = (all.slice(bytes * heads..), all.slice(bytes * (heads + kv_heads)..));
+        let (on_k, on_v) = (
+            all.slice(bytes * heads..),
+            all.slice(bytes * (heads + kv_heads)..),
+        );
         let (on_grad, tables) = (gpu.store(dtype, &grad), packing.tables());
         let [_, queries, keys, joined] = &tables.arrays;
-        let (blocks, key_blocks, joined_blocks) =
-            (queries.len() / 4 * heads, keys.len() / 6 * kv_heads, joined.len() / 4);
+        let (blocks, key_blocks, joined_blocks) = (
+            queries.len() / 4 * heads,
+            keys.len() / 6 * kv_heads,
+            joined.len() / 4,
+        );
         let [firsts, queries, keys] = [0, 1, 2].map(|table| gpu.put(&tables.arrays[table]));
-        let words = [(heads + 2 * kv_heads) * width, heads, heads / kv_heads, width, rows].map(|word| word as u32);
+        let words = [
+            (heads + 2 * kv_heads) * width,
+            heads,
+            heads / kv_heads,
+            width,
+            rows,
+        ]
+        .map(|word| word as u32);
         let [line, h, g, w, n] = &words;
         let run = || {
             let [mut out, mut by_q] = [0; 2].map(|_| gpu.room(dtype, rows * heads * width));
@@ -136,10 +165,18 @@ fn packed_rows_attend() {
                     &width
                 );
             }
-            [&out, &by_q, &by_k, &by_v].map(|memory| gpu.load(dtype, memory)).to_vec()
+            [&out, &by_q, &by_k, &by_v]
+                .map(|memory| gpu.load(dtype, memory))
+                .to_vec()
         };
         let mixed = ops::attention([&q, &k, &v], &packing, sizes).unwrap();
-        let [by_q, by_k, by_v] = ops::attention_backward([&q, &k, &v], &grad, &packing, sizes).unwrap();
-        check(&format!("attention {heads} x {kv_heads} x {width}"), dtype, run, &[&mixed, &by_q, &by_k, &by_v]);
+        let [by_q, by_k, by_v] =
+            ops::attention_backward([&q, &k, &v], &grad, &packing, sizes).unwrap();
+        check(
+            &format!("attention {heads} x {kv_heads} x {width}"),
+            dtype,
+            run,
+            &[&mixed, &by_q, &by_k, &by_v],
+        );
     }
 }

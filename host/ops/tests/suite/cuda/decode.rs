@@ -36,25 +36,40 @@ fn heads_go_to_the_cache_and_attend() {
         let rope = Rope::at(table, &rows.positions);
         let [q, k, v] = [(heads, 0.1), (kv_heads, 0.7), (kv_heads, 1.3)]
             .map(|(heads, phase)| random(dtype, &[3, 1, heads * width], phase));
-        let [keys, values] = [0.4, 1.1].map(|phase| random(dtype, &[4, kv_heads, tokens, width], phase));
+        let [keys, values] =
+            [0.4, 1.1].map(|phase| random(dtype, &[4, kv_heads, tokens, width], phase));
         // The three are parts of one row.
         let all = gpu.store(dtype, &Tensor::cat(&[&q, &k, &v], 2).unwrap());
         let bytes = all.len() / (3 * (heads + 2 * kv_heads));
-        let (on_k, on_v) = (all.slice(bytes * heads..), all.slice(bytes * (heads + kv_heads)..));
+        let (on_k, on_v) = (
+            all.slice(bytes * heads..),
+            all.slice(bytes * (heads + kv_heads)..),
+        );
         let line = ((heads + 2 * kv_heads) * width) as u32;
-        let (frequency, half) = (|i: usize| (1e4f64.powf(-2.0 * i as f64 / width as f64)) as f32, width / 2);
+        let (frequency, half) = (
+            |i: usize| (1e4f64.powf(-2.0 * i as f64 / width as f64)) as f32,
+            width / 2,
+        );
         let angles = || (0..tokens).flat_map(|p| (0..half).map(move |i| p as f32 * frequency(i)));
-        let (cos, sin): (Vec<f32>, Vec<f32>) = angles().map(|angle| (angle.cos(), angle.sin())).unzip();
+        let (cos, sin): (Vec<f32>, Vec<f32>) =
+            angles().map(|angle| (angle.cos(), angle.sin())).unzip();
         let (on_cos, on_sin) = (gpu.put(&cos), gpu.put(&sin));
         let places = gpu.put(&[CACHE_ROWS, positions].concat());
         let parts = (index + 1).div_ceil(length);
-        let words = [3, heads, kv_heads, group, tokens, width, length, parts].map(|word| word as u32);
+        let words =
+            [3, heads, kv_heads, group, tokens, width, length, parts].map(|word| word as u32);
         let [a, h, kv, g, s, w, of_part, of_query] = &words;
         let scale = (width as f32).powf(-0.5);
         let run = || {
-            let (mut turned, mut out) = (gpu.room(dtype, 3 * heads * width), gpu.room(dtype, 3 * heads * width));
+            let (mut turned, mut out) = (
+                gpu.room(dtype, 3 * heads * width),
+                gpu.room(dtype, 3 * heads * width),
+            );
             let (mut on_keys, mut on_values) = (gpu.store(dtype, &keys), gpu.store(dtype, &values));
-            let (mut mixed, mut sizes) = (gpu.room(F32, 3 * heads * parts * width), gpu.room(F32, 6 * heads * parts));
+            let (mut mixed, mut sizes) = (
+                gpu.room(F32, 3 * heads * parts * width),
+                gpu.room(F32, 6 * heads * parts),
+            );
             let pairs = 3 * (heads + 2 * kv_heads) * half;
             launch!(
                 gpu,
@@ -98,9 +113,20 @@ fn heads_go_to_the_cache_and_attend() {
                 &scale
             );
             if parts > 1 {
-                launch!(gpu, &dtype.of("join_parts"), 3 * heads, &mixed, &sizes, &mut out, of_query, w);
+                launch!(
+                    gpu,
+                    &dtype.of("join_parts"),
+                    3 * heads,
+                    &mixed,
+                    &sizes,
+                    &mut out,
+                    of_query,
+                    w
+                );
             }
-            [&turned, &on_keys, &on_values, &out].map(|memory| gpu.load(dtype, memory)).to_vec()
+            [&turned, &on_keys, &on_values, &out]
+                .map(|memory| gpu.load(dtype, memory))
+                .to_vec()
         };
         let (of_keys, of_values) = (keys.copy().unwrap(), values.copy().unwrap());
         let [q, k, v] = [&q, &k, &v].map(|heads| heads.squeeze(1).unwrap());

@@ -31,7 +31,11 @@ fn image() -> Option<Ptx> {
     };
     let source: String = text("policy.cu").lines().map(included).collect();
     let options = OPTIONS.map(str::to_owned).to_vec();
-    let options = CompileOptions { arch: Some("compute_80"), options, ..CompileOptions::default() };
+    let options = CompileOptions {
+        arch: Some("compute_80"),
+        options,
+        ..CompileOptions::default()
+    };
     Some(compile_ptx_with_opts(source, options).unwrap())
 }
 
@@ -45,7 +49,10 @@ impl Gpu {
         let image = image()?;
         let context = CudaContext::new(0).unwrap();
         let module = context.load_module(image).unwrap();
-        Some(Self { stream: context.default_stream(), module })
+        Some(Self {
+            stream: context.default_stream(),
+            module,
+        })
     }
 
     pub fn put<T: DeviceRepr>(&self, values: &[T]) -> CudaSlice<T> {
@@ -80,7 +87,15 @@ impl Dtype {
     /// The numbers as they are stored, in a tensor on the CPU.
     pub fn tensor(self, values: &[f32], shape: &[usize]) -> Tensor {
         let tensor = Tensor::from_slice(values, shape, &Device::Cpu).unwrap();
-        if self == F32 { tensor } else { tensor.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap() }
+        if self == F32 {
+            tensor
+        } else {
+            tensor
+                .to_dtype(DType::BF16)
+                .unwrap()
+                .to_dtype(DType::F32)
+                .unwrap()
+        }
     }
 }
 
@@ -90,7 +105,10 @@ impl Gpu {
         let values = floats(tensor);
         let halves = |value: &f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
         let bytes: Vec<u8> = match dtype {
-            F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            F32 => values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
             Bf16 => values.iter().flat_map(halves).collect(),
         };
         self.put(&bytes)
@@ -104,31 +122,58 @@ impl Gpu {
     pub fn load(&self, dtype: Dtype, memory: &CudaSlice<u8>) -> Vec<f32> {
         let bytes = self.get(memory);
         match dtype {
-            F32 => bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect(),
-            Bf16 => bytes.chunks_exact(2).map(|bytes| f32::from_le_bytes([0, 0, bytes[0], bytes[1]])).collect(),
+            F32 => bytes
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+                .collect(),
+            Bf16 => bytes
+                .chunks_exact(2)
+                .map(|bytes| f32::from_le_bytes([0, 0, bytes[0], bytes[1]]))
+                .collect(),
         }
     }
 }
 
 pub fn floats(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
+    tensor
+        .flatten_all()
+        .unwrap()
+        .to_dtype(DType::F32)
+        .unwrap()
+        .to_vec1()
+        .unwrap()
 }
 
 /// Compares what `run` gives with `expected`, for the type of storage. It must give the same bits in each order of threads.
 pub fn check(what: &str, dtype: Dtype, run: impl Fn() -> Vec<Vec<f32>>, expected: &[&Tensor]) {
-    let bits = |results: &[Vec<f32>]| results.concat().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let bits = |results: &[Vec<f32>]| {
+        results
+            .concat()
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    };
     let found = run();
     for seed in 1..4 {
         if let Some(Some(emulator)) = EMULATOR.get() {
             emulator.set_seed(seed);
         }
-        assert!(bits(&run()) == bits(&found), "{what} in {dtype:?}: the bits depend on the order of threads");
+        assert!(
+            bits(&run()) == bits(&found),
+            "{what} in {dtype:?}: the bits depend on the order of threads"
+        );
     }
     assert_eq!(found.len(), expected.len(), "{what}");
     for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let apart = distance(&Tensor::from_slice(found, expected.shape(), &Device::Cpu).unwrap(), expected);
+        let apart = distance(
+            &Tensor::from_slice(found, expected.shape(), &Device::Cpu).unwrap(),
+            expected,
+        );
         let tolerance = if dtype == F32 { 5e-6 } else { 1.0 / 128.0 };
-        assert!(apart <= tolerance, "{what} in {dtype:?}, result {place}: {apart:e}");
+        assert!(
+            apart <= tolerance,
+            "{what} in {dtype:?}, result {place}: {apart:e}"
+        );
     }
 }
 
@@ -153,13 +198,18 @@ macro_rules! launch {
 }
 
 pub fn wave(count: usize, phase: f64) -> Vec<f32> {
-    (0..count).map(|i| (2.3 * (1.7 * i as f64 + phase).sin() + 0.9 * (0.013 * i as f64).cos()) as f32).collect()
+    (0..count)
+        .map(|i| (2.3 * (1.7 * i as f64 + phase).sin() + 0.9 * (0.013 * i as f64).cos()) as f32)
+        .collect()
 }
 
 pub fn assert_close(what: &str, actual: &[f32], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         let difference = (f64::from(*actual) - expected).abs();
-        assert!(difference <= tolerance * expected.abs().max(1.0), "{what} [{i}]: {actual}, expected {expected}");
+        assert!(
+            difference <= tolerance * expected.abs().max(1.0),
+            "{what} [{i}]: {actual}, expected {expected}"
+        );
     }
 }

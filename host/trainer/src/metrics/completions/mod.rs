@@ -46,7 +46,9 @@ impl Completions {
             folder: dir.join(FOLDER),
             log: Log::open(dir.join(COMPLETIONS_FILE)),
             lost: None,
-            every: logging.log_completions.then(|| logging.completions_steps.max(1).div_ceil(uses) * uses),
+            every: logging
+                .log_completions
+                .then(|| logging.completions_steps.max(1).div_ceil(uses) * uses),
             logging: logging.clone(),
         }
     }
@@ -56,7 +58,8 @@ impl Completions {
         let path = self.log.path().to_owned();
         journal::cut(&path, step)?;
         self.log = Log::open(path);
-        self.cut_files(step).with_context(|| format!("cannot take `{}` up again", self.folder.display()))
+        self.cut_files(step)
+            .with_context(|| format!("cannot take `{}` up again", self.folder.display()))
     }
 
     /// The warning that the log has lost lines, once.
@@ -81,7 +84,10 @@ impl Completions {
 
     /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps, when it is used for the first time.
     fn is_due(&self, sampled_at: u64, iteration: u64) -> bool {
-        iteration == 0 && self.every.is_some_and(|every| sampled_at.is_multiple_of(every))
+        iteration == 0
+            && self
+                .every
+                .is_some_and(|every| sampled_at.is_multiple_of(every))
     }
 
     /// True if the log takes what components record for each token in such a step.
@@ -90,11 +96,19 @@ impl Completions {
     }
 
     /// Writes the completions of a step of `rollout`, if they are due.
-    pub fn step(&mut self, record: &StepRecord, rollout: &RolloutRecord, tokenizer: &Tokenizer) -> Result<()> {
+    pub fn step(
+        &mut self,
+        record: &StepRecord,
+        rollout: &RolloutRecord,
+        tokenizer: &Tokenizer,
+    ) -> Result<()> {
         if !self.is_due(record.batch.sampled().sampled_at, record.info.iteration) {
             return Ok(());
         }
-        self.write(record.info.step + 1, &columns::table(record, rollout, &self.logging, tokenizer)?)
+        self.write(
+            record.info.step + 1,
+            &columns::table(record, rollout, &self.logging, tokenizer)?,
+        )
     }
 
     fn write(&mut self, step: u64, table: &Table) -> Result<()> {
@@ -108,8 +122,9 @@ impl Completions {
                 Ok(())
             }
             CompletionsFormat::Parquet => {
-                fs::create_dir_all(&self.folder)
-                    .with_context(|| format!("cannot make the folder `{}`", self.folder.display()))?;
+                fs::create_dir_all(&self.folder).with_context(|| {
+                    format!("cannot make the folder `{}`", self.folder.display())
+                })?;
                 files::write_atomic(&self.folder.join(name(step)), &parquet::bytes(table)?)
             }
         }
@@ -130,6 +145,10 @@ fn name(step: u64) -> String {
 /// The step in the name of a completions file.
 pub fn step_of(path: &Path) -> Option<u64> {
     let found = path.file_name()?.to_str()?;
-    let step = found.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()?;
+    let step = found
+        .strip_prefix("step-")?
+        .strip_suffix(".parquet")?
+        .parse()
+        .ok()?;
     (name(step) == found).then_some(step)
 }

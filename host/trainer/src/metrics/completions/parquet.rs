@@ -5,7 +5,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::types::{Float32Type, UInt32Type};
-use arrow_array::{ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt64Array,
+};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -14,9 +16,14 @@ use super::table::{Column, Table};
 
 /// The file for `table`. Equal tables give identical bytes.
 pub fn bytes(table: &Table) -> Result<Vec<u8>> {
-    let columns = table.columns.iter().map(|(name, column)| (name, array(column, table.rows), true));
+    let columns = table
+        .columns
+        .iter()
+        .map(|(name, column)| (name, array(column, table.rows), true));
     let batch = RecordBatch::try_from_iter_with_nullable(columns)?;
-    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?)).build();
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+        .build();
     let mut bytes = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties))?;
     writer.write(&batch)?;
@@ -30,16 +37,17 @@ fn array(column: &Column, rows: usize) -> ArrayRef {
         Column::Text(values) => Arc::new(StringArray::from(values.clone())),
         Column::Number(values) => Arc::new(Float32Array::from(values.clone())),
         Column::Flag(values) => Arc::new(BooleanArray::from(values.clone())),
-        Column::Wholes(lists) => {
-            Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists.iter().map(|list| some(list))))
-        }
-        Column::Numbers(lists) => {
-            Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists.iter().map(|list| some(list))))
-        }
+        Column::Wholes(lists) => Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(
+            lists.iter().map(|list| some(list)),
+        )),
+        Column::Numbers(lists) => Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(
+            lists.iter().map(|list| some(list)),
+        )),
         Column::Texts(lists) => {
             let mut builder = ListBuilder::new(StringBuilder::new());
             for list in lists {
-                list.iter().for_each(|text| builder.values().append_option(text.as_deref()));
+                list.iter()
+                    .for_each(|text| builder.values().append_option(text.as_deref()));
                 builder.append(true);
             }
             Arc::new(builder.finish())
@@ -64,10 +72,21 @@ mod tests {
             ("reward", Column::Number(vec![0.1, -1.5])),
             ("truncated", Column::Flag(vec![true, false])),
             ("tokens/id", Column::Wholes(vec![vec![7, 0], vec![]])),
-            ("tokens/text", Column::Texts(vec![vec![Some("x".into()), None], vec![]])),
-            ("tokens/logp", Column::Numbers(vec![vec![-0.3, 1e-20], vec![]])),
+            (
+                "tokens/text",
+                Column::Texts(vec![vec![Some("x".into()), None], vec![]]),
+            ),
+            (
+                "tokens/logp",
+                Column::Numbers(vec![vec![-0.3, 1e-20], vec![]]),
+            ),
         ];
-        let table = Table { rows: 2, columns: columns.map(|(name, column)| (name.to_owned(), column)).into() };
+        let table = Table {
+            rows: 2,
+            columns: columns
+                .map(|(name, column)| (name.to_owned(), column))
+                .into(),
+        };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("step-000003.parquet");
         let written = bytes(&table).unwrap();
@@ -75,7 +94,12 @@ mod tests {
         std::fs::write(&path, &written).unwrap();
         let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
         let read = String::from_utf8(read_rows(&path).unwrap().bytes).unwrap();
-        let expected: Vec<_> = table.lines().unwrap().iter().map(|line| parse(line)).collect();
+        let expected: Vec<_> = table
+            .lines()
+            .unwrap()
+            .iter()
+            .map(|line| parse(line))
+            .collect();
         assert_eq!(read.lines().map(parse).collect::<Vec<_>>(), expected);
         std::fs::write(&path, &written[..written.len() / 2]).unwrap();
         assert!(read_rows(&path).is_err());

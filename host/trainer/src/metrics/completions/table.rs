@@ -63,10 +63,21 @@ mod tests {
             ("prompt", Column::Text(vec!["a\n".into(), "\"b\"".into()])),
             ("reward", Column::Number(vec![0.1, f32::NAN])),
             ("truncated", Column::Flag(vec![true, false])),
-            ("tokens/text", Column::Texts(vec![vec![Some("x".into()), None], vec![]])),
-            ("tokens/logp", Column::Numbers(vec![vec![-0.3, f32::INFINITY], vec![]])),
+            (
+                "tokens/text",
+                Column::Texts(vec![vec![Some("x".into()), None], vec![]]),
+            ),
+            (
+                "tokens/logp",
+                Column::Numbers(vec![vec![-0.3, f32::INFINITY], vec![]]),
+            ),
         ];
-        let table = Table { rows: 2, columns: columns.map(|(name, column)| (name.to_owned(), column)).into() };
+        let table = Table {
+            rows: 2,
+            columns: columns
+                .map(|(name, column)| (name.to_owned(), column))
+                .into(),
+        };
         let expected = [
             r#"{"step":3,"prompt":"a\n","reward":0.1,"truncated":true,"tokens/text":["x",null],"tokens/logp":[-0.3,null]}"#,
             r#"{"step":3,"prompt":"\"b\"","reward":null,"truncated":false,"tokens/text":[],"tokens/logp":[]}"#,

@@ -47,9 +47,21 @@ impl<'a> Proposal<'a> {
         (seed, step): (u64, u64),
         work: Work,
     ) -> Self {
-        let order =
-            rng::permutation(&mut rng::stream(seed, "step.measure", &[step]), batch.sampled.dims.completions as usize);
-        Self { policy, before, optimizer, groups, batch, order, work, known: Known::default(), alignment: None }
+        let order = rng::permutation(
+            &mut rng::stream(seed, "step.measure", &[step]),
+            batch.sampled.dims.completions as usize,
+        );
+        Self {
+            policy,
+            before,
+            optimizer,
+            groups,
+            batch,
+            order,
+            work,
+            known: Known::default(),
+            alignment: None,
+        }
     }
 
     /// Scales the step by `scales`, one per group. Returns the share of its length that remains.
@@ -67,11 +79,16 @@ impl<'a> Proposal<'a> {
         if scales.iter().all(|scale| *scale == scales[0]) {
             return Ok(scales[0]);
         }
-        let squares = |norms: &mut dyn Iterator<Item = f64>| norms.map(|norm| norm * norm).sum::<f64>();
+        let squares =
+            |norms: &mut dyn Iterator<Item = f64>| norms.map(|norm| norm * norm).sum::<f64>();
         let norms = self.group_norms()?;
         let left = squares(&mut norms.iter().zip(scales).map(|(norm, scale)| norm * scale));
         let whole = squares(&mut norms.iter().copied());
-        Ok(if whole > 0.0 { (left / whole).sqrt() } else { 1.0 })
+        Ok(if whole > 0.0 {
+            (left / whole).sqrt()
+        } else {
+            1.0
+        })
     }
 
     fn group_norms(&mut self) -> Result<&[f64]> {
@@ -84,7 +101,12 @@ impl<'a> Proposal<'a> {
 
     /// Euclidean norm of the step.
     pub fn norm(&mut self) -> Result<f64> {
-        Ok(self.group_norms()?.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+        Ok(self
+            .group_norms()?
+            .iter()
+            .map(|norm| norm * norm)
+            .sum::<f64>()
+            .sqrt())
     }
 
     /// True if the head is part of the step.
@@ -96,10 +118,20 @@ impl<'a> Proposal<'a> {
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
-        let ids = self.batch.sampled.completion_ids.iter().zip(&self.batch.sampled.completion_mask);
-        ids.filter(|(_, mask)| **mask == 1).for_each(|(id, _)| used[*id as usize] = true);
+        let ids = self
+            .batch
+            .sampled
+            .completion_ids
+            .iter()
+            .zip(&self.batch.sampled.completion_mask);
+        ids.filter(|(_, mask)| **mask == 1)
+            .for_each(|(id, _)| used[*id as usize] = true);
         let head = head_name(config);
-        update::unused_rows_norm(self.before.get(head)?, self.policy.params().get(head)?, &used)
+        update::unused_rows_norm(
+            self.before.get(head)?,
+            self.policy.params().get(head)?,
+            &used,
+        )
     }
 
     /// Divisor of the logits.
@@ -114,7 +146,14 @@ impl<'a> Proposal<'a> {
         }
         let second = |tensor: &str| Ok(self.second_moment(tensor)?.0);
         let (_, correction) = self.second_moment(&self.groups[0].tensors[0])?;
-        let sum: f64 = update::squares(self.before, self.policy.params(), self.groups, Some(&second))?.iter().sum();
+        let sum: f64 = update::squares(
+            self.before,
+            self.policy.params(),
+            self.groups,
+            Some(&second),
+        )?
+        .iter()
+        .sum();
         Ok(*self.known.fisher.insert(0.5 * sum / correction))
     }
 
@@ -126,7 +165,10 @@ impl<'a> Proposal<'a> {
 
     /// The features of the old policy, `[B * T, D]`.
     fn features(&self) -> Result<&Tensor> {
-        self.batch.hidden.as_ref().context("the features of the old policy were not kept")
+        self.batch
+            .hidden
+            .as_ref()
+            .context("the features of the old policy were not kept")
     }
 
     /// KL divergence that the head's change alone causes, averaged over all completion tokens, nats.
@@ -136,8 +178,12 @@ impl<'a> Proposal<'a> {
         }
         let tokens = places(&self.batch.sampled.completion_mask);
         let hidden = select(self.features()?, &tokens)?;
-        let sum = Heads::new(self.policy, self.before, self.work.loss_temperature)?.divergence_by_head(&hidden)?;
-        Ok(*self.known.last_layer_kl.insert(sum / tokens.len().max(1) as f64))
+        let sum = Heads::new(self.policy, self.before, self.work.loss_temperature)?
+            .divergence_by_head(&hidden)?;
+        Ok(*self
+            .known
+            .last_layer_kl
+            .insert(sum / tokens.len().max(1) as f64))
     }
 
     /// KL divergence averaged over the completion tokens of a share `fraction` of the completions, at least one, nats.
@@ -146,7 +192,8 @@ impl<'a> Proposal<'a> {
             fraction > 0.0 && fraction <= 1.0,
             "asked for the KL on {fraction} of the batch (it must be above 0 and at most 1)"
         );
-        let count = ((fraction * self.order.len() as f64).ceil() as usize).clamp(1, self.order.len());
+        let count =
+            ((fraction * self.order.len() as f64).ceil() as usize).clamp(1, self.order.len());
         if let Some(kl) = self.known.kl.get(&count) {
             return Ok(*kl);
         }
@@ -161,12 +208,24 @@ impl<'a> Proposal<'a> {
                 .copied()
                 .collect();
             let of_all: Vec<u32> = (completions.iter())
-                .flat_map(|&b| self.batch.sampled.dims.row(b).filter(|&i| self.batch.sampled.completion_mask[i] == 1))
+                .flat_map(|&b| {
+                    self.batch
+                        .sampled
+                        .dims
+                        .row(b)
+                        .filter(|&i| self.batch.sampled.completion_mask[i] == 1)
+                })
                 .map(|i| i as u32)
                 .collect();
             let rows = self.batch.sampled.sequences.select(completions);
-            let new = self.policy.forward_detached(&rows, self.work.loss_temperature)?.hidden()?;
-            sum += heads.divergence(&select(self.features()?, &of_all)?, &select(&new, &places(&mask))?)?;
+            let new = self
+                .policy
+                .forward_detached(&rows, self.work.loss_temperature)?
+                .hidden()?;
+            sum += heads.divergence(
+                &select(self.features()?, &of_all)?,
+                &select(&new, &places(&mask))?,
+            )?;
             tokens += of_all.len();
         }
         let kl = sum / tokens.max(1) as f64;
@@ -177,7 +236,10 @@ impl<'a> Proposal<'a> {
 
 /// Indices at which `mask` is 1.
 fn places(mask: &[u8]) -> Vec<u32> {
-    (0..mask.len()).filter(|&i| mask[i] == 1).map(|i| i as u32).collect()
+    (0..mask.len())
+        .filter(|&i| mask[i] == 1)
+        .map(|i| i as u32)
+        .collect()
 }
 
 fn select(rows: &Tensor, places: &[u32]) -> Result<Tensor> {
