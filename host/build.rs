@@ -1,5 +1,6 @@
-//! Packs the files of `capo-plugin` into the executable, for `host new-plugin`: those that `cargo package` would, but for tests and
-//! benches, which a crate that depends on it does not build.
+//! Packs the files of `capo-plugin` into the executable, for `host new-plugin`: those that
+//! `cargo package` would, but for tests and benches, which a crate that depends on it does not
+//! build.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,8 @@
-//! With the feature `wheel`, which maturin turns on: puts the plugins that the wheel carries into the package, `capo_rl/plugins`.
+//! With the feature `wheel`, which maturin turns on: puts the plugins that the wheel carries into
+//! the package, `capo_rl/plugins`.
 //!
-//! A build script and no build backend, so that `pip install`, `maturin build` and `maturin develop` all carry them.
+//! A build script and no build backend, so that `pip install`, `maturin build` and
+//! `maturin develop` all carry them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +54,8 @@ fn main() {
     }
 }
 
-/// Builds the plugins, in a folder of their own: the one of this build is locked. The folder where the libraries are.
+/// Builds the plugins, in a folder of their own: the one of this build is locked. The folder where
+/// the libraries are.
 fn build(workspace: &Path) -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace.join("target"), |folder| workspace.join(folder));

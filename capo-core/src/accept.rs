@@ -13,25 +13,30 @@ pub struct Acceptance {
     pub fisher_threshold: Option<f64>,
     /// Keep while `m_H` is strictly inside this range, reward units; `None` switches the test off.
     ///
-    /// `[-x, x]` bounds only the size of the predicted change. With a lower bound of 0 or more, a step of learning
-    /// rate 0 keeps nothing, because its shift is 0, unless `low_end_kept` is set.
+    /// `[-x, x]` bounds only the size of the predicted change. With a lower bound of 0 or more, a
+    /// step of learning rate 0 keeps nothing, because its shift is 0, unless `low_end_kept` is set.
     pub hessian_range: Option<[f64; 2]>,
-    /// Also keep an `m_H` equal to the low end: the released code's one-sided test is `0 <= m_H < x`.
+    /// Also keep an `m_H` equal to the low end: the released code's one-sided test is
+    /// `0 <= m_H < x`.
     pub low_end_kept: bool,
 }
 
-/// The model's prediction for each token, and the kept tokens. All tokens of a subset have the subset's shifts.
+/// The model's prediction for each token, and the kept tokens. All tokens of a subset have the
+/// subset's shifts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// `[B, T]`, nats: policy shift `m_F` of the step of each token's subset; 0 on padding, NaN where not finite.
+    /// `[B, T]`, nats: policy shift `m_F` of the step of each token's subset; 0 on padding, NaN
+    /// where not finite.
     pub m_f: Vec<f32>,
-    /// `[B, T]`, reward units: objective shift `m_H` of that step; 0 on padding, NaN where not finite.
+    /// `[B, T]`, reward units: objective shift `m_H` of that step; 0 on padding, NaN where not
+    /// finite.
     pub m_h: Vec<f32>,
-    /// `[B, T]`, nats: KL divergence from the old to the new policy under that step in the last-layer model. It is
-    /// `m_F` without its Taylor error, averaged over the policy. 0 on padding, NaN where not finite.
+    /// `[B, T]`, nats: KL divergence from the old to the new policy under that step in the
+    /// last-layer model. It is `m_F` without its Taylor error, averaged over the policy. 0 on
+    /// padding, NaN where not finite.
     pub kl: Vec<f32>,
-    /// `[B, T]`, reward units: change of the ratio surrogate `A pi'(a) / pi(a)` in that model, which is `m_H` without
-    /// its Taylor error. 0 on padding, NaN where not finite.
+    /// `[B, T]`, reward units: change of the ratio surrogate `A pi'(a) / pi(a)` in that model,
+    /// which is `m_H` without its Taylor error. 0 on padding, NaN where not finite.
     pub surrogate: Vec<f32>,
     /// `[B, T]`: 1 where the token is accepted, else 0.
     pub keep: Vec<u8>,
@@ -41,7 +46,8 @@ pub struct Assessment {
     pub tokens: usize,
     /// Number of rejected tokens by reason.
     pub rejected: Rejections,
-    /// Number of tokens whose decision would differ with the first-order part of `m_H` only, `lr g . D`.
+    /// Number of tokens whose decision would differ with the first-order part of `m_H` only,
+    /// `lr g . D`.
     pub changed_by_second_order: usize,
     /// The quantities of the paper's theorem for the accepted subsets.
     pub certificate: Certificate,
@@ -64,7 +70,8 @@ pub enum Reason {
     NotFinite = 4,
 }
 
-/// Numbers of rejected tokens. A token that fails both tests counts in `fisher` and `hessian`, and once in `total`.
+/// Numbers of rejected tokens. A token that fails both tests counts in `fisher` and `hessian`, and
+/// once in `total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rejections {
     /// Tokens with [`Reason::Fisher`] or [`Reason::Both`].

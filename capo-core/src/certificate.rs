@@ -6,25 +6,30 @@ use crate::semantics::Semantics;
 use crate::subset::Subsets;
 use crate::support::Supports;
 
-/// Quantities of a batch that the theorem "Monotonic improvement under CAPO" needs, in the last layer's model.
+/// Quantities of a batch that the theorem "Monotonic improvement under CAPO" needs, in the last
+/// layer's model.
 ///
-/// The theorem: let every accepted step have norm at most `r`, `m_H >= omega + M r²` with `M` bounding the Hessian's norm,
-/// and `m_F <= delta_F`. Then their mean improves the objective by at least `omega - C sqrt(delta_F)`. This is the proof's
-/// condition; the theorem's statement has `½ M r²`. `C = T sqrt((T - 1)(2T - 1) / 3) max |A|` for horizon `T` (undiscounted).
+/// The theorem: let every accepted step have norm at most `r`, `m_H >= omega + M r²` with `M`
+/// bounding the Hessian's norm, and `m_F <= delta_F`. Then their mean improves the objective by at
+/// least `omega - C sqrt(delta_F)`. This is the proof's condition; the theorem's statement has
+/// `½ M r²`. `C = T sqrt((T - 1)(2T - 1) / 3) max |A|` for horizon `T` (undiscounted).
 ///
-/// The condition is sufficient and strict: `C` grows with the square of the horizon, so it rarely holds even when training
-/// goes well. It concerns the mean of the subsets' own steps, which is the trainer's step for SGD only.
+/// The condition is sufficient and strict: `C` grows with the square of the horizon, so it rarely
+/// holds even when training goes well. It concerns the mean of the subsets' own steps, which is the
+/// trainer's step for SGD only.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Certificate {
-    /// `r`: largest norm `lr ‖D‖` of an accepted step, over the rows of its tokens and without weight decay.
+    /// `r`: largest norm `lr ‖D‖` of an accepted step, over the rows of its tokens and without
+    /// weight decay.
     pub step_norm: f64,
-    /// `M`: average of a bound on the Hessian's norm over accepted tokens as one subset. The bound is
-    /// `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
+    /// `M`: average of a bound on the Hessian's norm over accepted tokens as one subset. The bound
+    /// is `|A| ‖h‖² max(‖u‖², 2 max pi (1 - pi))`.
     pub hessian_bound: f64,
     /// `omega`: smallest accepted `m_H` minus `M r²`, reward units; 0 if nothing was accepted.
     pub omega: f64,
-    /// `C sqrt(delta_F)`: largest amount by which the improvement may fall short of `omega`, reward units. `delta_F`
-    /// is the threshold on `m_F`, or without a threshold the largest accepted `m_F`.
+    /// `C sqrt(delta_F)`: largest amount by which the improvement may fall short of `omega`, reward
+    /// units. `delta_F` is the threshold on `m_F`, or without a threshold the largest accepted
+    /// `m_F`.
     pub gap: f64,
 }
 
@@ -34,7 +39,8 @@ impl Certificate {
         self.omega > 0.0 && self.omega >= self.gap
     }
 
-    /// The certificate of the accepted subsets. A subset whose tokens are all exempt from the test proposes no step.
+    /// The certificate of the accepted subsets. A subset whose tokens are all exempt from the test
+    /// proposes no step.
     pub(crate) fn of(
         step: &Step,
         supports: &Supports,
@@ -83,7 +89,8 @@ impl Certificate {
     }
 }
 
-/// `[count]`: true for subsets that were tested and accepted. A rejected subset may have tokens that are kept without a test.
+/// `[count]`: true for subsets that were tested and accepted. A rejected subset may have tokens
+/// that are kept without a test.
 fn accepted(
     supports: &Supports,
     subsets: &Subsets,
@@ -102,8 +109,9 @@ fn accepted(
         .collect()
 }
 
-/// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`. Both parts are positive semidefinite, so the larger
-/// of their norms bounds the difference. Gershgorin's circles bound the second norm.
+/// A bound on the norm of `A (u u' - diag(pi) + pi pi') ⊗ h h'`. Both parts are positive
+/// semidefinite, so the larger of their norms bounds the difference. Gershgorin's circles bound the
+/// second norm.
 fn hessian_bound(supports: &Supports, n: usize) -> f64 {
     supports.signals[n].abs()
         * supports.squared_norms[n]

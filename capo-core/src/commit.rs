@@ -15,15 +15,18 @@ use crate::support::{HostPairs, Pairs};
 use crate::{Arrays, CurvatureModel, Error, Granularity, Ranks, cuda};
 
 impl CurvatureModel {
-    /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own moments, as one step.
+    /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own
+    /// moments, as one step.
     ///
-    /// Call it after an optimizer step. Nothing changes with SGD, or if the step brings the trainer's moments. Tokens with
-    /// non-finite data are skipped. If no token is left, [`RejectedBatch`] decides whether a step is counted. Errors are
-    /// those of `batch_shift` and leave the state unchanged.
+    /// Call it after an optimizer step. Nothing changes with SGD, or if the step brings the
+    /// trainer's moments. Tokens with non-finite data are skipped. If no token is left,
+    /// [`RejectedBatch`] decides whether a step is counted. Errors are those of `batch_shift` and
+    /// leave the state unchanged.
     ///
-    /// With [`SecondMoment::KeptAndRejected`], prepared tokens that are not kept count as rejected, so prepare all tokens of
-    /// the trainer's loss. Their gradient is averaged like the kept gradient: with [`Weights::RowMean`](crate::Weights) over
-    /// the prepared tokens of each row. A step that is counted without a kept token adds their gradient too.
+    /// With [`SecondMoment::KeptAndRejected`], prepared tokens that are not kept count as rejected,
+    /// so prepare all tokens of the trainer's loss. Their gradient is averaged like the kept
+    /// gradient: with [`Weights::RowMean`](crate::Weights) over the prepared tokens of each row. A
+    /// step that is counted without a kept token adds their gradient too.
     pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
         prepared.step.batch.check_per_token("keep", keep.len())?;
         let weights: Vec<f32> = keep
@@ -33,22 +36,25 @@ impl CurvatureModel {
         self.commit_weighted(prepared, &weights)
     }
 
-    /// Like [`Self::commit`], with each token's gradient multiplied by `weights[b, t]`, finite and at least 0.
+    /// Like [`Self::commit`], with each token's gradient multiplied by `weights[b, t]`, finite and
+    /// at least 0.
     ///
-    /// Tokens with weight 0 are not kept and count as rejected. A token's share in its subset depends only on which
-    /// `weights` are 0, not on their size.
+    /// Tokens with weight 0 are not kept and count as rejected. A token's share in its subset
+    /// depends only on which `weights` are 0, not on their size.
     pub fn commit_weighted(&mut self, prepared: &Prepared, weights: &[f32]) -> Result<(), Error> {
         self.commit_over(prepared, weights, &OneRank)
     }
 
-    /// Like [`Self::commit_weighted`] on several ranks: each of the `ranks` calls it with its own completions of the
-    /// step's batch. Afterwards every rank has the moments of a commit of the whole batch, up to rounding of sums. If
-    /// ranks start with equal moments, they end with equal bits.
+    /// Like [`Self::commit_weighted`] on several ranks: each of the `ranks` calls it with its own
+    /// completions of the step's batch. Afterwards every rank has the moments of a commit of the
+    /// whole batch, up to rounding of sums. If ranks start with equal moments, they end with equal
+    /// bits.
     ///
-    /// Each rank sums the gradient of its own tokens, row by row in `f64`. The sums are added over the ranks, and
-    /// each rank updates its moments with the total. The traffic is 8 D bytes for each row that any rank touched,
-    /// twice that with [`SecondMoment::KeptAndRejected`]. If one rank fails, no rank's moments change, and each rank
-    /// returns an error. On a device a rank's sums are `f32`, and cross to the host and back.
+    /// Each rank sums the gradient of its own tokens, row by row in `f64`. The sums are added over
+    /// the ranks, and each rank updates its moments with the total. The traffic is 8 D bytes for
+    /// each row that any rank touched, twice that with [`SecondMoment::KeptAndRejected`]. If one
+    /// rank fails, no rank's moments change, and each rank returns an error. On a device a rank's
+    /// sums are `f32`, and cross to the host and back.
     pub fn commit_over(
         &mut self,
         prepared: &Prepared,
@@ -256,7 +262,8 @@ impl Update<'_> {
         } = *self.semantics;
         let mut gradients = Gradients::taken_in(supports, pairs, &self.taken, self.ranks)?;
         if untouched_rows == UntouchedRows::Decay {
-            // A zero gradient only decays a row, and the decay is applied when the row is next read.
+            // A zero gradient only decays a row, and the decay is applied when the row is next
+            // read.
             gradients.retain_nonzero();
         }
         let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);

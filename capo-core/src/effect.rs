@@ -11,11 +11,12 @@ use crate::shift::Reaction;
 use crate::subset::Subsets;
 use crate::support::HostPairs;
 
-/// Number of feature entries (8 MiB) of the tokens whose proposals are processed together. They fit in the shared
-/// cache while their rows are processed.
+/// Number of feature entries (8 MiB) of the tokens whose proposals are processed together. They fit
+/// in the shared cache while their rows are processed.
 const BLOCK: usize = 1 << 21;
 
-/// Effect of a subset's step on one token, and the token's contribution to that step. Kernels write it, field by field.
+/// Effect of a subset's step on one token, and the token's contribution to that step. Kernels write
+/// it, field by field.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub(crate) struct Effect {
@@ -81,7 +82,8 @@ impl HostEffects<'_> {
         .concat()
     }
 
-    /// Projections of some tokens' pairs on the direction of the token's own gradient, and each token's `‖D‖²`.
+    /// Projections of some tokens' pairs on the direction of the token's own gradient, and each
+    /// token's `‖D‖²`.
     fn token_proposals(
         &self,
         tokens: Range<usize>,
@@ -100,7 +102,8 @@ impl HostEffects<'_> {
         (v, squared_norms)
     }
 
-    /// Like `token_proposals`, where the direction is the gradient `w A u ⊗ h` itself, so `v = w A |h|² u`.
+    /// Like `token_proposals`, where the direction is the gradient `w A u ⊗ h` itself, so
+    /// `v = w A |h|² u`.
     fn along_gradients(&self, tokens: Range<usize>, weights: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let supports = self.proposer.supports;
         let mut v = Vec::new();

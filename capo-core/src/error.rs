@@ -4,13 +4,14 @@ use std::fmt;
 
 /// An input that the curvature model cannot work with.
 ///
-/// The text is lowercase, without a full stop, and names what was given, what was expected and, in parentheses, what
-/// to do about it.
+/// The text is lowercase, without a full stop, and names what was given, what was expected and, in
+/// parentheses, what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 
 impl Error {
-    /// An error with this message, in the form described above; for implementations of [`Ranks`](crate::Ranks).
+    /// An error with this message, in the form described above; for implementations of
+    /// [`Ranks`](crate::Ranks).
     pub fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }

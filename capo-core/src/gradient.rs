@@ -40,8 +40,8 @@ impl Pair {
     }
 }
 
-/// The gradients of one or more subsets. Pairs are sorted by subset, row and token, so that sums over a row always
-/// run in the same order.
+/// The gradients of one or more subsets. Pairs are sorted by subset, row and token, so that sums
+/// over a row always run in the same order.
 #[derive(Debug)]
 pub(crate) struct Gradients {
     pub pairs: Vec<Pair>,
@@ -74,7 +74,8 @@ impl Gradients {
         Self::weighed(pairs, &weights, supports, own)
     }
 
-    /// Gradients that a step adds to the moments. The pairs are those of `everything` if present, else of `kept`.
+    /// Gradients that a step adds to the moments. The pairs are those of `everything` if present,
+    /// else of `kept`.
     ///
     /// # Errors
     ///
@@ -125,7 +126,8 @@ impl Gradients {
         self.pairs.chunk_by(Pair::shares_row).map(|run| run[0].row)
     }
 
-    /// Gradients of single tokens, sorted by row and token as in one subset, so that a row's pairs are processed together.
+    /// Gradients of single tokens, sorted by row and token as in one subset, so that a row's pairs
+    /// are processed together.
     pub fn of_tokens(
         supports: &Supports,
         own: &HostPairs,
@@ -172,7 +174,8 @@ fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
     values.retain(|_| kept.next() == Some(&true));
 }
 
-/// `[P]`: for each of the `pairs`, sorted by row, the number of tokens of `intake` in its row over all ranks, at least 1.
+/// `[P]`: for each of the `pairs`, sorted by row, the number of tokens of `intake` in its row over
+/// all ranks, at least 1.
 fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
     let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
     let own = pairs.chunk_by(Pair::shares_row).map(|run| {
@@ -189,7 +192,8 @@ fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<
         .collect())
 }
 
-/// The number of tokens in a row over all ranks, at least 1. `own` holds this rank's rows and numbers, alternately.
+/// The number of tokens in a row over all ranks, at least 1. `own` holds this rank's rows and
+/// numbers, alternately.
 pub(crate) fn total_tokens(
     own: &[i64],
     ranks: &dyn Ranks,

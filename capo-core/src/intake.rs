@@ -10,8 +10,8 @@ use crate::support::Supports;
 pub(crate) struct Intake {
     /// The tokens.
     pub subset: Subsets,
-    /// `[N]`: weight of each token's gradient; 0 outside the subset. [`Weights::RowMean`] also divides it by the
-    /// number of the subset's tokens in each row.
+    /// `[N]`: weight of each token's gradient; 0 outside the subset. [`Weights::RowMean`] also
+    /// divides it by the number of the subset's tokens in each row.
     pub weights: Vec<f64>,
 }
 
@@ -26,7 +26,8 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Intake {
-    /// The tokens of `subset` with the weights of `kind`, times `factor(n)`; `divisor` is that of the whole batch's subset.
+    /// The tokens of `subset` with the weights of `kind`, times `factor(n)`; `divisor` is that of
+    /// the whole batch's subset.
     pub fn new(
         subset: Subsets,
         step: &Step,

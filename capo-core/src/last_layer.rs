@@ -3,7 +3,8 @@
 use crate::error::ensure;
 use crate::{Error, cuda};
 
-/// Last-layer data of B completions of T tokens; borrowed, row-major, `[b, t]` at index `b * T + t`.
+/// Last-layer data of B completions of T tokens; borrowed, row-major, `[b, t]` at index
+/// `b * T + t`.
 ///
 /// Padding entries are never read, except the feature after a completion's last token under
 /// [`Feature::Next`](crate::Feature::Next).
@@ -13,7 +14,8 @@ pub struct LastLayer<'a> {
     pub completions: usize,
     /// T: tokens per completion, padding included.
     pub tokens: usize,
-    /// G: consecutive completions that share a prompt; divides B. Used by `Granularity::Group` only.
+    /// G: consecutive completions that share a prompt; divides B. Used by `Granularity::Group`
+    /// only.
     pub group_size: usize,
     /// K: logits kept per token.
     pub k: usize,
@@ -47,13 +49,14 @@ pub struct HostArrays<'a> {
     pub topk_logits: &'a [f32],
     /// `[B, T]`: raw logit of the sampled token, temperature 1.
     pub action_logits: &'a [f32],
-    /// `[B, T]`: logsumexp over the whole vocabulary of logits divided by the loss's temperature; read for
-    /// [`Probabilities::Full`](crate::Probabilities::Full) only.
+    /// `[B, T]`: logsumexp over the whole vocabulary of logits divided by the loss's temperature;
+    /// read for [`Probabilities::Full`](crate::Probabilities::Full) only.
     pub logsumexp: &'a [f32],
 }
 
 impl LastLayer<'_> {
-    /// Checks that dimensions and lengths agree; an error names the first array with a wrong length.
+    /// Checks that dimensions and lengths agree; an error names the first array with a wrong
+    /// length.
     pub fn check(&self) -> Result<(), Error> {
         let &Self {
             completions,

@@ -1,7 +1,9 @@
-//! The last-layer curvature model of policy optimization: how far a proposed step moves the objective and the policy.
+//! The last-layer curvature model of policy optimization: how far a proposed step moves the
+//! objective and the policy.
 //!
-//! A language model's last layer maps a feature `h` (`[D]`) to logits `W h`. For a sampled token `a` with advantage `A`
-//! and policy `pi` over the token's support (its top-k ids and `a` itself), the model is, in five equations,
+//! A language model's last layer maps a feature `h` (`[D]`) to logits `W h`. For a sampled token
+//! `a` with advantage `A` and policy `pi` over the token's support (its top-k ids and `a` itself),
+//! the model is, in five equations,
 //!
 //! ```text
 //! g   = A (e_a - pi) ⊗ h                             gradient             (paper, eq. 7)
@@ -11,13 +13,15 @@
 //! keep  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
 //! ```
 //!
-//! "Paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026. The equations hold
-//! for a token as its own subset. For a completion, a group or the batch ([`Granularity`]), `D` is the direction from
-//! the mean `g` of the subset's tokens, and `m_F` and `m_H` are means over them. These tokens are kept or rejected
-//! together. Only K + 1 numbers of `D` per token are ever needed, so nothing of size N K D is formed.
+//! "Paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026.
+//! The equations hold for a token as its own subset. For a completion, a group or the batch
+//! ([`Granularity`]), `D` is the direction from the mean `g` of the subset's tokens, and `m_F` and
+//! `m_H` are means over them. These tokens are kept or rejected together. Only K + 1 numbers of `D`
+//! per token are ever needed, so nothing of size N K D is formed.
 //!
-//! These formulas are [`Semantics::PAPER`]. [`Semantics::AUTHORS`] computes the formulas of the paper authors'
-//! released code, and [`Semantics::EXACT`] the same model without its approximations.
+//! These formulas are [`Semantics::PAPER`]. [`Semantics::AUTHORS`] computes the formulas of the
+//! paper authors' released code, and [`Semantics::EXACT`] the same model without its
+//! approximations.
 //!
 //! # Example
 //!

@@ -13,11 +13,12 @@ use crate::subset::Subsets;
 use crate::support::Supports;
 use crate::{Acceptance, Error, Granularity, Step, collect, state};
 
-/// Predicts how far the step of each subset of tokens would move the objective and the policy, and keeps the subsets
-/// within bounds.
+/// Predicts how far the step of each subset of tokens would move the objective and the policy, and
+/// keeps the subsets within bounds.
 ///
-/// The model holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were before the batch;
-/// `commit` advances them by one step. A step that brings the trainer's own moments is assessed with those.
+/// The model holds the last layer's Adam moments. `assess` and `batch_shift` read them as they were
+/// before the batch; `commit` advances them by one step. A step that brings the trainer's own
+/// moments is assessed with those.
 #[derive(Debug)]
 pub struct CurvatureModel {
     pub(crate) acceptance: Acceptance,
@@ -52,8 +53,8 @@ pub struct BatchShift {
 impl CurvatureModel {
     /// A model without history, with as many threads as the machine runs at once.
     ///
-    /// An error for a NaN threshold, an empty range, groups in the authors' semantics, or switches that contradict
-    /// each other.
+    /// An error for a NaN threshold, an empty range, groups in the authors' semantics, or switches
+    /// that contradict each other.
     pub fn new(
         acceptance: Acceptance,
         granularity: Granularity,
@@ -89,7 +90,8 @@ impl CurvatureModel {
 
     /// Collects the model's inputs for the tokens with `mask[b, t] != 0`; `mask` is `[B, T]`.
     ///
-    /// An error if shapes, ids or settings are out of bounds, or if vocabulary or width differ from those of the model's moments.
+    /// An error if shapes, ids or settings are out of bounds, or if vocabulary or width differ from
+    /// those of the model's moments.
     pub fn prepare<'a>(&self, step: &Step<'a>, mask: &[u8]) -> Result<Prepared<'a>, Error> {
         step.check(&self.semantics)?;
         step.batch.check_per_token("mask", mask.len())?;
@@ -109,11 +111,12 @@ impl CurvatureModel {
         self.acceptance
     }
 
-    /// Proposes a step for each subset of the prepared tokens, predicts its shifts and decides on it.
+    /// Proposes a step for each subset of the prepared tokens, predicts its shifts and decides on
+    /// it.
     ///
-    /// Each subset is treated as if its tokens were the whole batch (paper, eq. 7 to 11). [`Semantics`] decides how
-    /// they form one gradient and one curvature. A token with non-finite data is left out of its subset, rejected and
-    /// counted. Only a device can fail.
+    /// Each subset is treated as if its tokens were the whole batch (paper, eq. 7 to 11).
+    /// [`Semantics`] decides how they form one gradient and one curvature. A token with non-finite
+    /// data is left out of its subset, rejected and counted. Only a device can fail.
     pub fn assess(&self, prepared: &Prepared) -> Result<Assessment, Error> {
         self.assess_by(prepared, &self.acceptance)
     }
@@ -154,10 +157,12 @@ impl CurvatureModel {
         Ok(assessment)
     }
 
-    /// Shifts of the step that the prepared tokens with `keep[b, t] != 0` propose; all 0 if there are none.
+    /// Shifts of the step that the prepared tokens with `keep[b, t] != 0` propose; all 0 if there
+    /// are none.
     ///
-    /// These are the shifts that `assess` would find for the batch as one subset, whatever the model's granularity.
-    /// An error if `keep` is not `[B, T]`, or includes tokens that are not prepared.
+    /// These are the shifts that `assess` would find for the batch as one subset, whatever the
+    /// model's granularity. An error if `keep` is not `[B, T]`, or includes tokens that are not
+    /// prepared.
     pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
         let subset = prepared.kept(keep)?;
         let tokens = subset.size();
@@ -194,8 +199,8 @@ impl CurvatureModel {
         self.moments.steps()
     }
 
-    /// The moments as bytes, little-endian on every machine. A model that loads them continues bit for bit. Only a
-    /// device can fail.
+    /// The moments as bytes, little-endian on every machine. A model that loads them continues bit
+    /// for bit. Only a device can fail.
     pub fn save(&self) -> Result<Vec<u8>, Error> {
         match &self.moments {
             Store::Host(moments) => Ok(state::encode(moments, &self.semantics)),
@@ -205,9 +210,9 @@ impl CurvatureModel {
 
     /// Replaces the moments by saved ones.
     ///
-    /// An error leaves the model unchanged. Errors are bytes that are cut short, damaged or of another format
-    /// version, semantics with other moments, and a vocabulary or width that differs from the model's. A model
-    /// without a commit compares these with its first batch instead.
+    /// An error leaves the model unchanged. Errors are bytes that are cut short, damaged or of
+    /// another format version, semantics with other moments, and a vocabulary or width that differs
+    /// from the model's. A model without a commit compares these with its first batch instead.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let loaded = Store::Host(state::decode(bytes, &self.semantics)?);
         if self.moments.steps() > 0 {
@@ -218,8 +223,8 @@ impl CurvatureModel {
         Ok(())
     }
 
-    /// The model's own moments where the batch lies, if they are elsewhere and the step needs them. Moments that were
-    /// loaded, or made by a batch elsewhere, stay there until the next commit.
+    /// The model's own moments where the batch lies, if they are elsewhere and the step needs them.
+    /// Moments that were loaded, or made by a batch elsewhere, stay there until the next commit.
     fn moments_at(&self, step: &Step) -> Result<Option<Store>, Error> {
         if step.moments.is_none() {
             self.moments.moved_to(&step.batch)

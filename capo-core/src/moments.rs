@@ -1,4 +1,5 @@
-//! Adam's moments of the last layer: the model's own, for the rows that a gradient has touched, or the trainer's.
+//! Adam's moments of the last layer: the model's own, for the rows that a gradient has touched, or
+//! the trainer's.
 
 use std::collections::HashMap;
 
@@ -6,9 +7,9 @@ use crate::optimizer::MomentRow;
 
 /// First and second moments of R rows, in the order in which the rows first appeared.
 ///
-/// A row is written only when a gradient touches it. `row` reports the number of steps since then, and readers apply
-/// the missed decays. The numbers are then those of dense Adam over the whole `[V, D]` matrix. With frozen untouched
-/// rows, readers skip the decays.
+/// A row is written only when a gradient touches it. `row` reports the number of steps since then,
+/// and readers apply the missed decays. The numbers are then those of dense Adam over the whole
+/// `[V, D]` matrix. With frozen untouched rows, readers skip the decays.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Moments {
     /// V and D of the batches seen; 0 before the first step.
@@ -63,7 +64,8 @@ impl Moments {
         })
     }
 
-    /// The moments of `rows`, which must be distinct, in their order and writable; zero for new rows.
+    /// The moments of `rows`, which must be distinct, in their order and writable; zero for new
+    /// rows.
     pub fn rows_mut(&mut self, rows: impl Iterator<Item = u32>) -> Vec<&mut Slot> {
         let mut wanted = Vec::new();
         for row in rows {

@@ -1,4 +1,5 @@
-//! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier steps.
+//! The optimizer that turns a gradient into a direction: SGD, or Adam with the moments of earlier
+//! steps.
 
 use std::ops::Range;
 
@@ -10,7 +11,8 @@ use crate::{Error, Feature, Semantics, UntouchedRows};
 pub enum OptimizerKind {
     /// The direction is the gradient; no state.
     Sgd,
-    /// The direction is the bias-corrected first moment over the root of the second, minus the decayed weight.
+    /// The direction is the bias-corrected first moment over the root of the second, minus the
+    /// decayed weight.
     Adam,
 }
 
@@ -20,11 +22,13 @@ pub enum SecondMoment {
     /// The gradient of the kept tokens, as for the first moment.
     #[default]
     Kept,
-    /// `g_k² + g_r²`: `g_k` is the kept tokens' gradient; `g_r`, the rejected part, is the gradient of all prepared tokens minus `g_k`.
+    /// `g_k² + g_r²`: `g_k` is the kept tokens' gradient; `g_r`, the rejected part, is the gradient
+    /// of all prepared tokens minus `g_k`.
     KeptAndRejected,
 }
 
-/// The rule and its constants. A step is `learning_rate` times the direction (paper, section "Modeling the Step").
+/// The rule and its constants. A step is `learning_rate` times the direction (paper, section
+/// "Modeling the Step").
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerModel {
     /// The rule of the optimizer.
@@ -35,13 +39,13 @@ pub struct OptimizerModel {
     pub beta2: f64,
     /// Term added to the root of the second moment, above 0; read for Adam only.
     ///
-    /// Moments are `f32`, so the second moment is 0 for gradients below about 1e-20. With such a small `eps` their
-    /// directions mean nothing.
+    /// Moments are `f32`, so the second moment is 0 for gradients below about 1e-20. With such a
+    /// small `eps` their directions mean nothing.
     pub eps: f64,
     /// The gradients that enter the second moment; read for Adam only.
     pub second_moment: SecondMoment,
-    /// Decoupled weight decay, at least 0: the direction loses this factor times the weight, so a raw logit loses
-    /// this factor times itself. Read for Adam only.
+    /// Decoupled weight decay, at least 0: the direction loses this factor times the weight, so a
+    /// raw logit loses this factor times itself. Read for Adam only.
     pub weight_decay: f64,
 }
 
@@ -143,7 +147,8 @@ pub(crate) struct Adam {
     pub untouched_rows: UntouchedRows,
 }
 
-/// Adam for one row: `mean = old1 m + new1 g`, `square = old2 v + new2 g²`, from moments that may be several steps old.
+/// Adam for one row: `mean = old1 m + new1 g`, `square = old2 v + new2 g²`, from moments that may
+/// be several steps old.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowRule {
     pub old1: f64,
@@ -154,8 +159,8 @@ pub(crate) struct RowRule {
 }
 
 impl Adam {
-    /// Rule of the moments after this step, for a row last written `age` steps ago. It includes the missed decays,
-    /// unless untouched rows are frozen.
+    /// Rule of the moments after this step, for a row last written `age` steps ago. It includes the
+    /// missed decays, unless untouched rows are frozen.
     pub fn update(&self, age: u64) -> RowRule {
         let decay = |beta: f64| match self.untouched_rows {
             UntouchedRows::Decay if age > 0 => beta.powf(age as f64 + 1.0),
@@ -170,8 +175,8 @@ impl Adam {
         }
     }
 
-    /// Rule of the bias-corrected moments, which give the direction `mean / (sqrt(square) + eps)`. `None` means
-    /// moments of zero.
+    /// Rule of the bias-corrected moments, which give the direction `mean / (sqrt(square) + eps)`.
+    /// `None` means moments of zero.
     pub fn proposal(&self, row: Option<&MomentRow>) -> RowRule {
         let rule = self.update(row.map_or(0, |row| row.age));
         RowRule {

@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::error::ensure;
 
-/// The sampling policy: a softmax over the largest logits, renormalised, with the sampled token always inside.
+/// The sampling policy: a softmax over the largest logits, renormalised, with the sampled token
+/// always inside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
     /// Divisor of the raw logits; above 0.

@@ -11,10 +11,11 @@ use crate::{Arrays, Error, cuda};
 
 /// The predicted shifts of the step that each subset proposes.
 ///
-/// With token weights `w` in the gradient and `y` in the averages (both `1 / N` in the paper): `g = sum w A u ⊗ h`,
-/// `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
+/// With token weights `w` in the gradient and `y` in the averages (both `1 / N` in the paper):
+/// `g = sum w A u ⊗ h`, `m_F = sum y ½ lr² s²`, `m_H = lr g . D + sum y ½ lr² A (s² - q)`.
 pub(crate) enum Prediction<'a> {
-    /// Single tokens. Their shifts are computed as they are read, because writing them down takes longer.
+    /// Single tokens. Their shifts are computed as they are read, because writing them down takes
+    /// longer.
     Tokens {
         proposer: &'a Proposer<'a>,
         effects: Vec<Effect>,

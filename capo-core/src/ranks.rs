@@ -2,7 +2,8 @@
 
 use crate::Error;
 
-/// R processes, the ranks, each with its own completions of one step's batch, and the connection between them.
+/// R processes, the ranks, each with its own completions of one step's batch, and the connection
+/// between them.
 ///
 /// All ranks make the same calls in the same order, and each call waits for all other ranks.
 pub trait Ranks {
@@ -16,7 +17,8 @@ pub trait Ranks {
     /// When the ranks cannot reach each other.
     fn sum(&self, values: &mut [f64]) -> Result<(), Error>;
 
-    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of
+    /// values.
     ///
     /// # Errors
     ///

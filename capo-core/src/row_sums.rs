@@ -1,4 +1,5 @@
-//! Gradients as sums over a batch's tokens, by row. Ranks add these sums before each updates its moments.
+//! Gradients as sums over a batch's tokens, by row. Ranks add these sums before each updates its
+//! moments.
 
 use crate::ranks::gave_up;
 use crate::{Error, Ranks};
@@ -15,12 +16,14 @@ pub(crate) struct RowSums {
 }
 
 impl RowSums {
-    /// Zeros for the rows in which any rank has a gradient. `own` holds this rank's rows, or an error that it has
-    /// already sent to the others. `everything` requests the gradient of all tokens too.
+    /// Zeros for the rows in which any rank has a gradient. `own` holds this rank's rows, or an
+    /// error that it has already sent to the others. `everything` requests the gradient of all
+    /// tokens too.
     ///
     /// # Errors
     ///
-    /// When the ranks cannot reach each other; `own`'s error, and on the other ranks an error that names the failed rank.
+    /// When the ranks cannot reach each other; `own`'s error, and on the other ranks an error that
+    /// names the failed rank.
     pub fn zero(
         own: Result<impl Iterator<Item = u32>, Error>,
         everything: bool,

@@ -1,12 +1,13 @@
-//! Switches for the points at which the paper's text, its authors' released code and the exact last-layer model
-//! differ.
+//! Switches for the points at which the paper's text, its authors' released code and the exact
+//! last-layer model differ.
 //!
-//! Below, "paper" is the text of "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning" (ICLR 2026),
-//! and "authors" its released code, `luckeciano/stable-pg-llm`. "Exact" is the best model of equal cost: the
-//! distribution, weights and derivative of the trainer's own loss, and shifts without a Taylor error.
+//! Below, "paper" is the text of "Stabilizing Policy Gradients for Sample-Efficient RL in LLM
+//! Reasoning" (ICLR 2026), and "authors" its released code, `luckeciano/stable-pg-llm`. "Exact" is
+//! the best model of equal cost: the distribution, weights and derivative of the trainer's own
+//! loss, and shifts without a Taylor error.
 
-/// The model's formulas: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS), [`EXACT`](Self::EXACT), or any mixture
-/// of them.
+/// The model's formulas: [`PAPER`](Self::PAPER), [`AUTHORS`](Self::AUTHORS),
+/// [`EXACT`](Self::EXACT), or any mixture of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Semantics {
     /// Feature in a token's gradient.
@@ -64,8 +65,8 @@ switches! {
     pub enum Feature {
         /// Paper, exact: the token's own feature, whose logits produced it.
         Aligned = "aligned",
-        /// Authors: the feature one position later in `[B, T]`, padding included. The last position keeps its own
-        /// feature, because a batch ends there; the released code has one more.
+        /// Authors: the feature one position later in `[B, T]`, padding included. The last position
+        /// keeps its own feature, because a batch ends there; the released code has one more.
         Next = "next",
     }
 
@@ -73,8 +74,9 @@ switches! {
     pub enum Probabilities {
         /// Paper, authors: the sampler's largest logits, renormalised.
         TopK = "top_k",
-        /// Exact: the whole vocabulary. Rows that are not kept do not move in any proposal, but their probability counts.
-        /// It is known to the precision of an `f32` logsumexp, about 1e-6.
+        /// Exact: the whole vocabulary. Rows that are not kept do not move in any proposal, but
+        /// their probability counts. It is known to the precision of an `f32` logsumexp, about
+        /// 1e-6.
         Full = "full",
     }
 
@@ -100,8 +102,8 @@ switches! {
     pub enum TokenGradient {
         /// Paper, authors: the advantage.
         Advantage = "advantage",
-        /// Exact: minus the loss's derivative by the log-probability. This is the advantage times the importance ratio (0
-        /// where the ratio is clipped), plus a penalty's part.
+        /// Exact: minus the loss's derivative by the log-probability. This is the advantage times
+        /// the importance ratio (0 where the ratio is clipped), plus a penalty's part.
         Loss = "loss",
     }
 
@@ -119,7 +121,8 @@ switches! {
     pub enum CurvatureAverage {
         /// Paper: the mean over tokens.
         TokenMean = "token_mean",
-        /// Authors: the mean over completions of the mean over their tokens; an empty completion counts as 0.
+        /// Authors: the mean over completions of the mean over their tokens; an empty completion
+        /// counts as 0.
         CompletionMean = "completion_mean",
         /// Exact: the weights of the trainer's loss if the tokens were the whole batch.
         Loss = "loss",
@@ -127,7 +130,8 @@ switches! {
 
     /// Runs in which the model's own moments advance.
     pub enum MomentUpdate {
-        /// Paper, exact: every run, so that shifts have the same meaning in a run that rejects nothing.
+        /// Paper, exact: every run, so that shifts have the same meaning in a run that rejects
+        /// nothing.
         EveryRun = "every_run",
         /// Authors: runs with a threshold.
         WithThresholds = "with_thresholds",
@@ -153,7 +157,8 @@ switches! {
     pub enum RejectedBatch {
         /// Paper, exact: the step is not counted.
         NoStep = "no_step",
-        /// Authors: a step without a gradient, which the bias correction counts; with [`UntouchedRows::Decay`] all rows decay.
+        /// Authors: a step without a gradient, which the bias correction counts; with
+        /// [`UntouchedRows::Decay`] all rows decay.
         Counts = "counts",
     }
 
@@ -161,7 +166,8 @@ switches! {
     pub enum StateDtype {
         /// All presets: 32-bit floats.
         F32 = "f32",
-        /// Rounded to `bf16` after every step, as in the released code's runs. All other numbers keep their precision.
+        /// Rounded to `bf16` after every step, as in the released code's runs. All other numbers
+        /// keep their precision.
         Bf16 = "bf16",
     }
 
@@ -169,7 +175,8 @@ switches! {
     pub enum PolicyShift {
         /// Paper, authors: `½ lr² s²` of the sampled token alone (eq. 9 and 10).
         Sampled = "sampled",
-        /// `½ lr² q`: the mean of `½ lr² s²` over the policy, which is the second-order KL divergence.
+        /// `½ lr² q`: the mean of `½ lr² s²` over the policy, which is the second-order KL
+        /// divergence.
         Expected = "expected",
         /// Exact: the KL divergence itself, old policy to new.
         Kl = "kl",

@@ -1,9 +1,10 @@
 //! The formulas for the effect of a direction on one token's policy and objective.
 
-/// Reaction of a token's policy to a step that moves its logits by `lr v`, where `v = D h` over the token's rows.
+/// Reaction of a token's policy to a step that moves its logits by `lr v`, where `v = D h` over the
+/// token's rows.
 ///
-/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²` and
-/// `D' H~ D = A (s² - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
+/// Both quadratic forms of the model follow from `s = u . v` and `q = Var_pi(v)`: `D' F~ D = s²`
+/// and `D' H~ D = A (s² - q)` (paper, eq. 8 and 9). Logits outside the token's rows do not move.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub(crate) struct Reaction {
@@ -16,7 +17,8 @@ pub(crate) struct Reaction {
 }
 
 impl Reaction {
-    /// The reaction from probabilities, `u = e_a - pi` and projections over one support, and the probability `tail` outside it.
+    /// The reaction from probabilities, `u = e_a - pi` and projections over one support, and the
+    /// probability `tail` outside it.
     pub fn of(pi: &[f64], u: &[f64], v: &[f64], tail: f64, learning_rate: f64) -> Self {
         let s: f64 = u.iter().zip(v).map(|(u, v)| u * v).sum();
         let mean: f64 = pi.iter().zip(v).map(|(p, v)| p * v).sum();
@@ -27,9 +29,11 @@ impl Reaction {
             .sum::<f64>()
             + tail * mean * mean;
         let kl = divergence(pi, v, mean, tail, learning_rate);
-        // The sampled logit moves by lr v_a, its log-probability by lr (v_a - mean) - kl, and s is v_a - mean.
+        // The sampled logit moves by lr v_a, its log-probability by lr (v_a - mean) - kl, and s is
+        // v_a - mean.
         let log_ratio = learning_rate * s - kl;
-        // No probability rises above 1; the ceiling also holds if large terms cancel badly. Only the sampled token's u is above 0.
+        // No probability rises above 1; the ceiling also holds if large terms cancel badly. Only
+        // the sampled token's u is above 0.
         let ceiling = u
             .iter()
             .position(|&u| u > 0.0)
@@ -48,7 +52,8 @@ impl Reaction {
     }
 }
 
-/// `log sum pi e^x - sum pi x` with `x = lr v` and the tail at `x = 0`, without cancellation or overflow.
+/// `log sum pi e^x - sum pi x` with `x = lr v` and the tail at `x = 0`, without cancellation or
+/// overflow.
 fn divergence(pi: &[f64], v: &[f64], mean: f64, tail: f64, learning_rate: f64) -> f64 {
     let outside = -learning_rate * mean;
     let inside = || {
@@ -92,7 +97,8 @@ fn exp_less_tangent(x: f64) -> f64 {
 pub(crate) struct Shift {
     /// Policy shift, nats; [`PolicyShift`](crate::PolicyShift) selects its formula.
     pub m_f: f64,
-    /// Objective shift, reward units; [`ObjectiveShift`](crate::ObjectiveShift) selects its formula.
+    /// Objective shift, reward units; [`ObjectiveShift`](crate::ObjectiveShift) selects its
+    /// formula.
     pub m_h: f64,
     /// `lr g . D`: the objective shift to first order.
     pub first_order: f64,

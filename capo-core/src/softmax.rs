@@ -46,12 +46,14 @@ impl Softmax {
         scale_to_one(logits);
     }
 
-    /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; returns the probability of the other rows.
+    /// Replaces logits by probabilities over a vocabulary with this `logsumexp`; returns the
+    /// probability of the other rows.
     pub fn share(&self, logits: &mut [f64], logsumexp: f64) -> f64 {
         logits
             .iter_mut()
             .for_each(|x| *x = *x / self.temperature - logsumexp);
-        // Except for rounding, a logsumexp is at least the largest logit. The rounding may be large if the logits are.
+        // Except for rounding, a logsumexp is at least the largest logit. The rounding may be large
+        // if the logits are.
         let excess = logits.iter().fold(0.0, |most: f64, x| most.max(*x));
         logits.iter_mut().for_each(|x| *x = (*x - excess).exp());
         let tail = 1.0 - logits.iter().sum::<f64>();

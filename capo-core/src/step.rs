@@ -30,13 +30,13 @@ pub struct Loss<'a> {
     pub temperature: f32,
     /// Rule that reduces losses per token to one number.
     pub reduction: Reduction,
-    /// The limit on completion length, tokens, at least 1. It is the divisor of [`Reduction::FixedLength`] and the
-    /// horizon of [`Certificate`](crate::Certificate).
+    /// The limit on completion length, tokens, at least 1. It is the divisor of
+    /// [`Reduction::FixedLength`] and the horizon of [`Certificate`](crate::Certificate).
     pub max_completion_length: usize,
     /// `[B, T]`: the tokens that the reduction counts, if they differ from the tokens that it sums.
     pub counted: Option<&'a [u8]>,
-    /// `[B, T]`: derivative of each token's loss by its log-probability, before the reduction. Needed for
-    /// [`TokenGradient::Loss`] only; never read on padding.
+    /// `[B, T]`: derivative of each token's loss by its log-probability, before the reduction.
+    /// Needed for [`TokenGradient::Loss`] only; never read on padding.
     pub derivatives: Option<&'a [f32]>,
 }
 
@@ -82,7 +82,8 @@ pub enum MomentArrays<'a> {
 }
 
 impl Loss<'_> {
-    /// Mean over completions of their token means, at temperature 1, with completions of at most `max_completion_length` tokens.
+    /// Mean over completions of their token means, at temperature 1, with completions of at most
+    /// `max_completion_length` tokens.
     pub fn completion_mean(max_completion_length: usize) -> Self {
         let reduction = Reduction::CompletionMean;
         Self {

@@ -160,8 +160,8 @@ impl Subsets {
             .collect()
     }
 
-    /// `[N]`: weight of each token in its subset's gradient. [`Weights::RowMean`] weighs rows, so the token mean is
-    /// used for it.
+    /// `[N]`: weight of each token in its subset's gradient. [`Weights::RowMean`] weighs rows, so
+    /// the token mean is used for it.
     pub fn gradient_weights(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         if self.single && self.count > 1 {
             // Subsets of one token each all give it the same weight.
@@ -175,7 +175,8 @@ impl Subsets {
         )
     }
 
-    /// `[count]`: divisor of the weights of each subset's tokens: whole numbers, which add up over the parts of a batch.
+    /// `[count]`: divisor of the weights of each subset's tokens: whole numbers, which add up over
+    /// the parts of a batch.
     pub fn divisors(&self, step: &Step, supports: &Supports, weights: Weights) -> Vec<f64> {
         match weights {
             Weights::TokenMean | Weights::RowMean => self.sizes(),
@@ -224,8 +225,8 @@ impl Subsets {
         if self.single { None } else { step.loss.counted }
     }
 
-    /// `[count]`: divisor of the trainer's loss if each subset were the whole batch. It excludes factors of single
-    /// completions, such as their length.
+    /// `[count]`: divisor of the trainer's loss if each subset were the whole batch. It excludes
+    /// factors of single completions, such as their length.
     fn loss_divisors(&self, step: &Step, supports: &Supports) -> Vec<f64> {
         match step.loss.reduction {
             Reduction::CompletionMean | Reduction::TokenMean if self.single => self.sizes(),

@@ -1,4 +1,5 @@
-//! Supports of a batch's tokens: the few vocabulary rows that a token's gradient touches, with their coefficients.
+//! Supports of a batch's tokens: the few vocabulary rows that a token's gradient touches, with
+//! their coefficients.
 
 use std::ops::Range;
 
@@ -7,11 +8,12 @@ use crate::{Step, cuda};
 
 /// N tokens of a batch and the supports of their gradients.
 ///
-/// A token's support is its top rows and, depending on [`OutsideAction`](crate::OutsideAction), the sampled row. With
-/// `u = e_a - pi` its gradient is `A u ⊗ h` (paper, eq. 7).
+/// A token's support is its top rows and, depending on [`OutsideAction`](crate::OutsideAction), the
+/// sampled row. With `u = e_a - pi` its gradient is `A u ⊗ h` (paper, eq. 7).
 #[derive(Debug)]
 pub(crate) struct Supports {
-    /// `[N]`: flat positions `b * T + t`, ascending. `LastLayer::check` sees to it that they fit 32 bits.
+    /// `[N]`: flat positions `b * T + t`, ascending. `LastLayer::check` sees to it that they fit 32
+    /// bits.
     pub tokens: Vec<u32>,
     /// `[N]`: flat position of each token's feature.
     pub features: Vec<u32>,
@@ -47,7 +49,8 @@ pub(crate) struct HostPairs {
     pub logits: Vec<f32>,
     /// `[P]`: probability of the row; a token's entries and its tail sum to 1.
     pub pi: Vec<f64>,
-    /// `[P]`: `e_a - pi`; a token's entries minus its tail sum to 0 if the sampled token is one of them.
+    /// `[P]`: `e_a - pi`; a token's entries minus its tail sum to 0 if the sampled token is one of
+    /// them.
     pub u: Vec<f64>,
 }
 
@@ -99,7 +102,8 @@ impl Supports {
         self.tokens[n] as usize
     }
 
-    /// `max(‖u‖², 2 max pi (1 - pi))` of the n-th token, which bounds its curvature for `h` and `A` of size 1.
+    /// `max(‖u‖², 2 max pi (1 - pi))` of the n-th token, which bounds its curvature for `h` and `A`
+    /// of size 1.
     pub fn spread(&self, n: usize) -> f64 {
         match &self.pairs {
             Pairs::Host(pairs) => pairs.spread(n),

@@ -1,4 +1,5 @@
-//! The whole suite once more, with its batches on a CUDA device, and what only a device can get wrong.
+//! The whole suite once more, with its batches on a CUDA device, and what only a device can get
+//! wrong.
 //!
 //! The device is the emulator of `tests/cuda-emulator`, or with `CAPO_TEST_DEVICE=cuda` a real one.
 

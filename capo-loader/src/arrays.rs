@@ -49,7 +49,8 @@ macro_rules! numbers {
 // Counts are written as I64, a dtype that every reader of such files supports.
 numbers!(f32: F32, u32: U32, u64: I64, u8: U8);
 
-/// A borrowed array to write to a file. Files are little-endian, as are the machines that this crate is built for.
+/// A borrowed array to write to a file. Files are little-endian, as are the machines that this
+/// crate is built for.
 pub(crate) struct Array<'a> {
     dtype: Dtype,
     shape: Vec<usize>,

@@ -1,7 +1,9 @@
-//! Batch files: the batch of one optimizer step as a safetensors file, for replay, tests and bug reports.
+//! Batch files: the batch of one optimizer step as a safetensors file, for replay, tests and bug
+//! reports.
 //!
-//! Tensors have the names and shapes of [`Batch`]. Scalars are in the string metadata, with `optimizer` as JSON. The rollout's context
-//! is under `context/`. A SHA-256 in the metadata covers the whole file, so that a flipped bit is noticed.
+//! Tensors have the names and shapes of [`Batch`]. Scalars are in the string metadata, with
+//! `optimizer` as JSON. The rollout's context is under `context/`. A SHA-256 in the metadata covers
+//! the whole file, so that a flipped bit is noticed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,7 +63,8 @@ pub fn step(file: &str) -> Option<u64> {
     (name(step) == file).then_some(step)
 }
 
-/// Refuses a folder for the batches of a run that is not empty, unless the run's file `note` says that it has written there before.
+/// Refuses a folder for the batches of a run that is not empty, unless the run's file `note` says
+/// that it has written there before.
 ///
 /// # Errors
 ///
@@ -88,8 +91,9 @@ fn path_of(dir: &Path) -> std::io::Result<Vec<u8>> {
     Ok(dir.canonicalize()?.into_os_string().into_encoded_bytes())
 }
 
-/// Prepares the folder `dir` for the batches of a run from step `from` on, and notes it in the run's file `note`. Batches of these steps are
-/// removed, because they will be written again. Leftovers of an interrupted process are removed too.
+/// Prepares the folder `dir` for the batches of a run from step `from` on, and notes it in the
+/// run's file `note`. Batches of these steps are removed, because they will be written again.
+/// Leftovers of an interrupted process are removed too.
 ///
 /// # Errors
 ///
@@ -110,7 +114,8 @@ pub fn prepare_folder(dir: &Path, from: u64, note: &Path) -> Result<()> {
     files::write_atomic(note, &path_of(dir)?)
 }
 
-/// Writes a batch whose arrays are in host memory, with its rollout's context and age if there is one. The file appears whole or not at all.
+/// Writes a batch whose arrays are in host memory, with its rollout's context and age if there is
+/// one. The file appears whole or not at all.
 ///
 /// # Errors
 ///
@@ -151,8 +156,9 @@ pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)
     files::write_atomic(path, &bytes)
 }
 
-/// The metadata entry that says that the file has a checksum. It is separate from the checksum's own entry: a flipped bit in the name of a
-/// single entry would make the file look like one of another program, which has no checksum.
+/// The metadata entry that says that the file has a checksum. It is separate from the checksum's
+/// own entry: a flipped bit in the name of a single entry would make the file look like one of
+/// another program, which has no checksum.
 const CHECKSUM: (&str, &str) = ("checksum", "sha256");
 /// The metadata entry of the checksum, and its placeholder value while it is computed.
 const SHA256: &str = "sha256";
@@ -259,7 +265,8 @@ fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
 ///
 /// # Errors
 ///
-/// When the file is not a batch. The message has its path and the part that is missing or has the wrong shape.
+/// When the file is not a batch. The message has its path and the part that is missing or has the
+/// wrong shape.
 pub fn read(path: &Path) -> Result<RecordedBatch> {
     let bytes = files::read(path)?;
     parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))
@@ -418,7 +425,8 @@ pub struct Outcome {
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the metadata.
+/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the
+/// metadata.
 ///
 /// # Errors
 ///

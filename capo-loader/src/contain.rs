@@ -13,7 +13,8 @@ thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls code that may panic over its input. After a panic, the data that the call worked on must be dropped or remain valid.
+/// Calls code that may panic over its input. After a panic, the data that the call worked on must
+/// be dropped or remain valid.
 pub fn contain<T>(call: impl FnOnce() -> T) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,5 @@
-//! The rollout's context in a batch file: tensors under `context/`, and names and age in the metadata.
+//! The rollout's context in a batch file: tensors under `context/`, and names and age in the
+//! metadata.
 //!
 //! The tensors are the arrays of [`ContextData`].
 
@@ -76,7 +77,8 @@ pub(crate) fn metadata(data: &ContextData, age: u64) -> Result<[(String, String)
     ])
 }
 
-/// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without one.
+/// Reads the context of a batch of `dims` from `file`; `None` if the batch was recorded without
+/// one.
 ///
 /// # Errors
 ///

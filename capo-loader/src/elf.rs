@@ -32,15 +32,17 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     ),
 ];
 
-/// Number of bytes at a file's beginning by which [`check_beginning`] judges it, the length of a 64-bit header.
+/// Number of bytes at a file's beginning by which [`check_beginning`] judges it, the length of a
+/// 64-bit header.
 pub const BEGINNING: u64 = 64;
 
-/// Refuses bytes that are no library for this machine. It also refuses bytes that end before their segments do: mapping such a
-/// file would end this process with a bus error.
+/// Refuses bytes that are no library for this machine. It also refuses bytes that end before their
+/// segments do: mapping such a file would end this process with a bus error.
 ///
 /// # Errors
 ///
-/// When the bytes are no such library. The message says what they are instead; `shown` is their name.
+/// When the bytes are no such library. The message says what they are instead; `shown` is their
+/// name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     check_beginning(bytes, shown)?;
     let (have, want) = (bytes.len() as u64, end_of_segments(bytes).unwrap_or(0));
@@ -50,8 +52,8 @@ pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file that begins with `bytes`, if it cannot be a library for this machine. The caller asks this before it reads the rest of
-/// the file, which may be large.
+/// Refuses a file that begins with `bytes`, if it cannot be a library for this machine. The caller
+/// asks this before it reads the rest of the file, which may be large.
 ///
 /// # Errors
 ///
@@ -125,7 +127,8 @@ fn cpu(machine: u64) -> String {
     }
 }
 
-/// Offset in bytes at which the last segment of a 64-bit little-endian ELF file ends; `None` for any other file.
+/// Offset in bytes at which the last segment of a 64-bit little-endian ELF file ends; `None` for
+/// any other file.
 fn end_of_segments(bytes: &[u8]) -> Option<u64> {
     if !is_elf64(bytes) {
         return None;

@@ -1,4 +1,5 @@
-//! Writing files so that an interruption leaves them whole or absent, and reading regular files only.
+//! Writing files so that an interruption leaves them whole or absent, and reading regular files
+//! only.
 
 use std::fs::{self, FileType, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read, Write};
@@ -11,14 +12,16 @@ use tempfile::NamedTempFile;
 
 use crate::memory;
 
-/// Prefix of the names of files and folders that are not whole. Their process holds a lock on them; [`crate::folders::sweep`] removes those
-/// of dead processes.
+/// Prefix of the names of files and folders that are not whole. Their process holds a lock on them;
+/// [`crate::folders::sweep`] removes those of dead processes.
 pub const PARTIAL: &str = ".partial-capo-";
 
-/// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the old bytes or the new bytes.
+/// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the
+/// old bytes or the new bytes.
 ///
-/// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the directory. An error
-/// names `path` and leaves the old file unchanged. Only a plain file is replaced, never a device, a pipe, a link or a folder.
+/// Writes a temporary file in the same directory, syncs it, renames it over `path` and syncs the
+/// directory. An error names `path` and leaves the old file unchanged. Only a plain file is
+/// replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || {
         let mut file = NewFile::create(path)?;
@@ -28,7 +31,8 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write `{}`", path.display()))
 }
 
-/// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain file.
+/// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain
+/// file.
 pub fn check_replaceable(path: &Path) -> Result<()> {
     let other = path.symlink_metadata().is_ok_and(|found| !found.is_file());
     ensure!(
@@ -39,7 +43,8 @@ pub fn check_replaceable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A file that is written piece by piece. As with [`write_atomic`], it gets its name when it is whole; dropped earlier, it leaves nothing.
+/// A file that is written piece by piece. As with [`write_atomic`], it gets its name when it is
+/// whole; dropped earlier, it leaves nothing.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -47,7 +52,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a temporary file beside `path`. Fails as [`check_replaceable`] does, and when the directory cannot be written to.
+    /// Creates a temporary file beside `path`. Fails as [`check_replaceable`] does, and when the
+    /// directory cannot be written to.
     pub fn create(path: &Path) -> Result<Self> {
         check_replaceable(path)?;
         Ok(Self {
@@ -82,15 +88,18 @@ impl Write for NewFile {
     }
 }
 
-/// A new temporary file in `folder`. This process holds its lock, unless the file system has none: then nothing is swept there.
+/// A new temporary file in `folder`. This process holds its lock, unless the file system has none:
+/// then nothing is swept there.
 fn partial_file(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PARTIAL);
-    // The process's umask applies, as for any new file; the default mode would let only the owner read it.
+    // The process's umask applies, as for any new file; the default mode would let only the owner
+    // read it.
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     loop {
         let file = builder.tempfile_in(folder)?;
-        // Until this process holds the lock, another process that sweeps the folder takes this file for an abandoned one.
+        // Until this process holds the lock, another process that sweeps the folder takes this file
+        // for an abandoned one.
         let is_swept = match file.as_file().try_lock() {
             Err(TryLockError::WouldBlock) => true,
             Err(TryLockError::Error(_)) | Ok(()) => file.path().symlink_metadata().is_err(),
@@ -117,10 +126,11 @@ pub struct Appended {
     pub after: u64,
 }
 
-/// Appends `line` and a line break to the file at `path` with one write call. The file is created if absent.
+/// Appends `line` and a line break to the file at `path` with one write call. The file is created
+/// if absent.
 ///
-/// A line that contains a line break is an error, as is any failure to write, and a `path` that [`open_plain`] refuses; all messages name
-/// `path`.
+/// A line that contains a line break is an error, as is any failure to write, and a `path` that
+/// [`open_plain`] refuses; all messages name `path`.
 pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
     ensure!(
         !line.contains('\n'),
@@ -139,10 +149,11 @@ pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
     append().with_context(|| format!("cannot append to `{}`", path.display()))
 }
 
-/// Opens the regular file at `path`, never what a link leads to. All files that are changed in place are opened by this function: through a
-/// link, a file elsewhere would change.
+/// Opens the regular file at `path`, never what a link leads to. All files that are changed in
+/// place are opened by this function: through a link, a file elsewhere would change.
 ///
-/// A link, a pipe, a device or a folder is an error. It is not opened, because opening a pipe would wait for another process.
+/// A link, a pipe, a device or a folder is an error. It is not opened, because opening a pipe would
+/// wait for another process.
 pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<fs::File> {
     let check = |kind: FileType| {
         let sentence = || {
@@ -159,7 +170,8 @@ pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<fs::File
     };
     path.symlink_metadata()
         .map_or(Ok(()), |found| check(found.file_type()))?;
-    // The entry may be replaced after this look: then the system refuses a link, and does not wait at a pipe.
+    // The entry may be replaced after this look: then the system refuses a link, and does not wait
+    // at a pipe.
     let file = options
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
@@ -172,7 +184,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     bytes(path).with_context(|| format!("cannot read `{}`", path.display()))
 }
 
-/// Returns the bytes of the regular file at `path`. Fails as [`size`] does, and when the file is larger than the available memory.
+/// Returns the bytes of the regular file at `path`. Fails as [`size`] does, and when the file is
+/// larger than the available memory.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     fits_memory(size(path)?)?;
     fs::read(path)
@@ -190,7 +203,8 @@ pub(crate) fn fits_memory(size: u64) -> io::Result<()> {
 
 /// Returns the size of the regular file at `path`, in bytes.
 ///
-/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a writer, and a device may have no end.
+/// A pipe, a device or a folder is an error and is not opened: opening a pipe would wait for a
+/// writer, and a device may have no end.
 pub fn size(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
@@ -203,7 +217,8 @@ pub fn size(path: &Path) -> io::Result<u64> {
     Ok(metadata.len())
 }
 
-/// Returns the text of the regular file at `path`, which must be UTF-8, without a byte order mark. Fails as [`bytes`] does.
+/// Returns the text of the regular file at `path`, which must be UTF-8, without a byte order mark.
+/// Fails as [`bytes`] does.
 pub fn text(path: &Path) -> io::Result<String> {
     let text = String::from_utf8(bytes(path)?).map_err(|_| {
         io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8")
@@ -225,7 +240,8 @@ fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// Returns the SHA-256 of the regular file at `path` in hexadecimal, read piece by piece. Fails as [`size`] does, with the path.
+/// Returns the SHA-256 of the regular file at `path` in hexadecimal, read piece by piece. Fails as
+/// [`size`] does, with the path.
 pub fn sha256_of(path: &Path) -> Result<String> {
     let digest = || -> io::Result<Sha256> {
         size(path)?;

@@ -10,16 +10,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::terminal::warn;
 
-/// The folder of the plugins that came with this program. It is set only if the plugins are not beside an executable.
+/// The folder of the plugins that came with this program. It is set only if the plugins are not
+/// beside an executable.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the folder of the plugins that came with this program. A program that is loaded by another, such as a Python module, needs
-/// this. Only the first call has an effect.
+/// Sets the folder of the plugins that came with this program. A program that is loaded by another,
+/// such as a Python module, needs this. Only the first call has an effect.
 pub fn carried_in(folder: PathBuf) {
     CARRIED.get_or_init(|| folder);
 }
 
-/// Lists the libraries in the folder that [`carried_in`] set, by name; empty if it was not called. No library is opened.
+/// Lists the libraries in the folder that [`carried_in`] set, by name; empty if it was not called.
+/// No library is opened.
 pub fn carried() -> Vec<PathBuf> {
     CARRIED
         .get()
@@ -27,14 +29,15 @@ pub fn carried() -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// Paths to try for a plugin's file or its crate's name, in this order: as given, `./`, each folder of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder
-/// of plugins that came with the program, in the folder of installed plugins.
+/// Paths to try for a plugin's file or its crate's name, in this order: as given, `./`, each folder
+/// of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder of plugins that came with the
+/// program, in the folder of installed plugins.
 ///
-/// Places that the user names come first. Installed plugins come last, so that none takes the place of a plugin that came with the
-/// executable.
+/// Places that the user names come first. Installed plugins come last, so that none takes the place
+/// of a plugin that came with the executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
-    // `dlopen` searches the system's folders for a bare name, not the working directory. Therefore it is never given a
-    // bare name.
+    // `dlopen` searches the system's folders for a bare name, not the working directory. Therefore
+    // it is never given a bare name.
     if name.components().count() > 1 {
         return vec![name.to_owned()];
     }
@@ -72,7 +75,8 @@ fn library(name: &Path) -> Option<PathBuf> {
     )
 }
 
-/// File name of a plugin that can be found and whose name says that it has the component `id`, as `libcapo.so` of `capo.curvature`.
+/// File name of a plugin that can be found and whose name says that it has the component `id`, as
+/// `libcapo.so` of `capo.curvature`.
 pub(crate) fn carrier(id: &str) -> Option<String> {
     let vendor = id
         .split('.')
@@ -95,7 +99,8 @@ fn data_folder() -> Option<PathBuf> {
     data_folder_of(env::var_os("XDG_DATA_HOME"), env::var_os("HOME"))
 }
 
-/// The folder of installed plugins for these values of `$XDG_DATA_HOME` and `$HOME`; relative paths are ignored.
+/// The folder of installed plugins for these values of `$XDG_DATA_HOME` and `$HOME`; relative paths
+/// are ignored.
 fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute =
         |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
@@ -103,7 +108,8 @@ fn data_folder_of(data: Option<OsString>, home: Option<OsString>) -> Option<Path
     Some(data?.join("capo/plugins"))
 }
 
-/// Lists the libraries in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder and name. No library is opened.
+/// Lists the libraries in the folders of `$CAPO_PLUGIN_PATH` and in the user's folder, by folder
+/// and name. No library is opened.
 pub fn installed() -> Vec<PathBuf> {
     listed_folders()
         .into_iter()
@@ -112,7 +118,8 @@ pub fn installed() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lists the files in `folder` that are named like libraries, by name. A folder that cannot be read gives a warning and no files.
+/// Lists the files in `folder` that are named like libraries, by name. A folder that cannot be read
+/// gives a warning and no files.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -154,7 +161,8 @@ pub struct Found {
 ///
 /// # Errors
 ///
-/// When there is no such file. The message lists every path that was tried, or says what is there instead.
+/// When there is no such file. The message lists every path that was tried, or says what is there
+/// instead.
 pub fn find(name: &Path) -> Result<Found> {
     let candidates = candidates(name);
     let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());

@@ -1,8 +1,10 @@
-//! Folders that survive interruptions: one rename makes a whole folder appear, and one rename removes it.
+//! Folders that survive interruptions: one rename makes a whole folder appear, and one rename
+//! removes it.
 //!
-//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next process removes such folders of dead
-//! processes, and such files ([`files::NewFile`]). Several processes may work in one parent folder, so each holds a lock on its own
-//! folder or file. The kernel releases the lock when the process ends.
+//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next
+//! process removes such folders of dead processes, and such files ([`files::NewFile`]). Several
+//! processes may work in one parent folder, so each holds a lock on its own folder or file. The
+//! kernel releases the lock when the process ends.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -33,7 +35,8 @@ pub struct NewFolder {
 /// A temporary folder that other processes leave alone, because this process holds its lock.
 #[derive(Debug)]
 struct Workshop {
-    // Fields are dropped in order: the lock file is closed before the folder that contains it is removed.
+    // Fields are dropped in order: the lock file is closed before the folder that contains it is
+    // removed.
     lock: File,
     folder: TempDir,
 }
@@ -43,7 +46,8 @@ impl Workshop {
     fn in_folder(parent: &Path, prefix: &str) -> io::Result<Self> {
         loop {
             let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
-            // Until this process holds the lock, another process that sweeps the parent takes this folder for an abandoned one.
+            // Until this process holds the lock, another process that sweeps the parent takes this
+            // folder for an abandoned one.
             match lock(folder.path()) {
                 Ok(lock) => return Ok(Self { lock, folder }),
                 Err(error)
@@ -70,7 +74,8 @@ impl Workshop {
 }
 
 impl NewFolder {
-    /// Makes an empty folder that will appear in the folder `parent`, which is made if absent. Removes what dead processes left there.
+    /// Makes an empty folder that will appear in the folder `parent`, which is made if absent.
+    /// Removes what dead processes left there.
     ///
     /// # Errors
     ///
@@ -96,12 +101,14 @@ impl NewFolder {
         &self.whole
     }
 
-    /// Gives the folder, which must not be empty, the name `name` in its parent. A rename can replace an empty folder but never a full one.
-    /// Of several processes that take one name, only the first succeeds.
+    /// Gives the folder, which must not be empty, the name `name` in its parent. A rename can
+    /// replace an empty folder but never a full one. Of several processes that take one name, only
+    /// the first succeeds.
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` when the name is taken, after which the caller may try another name; any other error of the disk.
+    /// `AlreadyExists` when the name is taken, after which the caller may try another name; any
+    /// other error of the disk.
     pub fn appear_as(&self, name: &Path) -> io::Result<()> {
         let target = self.parent.join(name);
         if target.symlink_metadata().is_ok() {
@@ -131,8 +138,9 @@ pub fn split(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((folder(path).to_owned(), name.into()))
 }
 
-/// Takes the lock of an unfinished folder. A process removes a folder only while it holds its lock, so a folder that still exists is ours.
-/// On a file system without locks none is taken, and nothing is swept.
+/// Takes the lock of an unfinished folder. A process removes a folder only while it holds its lock,
+/// so a folder that still exists is ours. On a file system without locks none is taken, and nothing
+/// is swept.
 fn lock(workshop: &Path) -> io::Result<File> {
     let file = lock_file(workshop)?;
     match file.try_lock() {
@@ -150,8 +158,8 @@ fn lock_file(workshop: &Path) -> io::Result<File> {
     )
 }
 
-/// Removes unfinished and half-deleted files and folders that dead processes left in the folder `parent`. What cannot be removed, such as
-/// another user's, stays.
+/// Removes unfinished and half-deleted files and folders that dead processes left in the folder
+/// `parent`. What cannot be removed, such as another user's, stays.
 pub fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -181,7 +189,8 @@ pub fn sweep(parent: &Path) {
     }
 }
 
-/// Deletes the folder at `path` and its contents. A rename comes first, so that `path` never names a half-deleted folder.
+/// Deletes the folder at `path` and its contents. A rename comes first, so that `path` never names
+/// a half-deleted folder.
 ///
 /// # Errors
 ///
@@ -195,7 +204,8 @@ pub fn delete(path: &Path) -> Result<()> {
     delete().with_context(|| format!("cannot delete `{}`", path.display()))
 }
 
-/// Removes partial and half-deleted files and folders from the folder `dir`, in which no other process may be at work.
+/// Removes partial and half-deleted files and folders from the folder `dir`, in which no other
+/// process may be at work.
 ///
 /// # Errors
 ///
@@ -217,8 +227,8 @@ pub fn clean(dir: &Path) -> Result<()> {
     clean().with_context(|| format!("cannot clean up `{}`", dir.display()))
 }
 
-/// Refuses a disk without room for `count` checkpoints of `bytes` in `dir`, or in its nearest existing ancestor. A disk of unknown free space
-/// is accepted.
+/// Refuses a disk without room for `count` checkpoints of `bytes` in `dir`, or in its nearest
+/// existing ancestor. A disk of unknown free space is accepted.
 ///
 /// # Errors
 ///
@@ -319,7 +329,8 @@ mod tests {
     fn what_the_dead_left_is_swept_and_the_living_are_left_alone() {
         let parent = tempfile::tempdir().unwrap();
         let living = filled(parent.path());
-        // Each folder is of a process that was killed: before it had a lock, with a lock, or during removal.
+        // Each folder is of a process that was killed: before it had a lock, with a lock, or during
+        // removal.
         for (number, files) in [&[][..], &["lock"], &["whole"]].into_iter().enumerate() {
             // By name: what an older host left is swept too.
             let dead = parent.path().join(format!(".partial-capo-{number}"));

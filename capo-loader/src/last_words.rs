@@ -1,8 +1,9 @@
-//! The last message of a process that ends early: by a signal, by `exit`, or because a call took too long. This may happen during
-//! call or outside all calls.
+//! The last message of a process that ends early: by a signal, by `exit`, or because a call took
+//! too long. This may happen during call or outside all calls.
 //!
-//! A signal handler may do little more than read atomics and write bytes. So the name of a call and the progress of the run are
-//! prepared before it. They are never freed; each [`Watchdog`](crate::watchdog::Watchdog) leaks a few hundred bytes.
+//! A signal handler may do little more than read atomics and write bytes. So the name of a call and
+//! the progress of the run are prepared before it. They are never freed; each
+//! [`Watchdog`](crate::watchdog::Watchdog) leaks a few hundred bytes.
 
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -40,7 +41,8 @@ const SIGNALS: [(c_int, &str); 5] = [
     ),
 ];
 
-/// Action at each of [`SIGNALS`] before this process set its own: the standard library has a handler for stack overflow.
+/// Action at each of [`SIGNALS`] before this process set its own: the standard library has a
+/// handler for stack overflow.
 static BEFORE: [OnceLock<libc::sigaction>; SIGNALS.len()] =
     [const { OnceLock::new() }; SIGNALS.len()];
 
@@ -73,7 +75,8 @@ pub(crate) fn listen(place: &Arc<Place>) {
                 let _ = before.set(action);
             }
         }
-        // SAFETY: `at_exit` is a function of this executable, which stays loaded as long as the process lives.
+        // SAFETY: `at_exit` is a function of this executable, which stays loaded as long as the
+        // process lives.
         let _ = unsafe { libc::atexit(at_exit) };
         #[cfg(target_os = "linux")]
         // SAFETY: as above.
@@ -87,16 +90,16 @@ unsafe extern "C" {
     fn at_quick_exit(function: extern "C" fn()) -> c_int;
 }
 
-/// Ends the process without a last message, by the host's own decision. Exit handlers of libraries do not run: they could hang or
-/// change the exit code.
+/// Ends the process without a last message, by the host's own decision. Exit handlers of libraries
+/// do not run: they could hang or change the exit code.
 pub fn exit(code: i32) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// Ends the process with a message because an allocation of `bytes` bytes failed. The exit code is 1 in a run and 2 before it. The caller
-/// cannot go on; this function allocates nothing.
+/// Ends the process with a message because an allocation of `bytes` bytes failed. The exit code is
+/// 1 in a run and 2 before it. The caller cannot go on; this function allocates nothing.
 pub fn no_memory(bytes: usize) -> ! {
     TOLD.store(true, Ordering::SeqCst);
     let runs = begin();
@@ -111,14 +114,16 @@ pub fn no_memory(bytes: usize) -> ! {
     unsafe { libc::_exit(if runs { 1 } else { 2 }) }
 }
 
-/// From now on a file that grows beyond `ulimit -f` gives its writer an error, instead of a signal that ends the process.
+/// From now on a file that grows beyond `ulimit -f` gives its writer an error, instead of a signal
+/// that ends the process.
 pub fn survive_file_limit() {
     exchange(libc::SIGXFSZ, &plain(libc::SIG_IGN));
 }
 
 /// The signals that end a process, from its terminal or from whoever runs it.
 const ENDS: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
-/// The signals with which batch systems warn a job of its end, as `--signal` of Slurm and submitit ask for them.
+/// The signals with which batch systems warn a job of its end, as `--signal` of Slurm and submitit
+/// ask for them.
 const WARNINGS: [c_int; 2] = [libc::SIGUSR1, libc::SIGUSR2];
 
 /// True if a signal of [`WARNINGS`] has come, until it is taken.
@@ -131,7 +136,8 @@ pub fn ignore_stops() {
     }
 }
 
-/// From now on SIGUSR1 and SIGUSR2 come as SIGTERM, and [`take_user_signal`] tells them apart. One that is ignored stays ignored.
+/// From now on SIGUSR1 and SIGUSR2 come as SIGTERM, and [`take_user_signal`] tells them apart. One
+/// that is ignored stays ignored.
 pub fn terminate_at_user_signals() {
     let handler: extern "C" fn(c_int) = at_warning;
     for signal in WARNINGS {
@@ -160,8 +166,9 @@ extern "C" fn at_warning(_: c_int) {
     unsafe { libc::raise(libc::SIGTERM) };
 }
 
-/// Calls `set`, which sets handlers of signals. A signal that is ignored stays ignored: `nohup` ignores the hang-up of the terminal for this
-/// process, and a script ignores Ctrl-C for what it starts with `&`.
+/// Calls `set`, which sets handlers of signals. A signal that is ignored stays ignored: `nohup`
+/// ignores the hang-up of the terminal for this process, and a script ignores Ctrl-C for what it
+/// starts with `&`.
 pub fn keeping_ignored<T>(set: impl FnOnce() -> T) -> T {
     let before = ENDS.map(|signal| (signal, exchange(signal, &plain(libc::SIG_IGN))));
     let done = set();
@@ -173,7 +180,8 @@ pub fn keeping_ignored<T>(set: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A guard that a program's `main` holds. An `exit` before it is dropped is not the program's own: it may come from a plugin's thread.
+/// A guard that a program's `main` holds. An `exit` before it is dropped is not the program's own:
+/// it may come from a plugin's thread.
 pub struct End(());
 
 impl End {
@@ -196,8 +204,8 @@ pub(crate) fn end() -> ! {
     unsafe { libc::_exit(1) }
 }
 
-/// Writes what `happened` to the running call, or, between calls, what happened `beside` all calls. Returns false if there is no message
-/// for that, or the last message was written before.
+/// Writes what `happened` to the running call, or, between calls, what happened `beside` all calls.
+/// Returns false if there is no message for that, or the last message was written before.
 pub(crate) fn tell(happened: &[&str], beside: &[&str]) -> bool {
     let call = read(&CALL);
     if (call.is_none() && beside.is_empty()) || TOLD.swap(true, Ordering::SeqCst) {
@@ -236,7 +244,8 @@ fn action() -> libc::sigaction {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = at_signal;
     action.sa_sigaction = handler as usize;
-    // Runs on the alternate stack that the standard library has set up, for the usual stack may have overflowed.
+    // Runs on the alternate stack that the standard library has set up, for the usual stack may
+    // have overflowed.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     action
 }
@@ -258,7 +267,8 @@ fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
     done.then_some(old)
 }
 
-/// The signal handler. It calls only functions that a handler may call: atomics, `write`, `sigaction`, `raise`.
+/// The signal handler. It calls only functions that a handler may call: atomics, `write`,
+/// `sigaction`, `raise`.
 extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let words = SIGNALS
         .iter()
@@ -273,7 +283,8 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
         &["was running when the process was ended by ", words],
         &beside,
     );
-    // From here on a crash goes to the earlier handlers: a second handler would not fit on the small stack of the first.
+    // From here on a crash goes to the earlier handlers: a second handler would not fit on the
+    // small stack of the first.
     for ((signal, _), before) in SIGNALS.iter().zip(&BEFORE) {
         if let Some(before) = before.get() {
             exchange(*signal, before);
@@ -291,7 +302,8 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     unsafe { libc::raise(signal) };
 }
 
-/// Exit handler. A plugin that calls `exit` still ends the process, but with a message and an exit code of failure.
+/// Exit handler. A plugin that calls `exit` still ends the process, but with a message and an exit
+/// code of failure.
 extern "C" fn at_exit() {
     const BESIDE: &str = "something ended the process with `exit` while no call of a component was running (a plugin's own thread may not)";
     let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) {
@@ -312,7 +324,8 @@ struct Stderr;
 
 impl Words for Stderr {
     fn text(&mut self, text: &str) {
-        // SAFETY: the pointer and the length describe `text`. Bytes that cannot be written are lost.
+        // SAFETY: the pointer and the length describe `text`. Bytes that cannot be written are
+        // lost.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }

@@ -1,9 +1,12 @@
-//! Parts that any trainer needs to run plugins: finding and trusting their files, opening them, the registry of components,
-//! masks applied in order, the watchdog over calls, batch files and their replay.
+//! Parts that any trainer needs to run plugins: finding and trusting their files, opening them, the
+//! registry of components, masks applied in order, the watchdog over calls, batch files and their
+//! replay.
 //!
-//! This crate depends on no tensor library and no command line. `host` builds on it, as a trainer in another language could.
+//! This crate depends on no tensor library and no command line. `host` builds on it, as a trainer
+//! in another language could.
 //!
-//! A plugin goes through four modules: [`find`] its file, [`trust`] it, [`open`] it, offer its components in the [`registry`].
+//! A plugin goes through four modules: [`find`] its file, [`trust`] it, [`open`] it, offer its
+//! components in the [`registry`].
 
 #![deny(missing_docs)]
 

@@ -15,7 +15,8 @@ use crate::warning::one_line;
 /// Column at which the second column begins, in characters.
 const INDENT: usize = 27;
 
-/// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and the text of recipes.
+/// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and
+/// the text of recipes.
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
     let (mut lines, mut point) = (Vec::new(), None);
     for offer in registry.offers() {
@@ -102,7 +103,8 @@ fn doc<'a>(offer: &'a Offer, key: &str) -> Option<&'a KeyDoc> {
     offer.key_docs.iter().find(|doc| doc.name == key)
 }
 
-/// Returns the line of a key: its default, meaning and range for a search, as far as its author gave them.
+/// Returns the line of a key: its default, meaning and range for a search, as far as its author
+/// gave them.
 fn key_line(key: &str, doc: Option<&KeyDoc>) -> String {
     let Some(doc) = doc else {
         return format!("  {key}");
@@ -150,7 +152,8 @@ fn input_names(inputs: Inputs) -> Vec<&'static str> {
     known.chain(unknown).collect()
 }
 
-/// The contents of [`lines`] as JSON, and the installed libraries; docs/distribution.md explains each field. `program` and its `version` name the caller.
+/// The contents of [`lines`] as JSON, and the installed libraries; docs/distribution.md explains
+/// each field. `program` and its `version` name the caller.
 pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
     let plugins = registry.plugins().into_iter().map(
         |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),

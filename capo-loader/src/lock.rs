@@ -1,7 +1,8 @@
 //! The lock of a run's directory: only one process at a time works in it.
 //!
-//! It is a kernel lock, taken through the standard library, so it ends with the process however that ends. It is taken on the directory itself,
-//! which stays the same when somebody deletes or replaces a file in it, and on a file in it, because network file systems lock only files. The
+//! It is a kernel lock, taken through the standard library, so it ends with the process however
+//! that ends. It is taken on the directory itself, which stays the same when somebody deletes or
+//! replaces a file in it, and on a file in it, because network file systems lock only files. The
 //! file's text only informs a second process.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -16,7 +17,8 @@ use crate::{files, terminal};
 /// Name of the lock's file in the run's directory.
 pub const FILE: &str = "lock";
 
-/// Number of attempts to read the holder's text from the lock's file, and the pause between two attempts.
+/// Number of attempts to read the holder's text from the lock's file, and the pause between two
+/// attempts.
 const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of attempts to take a lock that is held.
@@ -84,7 +86,8 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// True if a process works in the run's directory `dir`; false if this is unknown, for example without support for locks.
+/// True if a process works in the run's directory `dir`; false if this is unknown, for example
+/// without support for locks.
 ///
 /// # Errors
 ///

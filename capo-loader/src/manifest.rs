@@ -22,7 +22,8 @@ struct Manifest {
     files: BTreeMap<String, String>,
 }
 
-/// A folder with a manifest. Every file is compared with the manifest when it is read; files that it does not name are ignored.
+/// A folder with a manifest. Every file is compared with the manifest when it is read; files that
+/// it does not name are ignored.
 #[derive(Debug, Clone)]
 pub struct SealedFolder {
     dir: PathBuf,
@@ -90,7 +91,8 @@ impl SealedFolder {
         Ok(bytes)
     }
 
-    /// Returns the path of the file `name` after comparing its bytes with the manifest; they are read piece by piece.
+    /// Returns the path of the file `name` after comparing its bytes with the manifest; they are
+    /// read piece by piece.
     ///
     /// # Errors
     ///

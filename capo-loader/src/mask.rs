@@ -18,7 +18,8 @@ pub fn apply(masks: &mut [MaskHandle], sink: &mut dyn Sink, batch: &Batch<'_>) -
     Ok(decision)
 }
 
-/// Applies the next mask to the tokens that the earlier masks of `decision` kept. All masks come before the first weight.
+/// Applies the next mask to the tokens that the earlier masks of `decision` kept. All masks come
+/// before the first weight.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Memory of this machine and process, so that an allocation that cannot succeed is refused in advance.
+//! Memory of this machine and process, so that an allocation that cannot succeed is refused in
+//! advance.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,8 +9,8 @@ use std::{fs, thread};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes that this process may still allocate, swap included: the machine's free memory, or less if the control group or `ulimit -v` leaves
-/// less. `None` where the system does not say.
+/// Bytes that this process may still allocate, swap included: the machine's free memory, or less if
+/// the control group or `ulimit -v` leaves less. `None` where the system does not say.
 pub fn available() -> Option<u64> {
     // A file of the kernel, not of a user: reading it does not block.
     let free = free(&fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -48,7 +49,8 @@ fn status(name: &str) -> Option<u64> {
         .checked_mul(1024)
 }
 
-/// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without such a limit.
+/// Bytes of address space that `ulimit -v` leaves; reserved addresses count as used. `None` without
+/// such a limit.
 pub fn addresses() -> Option<u64> {
     Some(
         getrlimit(Resource::As)
@@ -57,7 +59,8 @@ pub fn addresses() -> Option<u64> {
     )
 }
 
-/// Bytes that `ulimit -v` leaves. Reserved addresses that are not in use count as free, for the allocator uses them first.
+/// Bytes that `ulimit -v` leaves. Reserved addresses that are not in use count as free, for the
+/// allocator uses them first.
 fn address_space() -> Option<u64> {
     Some(
         getrlimit(Resource::As)
@@ -82,14 +85,16 @@ fn free(meminfo: &str) -> Option<u64> {
     entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
 }
 
-/// Bytes that the limits of this process's control group and of the groups above it leave, for version 2 or 1.
+/// Bytes that the limits of this process's control group and of the groups above it leave, for
+/// version 2 or 1.
 fn group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     tightest(Path::new("/sys/fs/cgroup"), &groups)
 }
 
-/// The least that a control group leaves: the process's own, or one above it, whose limit covers all groups within. `groups` is the text of
-/// `/proc/self/cgroup`, and `root` the folder of all groups.
+/// The least that a control group leaves: the process's own, or one above it, whose limit covers
+/// all groups within. `groups` is the text of `/proc/self/cgroup`, and `root` the folder of all
+/// groups.
 fn tightest(root: &Path, groups: &str) -> Option<u64> {
     const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
     const OLD: [&str; 3] = [
@@ -111,7 +116,8 @@ fn tightest(root: &Path, groups: &str) -> Option<u64> {
     );
     [(root.to_owned(), new, NEW), (root.join("memory"), old, OLD)]
         .iter()
-        // The last ancestor is the root itself. In a container the path may be the machine's, of which only the root exists here.
+        // The last ancestor is the root itself. In a container the path may be the machine's, of
+        // which only the root exists here.
         .flat_map(|(root, own, names)| {
             Path::new(own)
                 .ancestors()
@@ -120,7 +126,8 @@ fn tightest(root: &Path, groups: &str) -> Option<u64> {
         .min()
 }
 
-/// Limit less usage, from the files of a control group. File pages not used lately do not count as usage, for the kernel frees them.
+/// Limit less usage, from the files of a control group. File pages not used lately do not count as
+/// usage, for the kernel frees them.
 fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -132,12 +139,14 @@ fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
     Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
 }
 
-/// The other processes on the machine's GPUs, each with its name and its memory, as the rest of a sentence; empty where nobody lists them.
+/// The other processes on the machine's GPUs, each with its name and its memory, as the rest of a
+/// sentence; empty where nobody lists them.
 pub fn gpu_processes() -> String {
     others(&listed().unwrap_or_default(), std::process::id())
 }
 
-/// Output of `nvidia-smi` about the processes on the machine's GPUs; `None` if the program is missing or takes more than five seconds.
+/// Output of `nvidia-smi` about the processes on the machine's GPUs; `None` if the program is
+/// missing or takes more than five seconds.
 fn listed() -> Option<String> {
     let (said, heard) = mpsc::channel();
     let ask = || {
@@ -179,7 +188,8 @@ pub fn text(bytes: u128) -> String {
     .into_iter()
     .find(|(unit, _)| bytes >= *unit)
     .unwrap_or((1, "bytes"));
-    // Rounds tenths up, so that a size slightly above the available memory does not read as equal to it.
+    // Rounds tenths up, so that a size slightly above the available memory does not read as equal
+    // to it.
     let tenths = bytes.saturating_mul(10).div_ceil(unit);
     if unit == 1 {
         format!("{bytes} {name}")
@@ -217,7 +227,8 @@ mod tests {
         const NEW: [&str; 2] = ["memory.max", "memory.current"];
         const OLD: [&str; 2] = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
         let job = "0::/slurm/job/step\n";
-        // Limits of folders, of which each uses 700 bytes with 100 of files that the kernel gives up.
+        // Limits of folders, of which each uses 700 bytes with 100 of files that the kernel gives
+        // up.
         let cases = [
             (NEW, &[][..], job, None),
             (NEW, &[("", "1000")], "0::/\n", Some(400)),

@@ -13,13 +13,15 @@ pub trait NamedFiles {
     /// True if the file `name` exists, even if it cannot be read.
     fn contains(&self, name: &str) -> bool;
 
-    /// The whole contents of the file `name`; a missing or unreadable file is an error that names its path.
+    /// The whole contents of the file `name`; a missing or unreadable file is an error that names
+    /// its path.
     fn read(&self, name: &str) -> Result<Cow<'_, [u8]>>;
 
     /// The path of the file `name` in backticks, for messages.
     fn describe(&self, name: &str) -> String;
 
-    /// The JSON in the file `name`, or null if the file is missing. Invalid JSON is an error that names the path.
+    /// The JSON in the file `name`, or null if the file is missing. Invalid JSON is an error that
+    /// names the path.
     fn json(&self, name: &str) -> Result<Value> {
         if !self.contains(name) {
             return Ok(Value::Null);

@@ -45,7 +45,8 @@ const LONGEST_NAME: usize = 100;
 ///
 /// # Errors
 ///
-/// When the name is not allowed. The message shows it with its control characters escaped, and the rule.
+/// When the name is not allowed. The message shows it with its control characters escaped, and the
+/// rule.
 pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);

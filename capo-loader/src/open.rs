@@ -9,7 +9,8 @@ use capo_plugin::wire::{
 };
 use capo_plugin::{Image, Point, keeping_arithmetic};
 
-/// Variable by which a library names its own folder, to find other libraries there. A plugin is opened from a copy in another place.
+/// Variable by which a library names its own folder, to find other libraries there. A plugin is
+/// opened from a copy in another place.
 const ORIGIN: &[u8] = b"$ORIGIN";
 
 /// Loads the plugin at `path`. It stays loaded until the process ends.
@@ -22,13 +23,13 @@ pub fn load(path: &Path) -> Result<Image> {
     keeping_arithmetic(|| load_bytes(path, &bytes))
 }
 
-/// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read again. The plugin stays loaded until
-/// the process ends.
+/// Loads a plugin from its `bytes`. Their file `path` gives the plugin its name and is not read
+/// again. The plugin stays loaded until the process ends.
 ///
 /// # Errors
 ///
-/// When the bytes are not a shared library, not a plugin, built for another ABI, or a plugin that offers nothing. The message is one
-/// sentence; abi_stable's own message, if any, is its cause.
+/// When the bytes are not a shared library, not a plugin, built for another ABI, or a plugin that
+/// offers nothing. The message is one sentence; abi_stable's own message, if any, is its cause.
 pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
     elf::check(bytes, &shown.to_string())?;
@@ -41,8 +42,8 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
         };
         anyhow!("`{shown}` cannot be opened as a shared library: {error}{advice}")
     })?;
-    // SAFETY: a symbol of this name is abi_stable's header. `upgrade` checks its magic bytes before it reads anything
-    // else.
+    // SAFETY: a symbol of this name is abi_stable's header. `upgrade` checks its magic bytes before
+    // it reads anything else.
     let header =
         unsafe { library.get::<AbiHeaderRef>(HEADER_SYMBOL.as_bytes()) }.map(|symbol| *symbol);
     // Never unloaded: components, their strings and their layouts are part of the library.

@@ -1,5 +1,5 @@
-//! Checks who may change a file or replace it. The rule is that of `ssh` for its own files: only the user
-//! and root.
+//! Checks who may change a file or replace it. The rule is that of `ssh` for its own files: only
+//! the user and root.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -44,7 +44,8 @@ impl std::fmt::Display for OtherWriter {
 #[derive(Debug)]
 pub struct Access {
     metadata: Metadata,
-    /// Users and groups of its access list, a POSIX ACL, that may write. The mode does not name them.
+    /// Users and groups of its access list, a POSIX ACL, that may write. The mode does not name
+    /// them.
     listed: Vec<OtherWriter>,
 }
 
@@ -73,7 +74,8 @@ impl Access {
         })
     }
 
-    /// Access to a link itself, which belongs to its owner alone: it has no mode and no access list.
+    /// Access to a link itself, which belongs to its owner alone: it has no mode and no access
+    /// list.
     fn of_link(path: &Path) -> io::Result<Self> {
         Ok(Self {
             metadata: path.symlink_metadata()?,
@@ -81,8 +83,9 @@ impl Access {
         })
     }
 
-    /// Returns who else may write: the owner, everybody, a user or a group of the access list, or the group, checked in this order. In a
-    /// folder with the sticky bit, such as `/tmp`, only the folder's owner may replace files of others.
+    /// Returns who else may write: the owner, everybody, a user or a group of the access list, or
+    /// the group, checked in this order. In a folder with the sticky bit, such as `/tmp`, only the
+    /// folder's owner may replace files of others.
     pub fn other_writer(&self) -> Option<OtherWriter> {
         const GROUP_WRITES: u32 = 0o020;
         const OTHERS_WRITE: u32 = 0o002;
@@ -113,7 +116,8 @@ impl Access {
     }
 }
 
-/// POSIX access lists, which Linux gives as an extended attribute: a version, and eight bytes for each entry.
+/// POSIX access lists, which Linux gives as an extended attribute: a version, and eight bytes for
+/// each entry.
 mod acl {
     use super::{ErrorKind, File, OtherWriter, Path, io};
 
@@ -260,12 +264,13 @@ impl Way {
     }
 }
 
-/// Refuses the open file of a plugin, if somebody else may change it, or replace it: from a folder above it or above a link on the way to it,
-/// or by such a link.
+/// Refuses the open file of a plugin, if somebody else may change it, or replace it: from a folder
+/// above it or above a link on the way to it, or by such a link.
 ///
 /// # Errors
 ///
-/// When somebody else may. The message says who and where; `accept` is the flag that allows such a file.
+/// When somebody else may. The message says who and where; `accept` is the flag that allows such a
+/// file.
 pub fn check(plugin: &Found, file: &Access, accept: &str) -> Result<()> {
     let refuse = |access: &Access, done: &str, of: Option<&str>, shown: &Path| -> Result<()> {
         let Some(other) = access.other_writer() else {
@@ -322,8 +327,9 @@ pub fn check(plugin: &Found, file: &Access, accept: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if `group` is the private group of `user` or of root, by the lists `/etc/group` and `/etc/passwd`. Such a group has the user's
-/// name, is the user's first group, and has no other member. Systems with such groups let new files be group-writable.
+/// True if `group` is the private group of `user` or of root, by the lists `/etc/group` and
+/// `/etc/passwd`. Such a group has the user's name, is the user's first group, and has no other
+/// member. Systems with such groups let new files be group-writable.
 ///
 /// Groups from a directory service are not in these lists, so they never count as private.
 fn is_own_group(groups: &str, users: &str, group: u32, user: u32) -> bool {

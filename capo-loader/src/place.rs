@@ -34,19 +34,21 @@ impl Place {
         self.saved.store(step, Ordering::Relaxed);
     }
 
-    /// True if a resume would continue exactly here: a checkpoint of this step exists, or the run is at step 0.
+    /// True if a resume would continue exactly here: a checkpoint of this step exists, or the run
+    /// is at step 0.
     pub fn is_saved(&self) -> bool {
         self.saved.load(Ordering::Relaxed) == self.step.load(Ordering::Relaxed)
     }
 
-    /// Message about where the run ends and where a resume continues; `None` before the run has a directory.
+    /// Message about where the run ends and where a resume continues; `None` before the run has a
+    /// directory.
     pub fn stopped(&self) -> Option<String> {
         let mut sentence = String::new();
         self.tell(&mut sentence).then_some(sentence)
     }
 
-    /// Writes the message of [`Self::stopped`] to `words`; returns false before the run has a directory. A signal handler may
-    /// call this.
+    /// Writes the message of [`Self::stopped`] to `words`; returns false before the run has a
+    /// directory. A signal handler may call this.
     pub(crate) fn tell(&self, words: &mut impl Words) -> bool {
         let Some(dir) = self.dir.get() else {
             return false;

@@ -90,7 +90,8 @@ impl RecordedBatch {
         batch
     }
 
-    /// Refuses values that no run records: scalars out of range, ids outside the vocabulary, parts that do not fit together.
+    /// Refuses values that no run records: scalars out of range, ids outside the vocabulary, parts
+    /// that do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         let data = self.context.as_ref().map(|context| &context.data);
         let (prompt_ids, top_ids) =

@@ -43,17 +43,20 @@ pub struct Components {
 }
 
 impl Registry {
-    /// Opens a registry of the components linked into this executable and of the plugins `names`, in order.
+    /// Opens a registry of the components linked into this executable and of the plugins `names`,
+    /// in order.
     ///
     /// # Errors
     ///
-    /// When a plugin is not found, not trusted or cannot be loaded, or an id that it offers is taken or invalid.
+    /// When a plugin is not found, not trusted or cannot be loaded, or an id that it offers is
+    /// taken or invalid.
     pub fn open(names: &[PathBuf]) -> Result<Self> {
         Self::open_with(names, &Trust::default(), None)
     }
 
-    /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if opening a plugin takes longer, or if the
-    /// plugin ends the process; 0 is no time limit. `None` does not watch.
+    /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if
+    /// opening a plugin takes longer, or if the plugin ends the process; 0 is no time limit. `None`
+    /// does not watch.
     ///
     /// # Errors
     ///
@@ -147,8 +150,8 @@ impl Registry {
         offers
     }
 
-    /// Inputs that a component asks of a batch, if it can be built without keys. `None` for components that see
-    /// no batch.
+    /// Inputs that a component asks of a batch, if it can be built without keys. `None` for
+    /// components that see no batch.
     pub fn inputs(&self, offer: &Offer) -> Option<Inputs> {
         let path = match &offer.origin {
             Origin::BuiltIn => String::new(),
@@ -214,7 +217,8 @@ impl Registry {
         });
     }
 
-    /// A message for each plugin that the run does not use: none of its components is among `used`, and its recipe is not `recipe`.
+    /// A message for each plugin that the run does not use: none of its components is among `used`,
+    /// and its recipe is not `recipe`.
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
         let sentence = |plugin: &LoadedPlugin| {
             let origin = Origin::File(plugin.path.clone());
@@ -226,7 +230,8 @@ impl Registry {
             if is_used {
                 return None;
             }
-            // The order in which a linker lays out a library's components and recipes is no one's choice.
+            // The order in which a linker lays out a library's components and recipes is no one's
+            // choice.
             let offers = self.offers.iter().filter(|offer| offer.origin == origin);
             let offer = offers.max_by_key(|offer| (offer.point, &offer.id));
             let advice = match (recipes.min_by_key(|recipe| &recipe.name), offer) {
@@ -267,8 +272,8 @@ impl Registry {
             })
     }
 
-    /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe `NAME-...` beside `NAME` in one plugin is a
-    /// variant, which a config must name.
+    /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe
+    /// `NAME-...` beside `NAME` in one plugin is a variant, which a config must name.
     ///
     /// # Errors
     ///
@@ -320,7 +325,8 @@ impl Registry {
         })
     }
 
-    /// Builds the components of a point that takes any number of them, each under its name in reports.
+    /// Builds the components of a point that takes any number of them, each under its name in
+    /// reports.
     ///
     /// # Errors
     ///

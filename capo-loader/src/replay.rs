@@ -41,7 +41,8 @@ impl OptimizerSettings {
     ///
     /// # Errors
     ///
-    /// When the file is not a batch, a setting is out of its range, or a setting of Adam is given for another optimizer.
+    /// When the file is not a batch, a setting is out of its range, or a setting of Adam is given
+    /// for another optimizer.
     pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
@@ -130,16 +131,16 @@ impl std::fmt::Display for Replayed<'_> {
     }
 }
 
-/// Applies masks and weights, with their state, to the batch files in order, and calls `each` with the result of every file. With
-/// `out`, writes a file per batch there, of the same name.
+/// Applies masks and weights, with their state, to the batch files in order, and calls `each` with
+/// the result of every file. With `out`, writes a file per batch there, of the same name.
 ///
-/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`. With a device, the components
-/// find the large arrays in its memory.
+/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`.
+/// With a device, the components find the large arrays in its memory.
 ///
 /// # Errors
 ///
-/// When a file is not a batch or lacks an input of a component, two files have one name, a component returns an error, or a device
-/// fails.
+/// When a file is not a batch or lacks an input of a component, two files have one name, a
+/// component returns an error, or a device fails.
 pub fn replay(
     deciders: &mut Deciders,
     watchdog: &Watchdog,
@@ -184,7 +185,8 @@ pub fn replay(
             ..sink.outcome
         };
         if let (Some(target), Some(out)) = (target, out) {
-            // The folder is made only when there is a result: a file that is no batch leaves nothing.
+            // The folder is made only when there is a result: a file that is no batch leaves
+            // nothing.
             std::fs::create_dir_all(out)
                 .with_context(|| format!("cannot make `{}`", out.display()))?;
             batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
@@ -212,8 +214,9 @@ pub fn check_any(deciders: &Deciders) -> Result<()> {
     Ok(())
 }
 
-/// Applies masks and weights to one batch of the file `path`, with its large arrays on `device` if there is one. Their calls can read
-/// the context that was recorded with the batch. The step counts as taken if any token is kept.
+/// Applies masks and weights to one batch of the file `path`, with its large arrays on `device` if
+/// there is one. Their calls can read the context that was recorded with the batch. The step counts
+/// as taken if any token is kept.
 ///
 /// # Errors
 ///
@@ -281,7 +284,8 @@ pub fn check_held(mask: &MaskHandle, path: &Path, batch: &RecordedBatch) -> Resu
         .with_context(|| format!("batch file `{}`", path.display()))
 }
 
-/// Refuses a batch that lacks an input of a component; `asked` pairs each component's id with its inputs.
+/// Refuses a batch that lacks an input of a component; `asked` pairs each component's id with its
+/// inputs.
 fn check_inputs<'a>(
     asked: impl Iterator<Item = (&'a str, Inputs)>,
     batch: &RecordedBatch,

@@ -1,4 +1,5 @@
-//! Sealed JSON files, in which a change is noticed: the last field is the SHA-256 of every byte before it.
+//! Sealed JSON files, in which a change is noticed: the last field is the SHA-256 of every byte
+//! before it.
 
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use crate::files::{self, sha256_hex};
 const SEAL: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 
-/// Writes `value`, an object with at least one field and none called `sha256`. The file appears whole or not at all.
+/// Writes `value`, an object with at least one field and none called `sha256`. The file appears
+/// whole or not at all.
 ///
 /// # Errors
 ///

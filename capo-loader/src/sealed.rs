@@ -1,4 +1,5 @@
-//! Opens a library from bytes: the code that runs is the code that was checked, even if its file changes in the meantime.
+//! Opens a library from bytes: the code that runs is the code that was checked, even if its file
+//! changes in the meantime.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,8 +9,9 @@ use libloading::Library;
 
 /// Opens the library in `bytes`. Debuggers and profilers that show a name show `name`.
 ///
-/// The library is opened from memory that can no longer be written. If the system has no such memory, or refuses to run code from it,
-/// the library is opened from a file in a folder that only this user can enter.
+/// The library is opened from memory that can no longer be written. If the system has no such
+/// memory, or refuses to run code from it, the library is opened from a file in a folder that only
+/// this user can enter.
 ///
 /// # Errors
 ///
@@ -31,8 +33,8 @@ fn from_memory(bytes: &[u8], name: &OsStr) -> Result<Library> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // A system may refuse executable memory files. The loader maps this file and never executes it. Linux before 6.3 does
-    // not know the flag.
+    // A system may refuse executable memory files. The loader maps this file and never executes it.
+    // Linux before 6.3 does not know the flag.
     let memory = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| memfd_create(name, flags))?;
     let mut memory = std::fs::File::from(memory);
@@ -42,13 +44,14 @@ fn from_memory(bytes: &[u8], name: &OsStr) -> Result<Library> {
         SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
     )?;
     let library = load(&path_of(&memory, memory.as_raw_fd())?)?;
-    // Kept open until the process ends: the loader knows the library by this path, which must not come to name another file.
-    // Debuggers and backtraces read it again.
+    // Kept open until the process ends: the loader knows the library by this path, which must not
+    // come to name another file. Debuggers and backtraces read it again.
     let _ = memory.into_raw_fd();
     Ok(library)
 }
 
-/// Path of the open file. It contains this process's id, so that a debugger finds it too, unless `/proc` numbers processes otherwise.
+/// Path of the open file. It contains this process's id, so that a debugger finds it too, unless
+/// `/proc` numbers processes otherwise.
 #[cfg(target_os = "linux")]
 fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::PathBuf> {
     use std::os::unix::fs::MetadataExt;
@@ -64,7 +67,8 @@ fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::Pa
     Ok(found.context("there is no `/proc`")?.into())
 }
 
-/// Opens the library from a private copy. The copy is deleted on return, where the system can delete an open library.
+/// Opens the library from a private copy. The copy is deleted on return, where the system can
+/// delete an open library.
 fn from_private_copy(bytes: &[u8], name: &OsStr) -> Result<Library> {
     // On Unix such a folder has mode 700.
     let folder = tempfile::Builder::new()
@@ -77,10 +81,11 @@ fn from_private_copy(bytes: &[u8], name: &OsStr) -> Result<Library> {
 }
 
 fn load(path: &Path) -> Result<Library> {
-    // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose to run with their own
-    // rights.
+    // SAFETY: loading runs the library's initialisers. A plugin is native code that the user chose
+    // to run with their own rights.
     unsafe { Library::new(path) }.map_err(|error| {
-        // libloading says only that opening failed; its source has the reason. The user never saw the path of the copy.
+        // libloading says only that opening failed; its source has the reason. The user never saw
+        // the path of the copy.
         let source = std::error::Error::source(&error)
             .map_or_else(|| error.to_string(), ToString::to_string);
         let name = path.display().to_string();
@@ -97,7 +102,8 @@ fn load(path: &Path) -> Result<Library> {
 mod tests {
     use super::*;
 
-    /// Bytes of a library that exists on any machine with a loader: this test's own C library, found in the process's memory map.
+    /// Bytes of a library that exists on any machine with a loader: this test's own C library,
+    /// found in the process's memory map.
     #[cfg(target_os = "linux")]
     fn some_library() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,10 +1,11 @@
-//! Checks that a batch is possible in a run: scalars within their ranges, ids of the vocabulary, parts that fit together.
+//! Checks that a batch is possible in a run: scalars within their ranges, ids of the vocabulary,
+//! parts that fit together.
 
 use anyhow::{Result, bail, ensure};
 use capo_plugin::{Batch, DeviceKind, Tensor};
 
-/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list with its name. Ids on a device are
-/// not checked.
+/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list
+/// with its name. Ids on a device are not checked.
 ///
 /// # Errors
 ///
@@ -62,7 +63,8 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it unnoticed.
+/// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it
+/// unnoticed.
 fn check_numbers(batch: &Batch<'_>) -> Result<()> {
     let tokens = batch.dims.tokens.max(1) as usize;
     let sampled = batch

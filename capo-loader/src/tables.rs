@@ -15,8 +15,8 @@ pub struct ComponentConfig {
     pub table: Table,
 }
 
-/// Names in reports for a list of components, such as a run's masks. A name is the component's id, or `ID#2` where an id is used
-/// again, so that no report hides another.
+/// Names in reports for a list of components, such as a run's masks. A name is the component's id,
+/// or `ID#2` where an id is used again, so that no report hides another.
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
     let name = |(index, one): (usize, &ComponentConfig)| match list[..index]
         .iter()

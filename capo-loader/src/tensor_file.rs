@@ -1,4 +1,5 @@
-//! Reads and writes a safetensors file: tensors by name and shape, scalars by name. Errors say what is missing or wrong.
+//! Reads and writes a safetensors file: tensors by name and shape, scalars by name. Errors say what
+//! is missing or wrong.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,7 +25,8 @@ pub(crate) fn serialized(
 ) -> Result<Vec<u8>> {
     let unordered = scalars.clone().into_iter().collect();
     let mut bytes = safetensors::serialize(tensors, Some(unordered))?;
-    // The library writes the scalars in an order that differs from call to call, but always as many bytes.
+    // The library writes the scalars in an order that differs from call to call, but always as many
+    // bytes.
     let (from, ordered) = (LENGTH + SCALARS.len(), serde_json::to_string(scalars)?);
     ensure!(
         bytes[LENGTH..].starts_with(SCALARS.as_bytes()),

@@ -1,4 +1,5 @@
-//! Writes lines to the terminal. Control characters in text from others are shown as escapes, so that the terminal does not obey them.
+//! Writes lines to the terminal. Control characters in text from others are shown as escapes, so
+//! that the terminal does not obey them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -7,10 +8,11 @@ use std::path::Path;
 
 use capo_plugin::plain;
 
-/// `text` with every control character written as an escape such as `\u001b`, except line breaks and tabs.
+/// `text` with every control character written as an escape such as `\u001b`, except line breaks
+/// and tabs.
 ///
-/// Characters that control text direction are escaped too, for they can make a line read as another line. If `text` is JSON, the
-/// result is still JSON.
+/// Characters that control text direction are escaped too, for they can make a line read as another
+/// line. If `text` is JSON, the result is still JSON.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);

@@ -1,4 +1,5 @@
-//! Checks of the files that may be loaded as plugins: pins, permissions, and the plugins that a resumed run began with.
+//! Checks of the files that may be loaded as plugins: pins, permissions, and the plugins that a
+//! resumed run began with.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek};
@@ -12,17 +13,19 @@ use crate::find::{Found, find};
 use crate::owner::{self, Access};
 use crate::{elf, memory};
 
-/// Separator between a plugin's name and the SHA-256 to which it is pinned, as in `libcapo.so@sha256:5ce1...`.
+/// Separator between a plugin's name and the SHA-256 to which it is pinned, as in
+/// `libcapo.so@sha256:5ce1...`.
 pub const PIN: &str = "@sha256:";
 
-/// The largest plugin that is read, in bytes; libraries with kernels for many GPUs take a quarter of it.
+/// The largest plugin that is read, in bytes; libraries with kernels for many GPUs take a quarter
+/// of it.
 const LARGEST: u64 = 4 << 30;
 
 /// The command-line flag that sets [`Trust::unsafe_path`].
 const UNSAFE_PATH: &str = "--allow-unsafe-plugin-path";
 
-/// Checks of a plugin's file before it is loaded. The default refuses files that other users may change, and accepts any
-/// hash.
+/// Checks of a plugin's file before it is loaded. The default refuses files that other users may
+/// change, and accepts any hash.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
     /// Accept files that other users may change or replace.
@@ -45,7 +48,8 @@ pub struct LoadedPlugin {
     pub components: Vec<String>,
 }
 
-/// A file that passed the checks, with the bytes that were checked. Later changes of the file have no effect.
+/// A file that passed the checks, with the bytes that were checked. Later changes of the file have
+/// no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedFile {
     /// Absolute path of the file.
@@ -61,8 +65,8 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// When the plugin is not found or no library, another user may change or replace it, or its hash differs from its pin or from the hash
-    /// that the run began with.
+    /// When the plugin is not found or no library, another user may change or replace it, or its
+    /// hash differs from its pin or from the hash that the run began with.
     pub fn check(&self, name: &Path) -> Result<TrustedFile> {
         let (name, pin) = split_pin(name)?;
         let found = find(&name)?;
@@ -84,7 +88,8 @@ impl Trust {
         })
     }
 
-    /// Reads the file through one open handle, so that the owner is checked of the very file whose bytes are read.
+    /// Reads the file through one open handle, so that the owner is checked of the very file whose
+    /// bytes are read.
     fn read(&self, found: &Found) -> Result<Vec<u8>> {
         let shown = found.path.display();
         let unreadable = || format!("plugin `{shown}` cannot be read");

@@ -1,6 +1,8 @@
-//! Copies recorded batches to the memory of a CUDA device, where masks find them as in training on that device.
+//! Copies recorded batches to the memory of a CUDA device, where masks find them as in training on
+//! that device.
 //!
-//! It needs only the driver, which is loaded when the first device is opened, and does not use candle.
+//! It needs only the driver, which is loaded when the first device is opened, and does not use
+//! candle.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -63,11 +65,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type `features`.
+    /// Opens the device called `name`, `None` for `cpu`. Features are copied to it as the type
+    /// `features`.
     ///
     /// # Errors
     ///
-    /// When the name is no device, the machine lacks the driver or the device, or `features` is not f32 on the CPU.
+    /// When the name is no device, the machine lacks the driver or the device, or `features` is not
+    /// f32 on the CPU.
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
@@ -173,7 +177,8 @@ impl Device {
         }
     }
 
-    /// Copies `values` to the device, as a tensor of this dtype and shape. The values are numbers of `dtype` or their bytes.
+    /// Copies `values` to the device, as a tensor of this dtype and shape. The values are numbers
+    /// of `dtype` or their bytes.
     fn memory<T: Copy>(&self, values: &[T], dtype: DType, shape: &[i64]) -> Result<Memory<'_>> {
         let bytes = size_of_val(values);
         assert_eq!(
@@ -193,7 +198,8 @@ impl Device {
             shape: shape.to_vec(),
         };
         if bytes > 0 {
-            // SAFETY: `address` has that many bytes. Pageable memory has been read when the call returns.
+            // SAFETY: `address` has that many bytes. Pageable memory has been read when the call
+            // returns.
             unsafe { driver::memcpy_htod_async(address, values, self.stream) }
                 .map_err(failed("copying a batch to it"))?;
         }
@@ -202,10 +208,12 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Releases the stream and the context. Failures are ignored, and the driver keeps the resources.
+    /// Releases the stream and the context. Failures are ignored, and the driver keeps the
+    /// resources.
     fn drop(&mut self) {
         let _ = self.enter();
-        // SAFETY: the stream, if any, and the context were made in `opened`, and every `Memory` borrows `self`.
+        // SAFETY: the stream, if any, and the context were made in `opened`, and every `Memory`
+        // borrows `self`.
         unsafe {
             if !self.stream.is_null() {
                 let _ = driver::stream::destroy(self.stream);
@@ -265,8 +273,8 @@ impl Memory<'_> {
             ref shape,
         } = self;
         let (data, stream) = (address as *const c_void, device.stream.cast());
-        // SAFETY: `address` in the primary context holds the compact elements of this shape. They are ready when the copy queued
-        // on this stream is done, and `self` keeps them.
+        // SAFETY: `address` in the primary context holds the compact elements of this shape. They
+        // are ready when the copy queued on this stream is done, and `self` keeps them.
         unsafe {
             Tensor::from_raw(
                 data,
@@ -283,10 +291,12 @@ impl Memory<'_> {
 }
 
 impl Drop for Memory<'_> {
-    /// Waits for queued work that uses the memory, then frees it. After a failure the memory stays allocated.
+    /// Waits for queued work that uses the memory, then frees it. After a failure the memory stays
+    /// allocated.
     fn drop(&mut self) {
         if self.device.enter().is_ok() {
-            // SAFETY: the stream lives in `device`; the address is from `malloc_sync`, and no tensor of it is left.
+            // SAFETY: the stream lives in `device`; the address is from `malloc_sync`, and no
+            // tensor of it is left.
             unsafe {
                 let _ = driver::stream::synchronize(self.device.stream);
                 let _ = driver::free_sync(self.address);
@@ -299,7 +309,8 @@ impl Drop for Memory<'_> {
 fn probe() -> Result<()> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     const NAME: &str = "libcuda.so.1";
-    // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for cudarc uses it.
+    // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for
+    // cudarc uses it.
     let present = || {
         unsafe { libloading::Library::new(NAME) }
             .map(std::mem::forget)

@@ -25,7 +25,8 @@ pub fn show(shown: &mut BTreeSet<String>, component: &str, text: &str) {
     }
 }
 
-/// `text` on one line: every run of blanks, line ends and control characters becomes one blank, and a very long text is cut.
+/// `text` on one line: every run of blanks, line ends and control characters becomes one blank, and
+/// a very long text is cut.
 pub(crate) fn one_line(text: &str) -> String {
     let words = text
         .split(|c: char| c.is_whitespace() || c.is_control())
@@ -37,7 +38,8 @@ pub(crate) fn one_line(text: &str) -> String {
     }
 }
 
-/// The sink for calls outside of steps, such as a measurement on held-out prompts. It shows warnings and watches calls.
+/// The sink for calls outside of steps, such as a measurement on held-out prompts. It shows
+/// warnings and watches calls.
 pub struct WarningSink<'a> {
     /// Warnings that were already shown.
     pub warned: &'a mut BTreeSet<String>,

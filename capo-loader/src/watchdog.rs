@@ -1,8 +1,8 @@
-//! Watches over the calls of components. A call that does not return ends the process with a message. If a call ends the process, a
-//! message names it.
+//! Watches over the calls of components. A call that does not return ends the process with a
+//! message. If a call ends the process, a message names it.
 //!
-//! The thread that trains makes the calls, so a call that hangs can only be ended with the process. Entering and leaving a call are
-//! atomic stores, which another thread checks from time to time.
+//! The thread that trains makes the calls, so a call that hangs can only be ended with the process.
+//! Entering and leaving a call are atomic stores, which another thread checks from time to time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,8 @@ pub use crate::last_words::{
     terminate_at_user_signals,
 };
 
-/// The newest watchdog of this process. The drop of a component does not say which watchdog it belongs to.
+/// The newest watchdog of this process. The drop of a component does not say which watchdog it
+/// belongs to.
 static NEWEST: Mutex<Option<Watchdog>> = Mutex::new(None);
 
 /// Measures the seconds of the current call. Its thread ends when this is dropped.
@@ -41,8 +42,9 @@ struct Watched {
 }
 
 impl Watchdog {
-    /// Starts a watchdog that ends the process if a call of one of the components `ids` takes longer than `seconds`; 0 is no limit. The
-    /// newest watchdog also watches drops, even after it is dropped itself.
+    /// Starts a watchdog that ends the process if a call of one of the components `ids` takes
+    /// longer than `seconds`; 0 is no limit. The newest watchdog also watches drops, even after it
+    /// is dropped itself.
     pub fn start(seconds: u64, ids: Vec<String>) -> Self {
         let watches = !ids.is_empty();
         let watchdog = Self::over(seconds, "component", ids);
@@ -80,7 +82,8 @@ impl Watchdog {
             let weak = Arc::downgrade(&watched);
             let (ready, started) = mpsc::channel();
             std::thread::spawn(move || watch(&weak, seconds, &ready));
-            // A new thread takes the lock of the system's loader, which a library may hold for ever while it is opened.
+            // A new thread takes the lock of the system's loader, which a library may hold for ever
+            // while it is opened.
             let _ = started.recv();
         }
         Self(watched)
@@ -133,7 +136,8 @@ impl Watchdog {
 
 /// Interval between checks of a call, and the number of checks in a row that one call may last.
 ///
-/// Checks are counted instead of time, so that a pause of the whole process does not count as a long call.
+/// Checks are counted instead of time, so that a pause of the whole process does not count as a
+/// long call.
 fn looks_within(seconds: u64) -> (Duration, u64) {
     let interval = (Duration::from_secs(seconds) / 10).min(Duration::from_secs(1));
     (interval, seconds.max(10))
@@ -172,7 +176,8 @@ fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
         if seen.too_long(watched.current.load(Ordering::Relaxed), most) {
             let way_out = " s (the limit is `train.component_timeout`; 0 waits without one)";
             last_words::tell(&["did not come back within ", &limit, way_out], &[]);
-            // Not `exit`: the system's loader holds a lock while it opens a library, and `exit` would wait for it.
+            // Not `exit`: the system's loader holds a lock while it opens a library, and `exit`
+            // would wait for it.
             last_words::end();
         }
     }

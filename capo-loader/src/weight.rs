@@ -1,11 +1,13 @@
-//! Applies weights in order: each scales the gradient of the tokens that the masks and the earlier weights left.
+//! Applies weights in order: each scales the gradient of the tokens that the masks and the earlier
+//! weights left.
 
 use anyhow::{Result, bail};
 use capo_plugin::{Batch, Sink, WeightHandle};
 
 use crate::decision::{Decision, Factors};
 
-/// Applies the weights in order to the tokens of the masks' `decision` and multiplies them; weight 0 rejects a token as a mask does.
+/// Applies the weights in order to the tokens of the masks' `decision` and multiplies them; weight
+/// 0 rejects a token as a mask does.
 ///
 /// # Errors
 ///
@@ -21,7 +23,8 @@ pub fn apply(
         .try_for_each(|weight| apply_one(weight, sink, batch, decision))
 }
 
-/// Applies the next weight to the tokens that the masks and the earlier weights of `decision` left, and multiplies its factors in.
+/// Applies the next weight to the tokens that the masks and the earlier weights of `decision` left,
+/// and multiplies its factors in.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Cost of crossing the boundary: calls of a mask that does nothing, through the wire.
 //!
-//! `call` does not depend on the batch: the guard, the wire's view of the batch, the reports' ear. `stage` adds the cost that grows
-//! with the batch, one byte per token: the copy of `token_mask` and the check that nothing was set. Nothing copies a tensor
-//! (`tests/zero_copy.rs`).
+//! `call` does not depend on the batch: the guard, the wire's view of the batch, the reports' ear.
+//! `stage` adds the cost that grows with the batch, one byte per token: the copy of `token_mask`
+//! and the check that nothing was set. Nothing copies a tensor (`tests/zero_copy.rs`).
 
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, Records};

@@ -20,14 +20,17 @@ fn own_root() -> PluginRoot_Ref {
 }
 
 extern "C" fn construct_root() -> RootModuleResult {
-    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is read back with its own type.
+    // SAFETY: `LibHeader` below is built for the same `PluginRoot_Ref`, so the erased reference is
+    // read back with its own type.
     let erased = unsafe { own_root().to_prefix_ref().cast() };
     RResult::<_, RootModuleError>::ROk(erased)
 }
 
-/// The symbol that a loader looks for. It is defined here once, instead of in an export macro, so that several
-/// plugins can be linked into one executable. A test compares the name with abi_stable's.
-// SAFETY: no other item of any image carries this name. abi_stable's own macro would define it too, and is not used.
+/// The symbol that a loader looks for. It is defined here once, instead of in an export macro, so
+/// that several plugins can be linked into one executable. A test compares the name with
+/// abi_stable's.
+// SAFETY: no other item of any image carries this name. abi_stable's own macro would define it too,
+// and is not used.
 #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
 pub static ROOT_HEADER: LibHeader =
     // SAFETY: `construct_root` erases a `PluginRoot_Ref`.
@@ -53,7 +56,8 @@ extern "C" fn own_extension(id: RStr<'_>) -> ROption<Extension<'static>> {
 mod tests {
     use super::*;
 
-    /// An image that knows nothing of masks, and whose owner compiled another type under the id of recipes.
+    /// An image that knows nothing of masks, and whose owner compiled another type under the id of
+    /// recipes.
     extern "C" fn other(id: RStr<'_>) -> ROption<Extension<'static>> {
         match id.as_str() {
             "capo.mask/1" => ROption::RNone,

@@ -1,7 +1,7 @@
 //! The view that a component has of an optimizer step.
 //!
-//! Letters: B completions, T tokens of the longest completion, G completions per prompt, V vocabulary, D hidden width,
-//! K top tokens. All arrays are row-major.
+//! Letters: B completions, T tokens of the longest completion, G completions per prompt, V
+//! vocabulary, D hidden width, K top tokens. All arrays are row-major.
 
 use std::ops::{BitOr, Range};
 
@@ -69,7 +69,8 @@ impl Inputs {
     pub const ROLLOUT_CONTEXT: Self = Self(1 << 5);
     /// [`Batch::sampler_top_k`]: the sampler's most likely tokens, drawn or not, and their log-probabilities.
     pub const SAMPLER_TOP_K: Self = Self(1 << 6);
-    /// [`Update::alignment`](crate::Update::alignment), for step controls: how well the gradient agrees with the previous step.
+    /// [`Update::alignment`](crate::Update::alignment), for step controls: how well the gradient
+    /// agrees with the previous step.
     pub const ALIGNMENT: Self = Self(1 << 7);
     /// All flags that this revision names.
     pub const KNOWN: Self = Self((1 << 8) - 1);
@@ -87,13 +88,15 @@ impl BitOr for Inputs {
     }
 }
 
-/// Rule that reduces per-token losses to one number. The set of values may grow, so this is an integer.
+/// Rule that reduces per-token losses to one number. The set of values may grow, so this is an
+/// integer.
 #[repr(transparent)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction(pub u32);
 
 impl Reduction {
-    /// Mean over completions of each completion's mean over its tokens (GRPO; TRL `loss_type="grpo"`).
+    /// Mean over completions of each completion's mean over its tokens (GRPO; TRL
+    /// `loss_type="grpo"`).
     pub const COMPLETION_MEAN: Self = Self(0);
     /// Sum over all tokens ÷ (B · `max_completion_length`) (Dr.GRPO; TRL `loss_type="dr_grpo"`).
     pub const FIXED_LENGTH: Self = Self(1);
@@ -157,8 +160,9 @@ impl OptimizerKind {
     pub const ADAM: Self = Self(1);
     /// Adam with decoupled weight decay.
     pub const ADAMW: Self = Self(2);
-    /// AdamW whose second moment accumulates `g_k² + g_r²`. The gradient `g_k` of the kept tokens alone enters the first
-    /// moment. The gradient `g_r` is that of the rejected tokens. Clipping scales both by the norm of `g_k + g_r`.
+    /// AdamW whose second moment accumulates `g_k² + g_r²`. The gradient `g_k` of the kept tokens
+    /// alone enters the first moment. The gradient `g_r` is that of the rejected tokens. Clipping
+    /// scales both by the norm of `g_k + g_r`.
     pub const ADAMW_KEPT_AND_REJECTED: Self = Self(3);
 }
 
@@ -168,9 +172,10 @@ impl OptimizerKind {
 pub struct OptimizerInfo {
     /// Update rule.
     pub kind: OptimizerKind,
-    /// Learning rate of the coming step. Masks and weights find the largest rate here at which the step's gradient will move the
-    /// weights: Adam's first moment carries a gradient into later steps, and a warm-up gives them higher rates
-    /// ([`Batch::step_learning_rate`] is the step's own).
+    /// Learning rate of the coming step. Masks and weights find the largest rate here at which the
+    /// step's gradient will move the weights: Adam's first moment carries a gradient into later
+    /// steps, and a warm-up gives them higher rates ([`Batch::step_learning_rate`] is the step's
+    /// own).
     pub learning_rate: f64,
     /// Decay rate of the first moment.
     pub beta1: f64,
@@ -180,7 +185,8 @@ pub struct OptimizerInfo {
     pub eps: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// Largest global gradient norm; a longer gradient is scaled down to it before the update. 0 turns clipping off.
+    /// Largest global gradient norm; a longer gradient is scaled down to it before the update. 0
+    /// turns clipping off.
     pub max_grad_norm: f64,
     /// Updates applied so far.
     pub steps_taken: u64,
@@ -194,7 +200,8 @@ pub struct LastLayer<'a> {
     pub hidden: Tensor<'a>,
     /// `[B, T, K]`, u32: vocabulary ids of the K largest logits, largest first.
     pub topk_ids: Tensor<'a>,
-    /// `[B, T, K]`: the K largest logits themselves, raw (temperature 1), in the order of `topk_ids`.
+    /// `[B, T, K]`: the K largest logits themselves, raw (temperature 1), in the order of
+    /// `topk_ids`.
     pub topk_logits: Tensor<'a>,
     /// `[B, T]`: logsumexp over the full vocabulary of logits ÷ `loss_temperature`.
     pub logsumexp: Tensor<'a>,
@@ -248,12 +255,13 @@ impl<'a> OptimizerState<'a> {
     }
 }
 
-/// The whole batch of one optimizer step, never a micro-batch. A component's decision therefore does not depend on
-/// how the host splits its work.
+/// The whole batch of one optimizer step, never a micro-batch. A component's decision therefore
+/// does not depend on how the host splits its work.
 ///
-/// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]` arrays where
-/// `completion_mask` is 0 are padding, or tokens of an environment; their values are finite and mean nothing. A field that needs a flag of
-/// [`Inputs`] is `None` unless the component's `inputs` names the flag.
+/// Groups are consecutive: completions `g·G .. (g+1)·G` answer one prompt. Entries of `[B, T]`
+/// arrays where `completion_mask` is 0 are padding, or tokens of an environment; their values are
+/// finite and mean nothing. A field that needs a flag of [`Inputs`] is `None` unless the
+/// component's `inputs` names the flag.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Batch<'a> {
@@ -287,8 +295,9 @@ pub struct Batch<'a> {
     pub max_completion_length: usize,
     /// `[B, T]`: ids of the sampled tokens.
     pub completion_ids: &'a [u32],
-    /// `[B, T]`: 1 for a token that the policy drew, up to and including the end token; 0 for padding. Zeros may also stand between
-    /// ones, at tokens that others wrote into the completion, such as the answer of an environment.
+    /// `[B, T]`: 1 for a token that the policy drew, up to and including the end token; 0 for
+    /// padding. Zeros may also stand between ones, at tokens that others wrote into the completion,
+    /// such as the answer of an environment.
     pub completion_mask: &'a [u8],
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: &'a [u8],
@@ -296,16 +305,19 @@ pub struct Batch<'a> {
     pub rewards: &'a [f32],
     /// `[B, T]`: advantage of each token, reward units; zeros while the advantage estimator runs.
     pub advantages: &'a [f32],
-    /// `[B, T]`, nats: log-probability of each token under the current policy at `loss_temperature`.
+    /// `[B, T]`, nats: log-probability of each token under the current policy at
+    /// `loss_temperature`.
     pub logps: &'a [f32],
     /// `[B, T]`: the objective's loss per token, before masking and reduction. Present for masks.
     pub losses: Option<&'a [f32]>,
     /// `[B, T]`: derivative of the sum of a completion's `losses` by this token's `logps`, as in
     /// [`TokenLosses`](crate::TokenLosses). Present for masks.
     pub dloss_dlogp: Option<&'a [f32]>,
-    /// `[B, T]`, nats: log-probability of each token when it was sampled. Needs [`Inputs::OLD_LOGPS`].
+    /// `[B, T]`, nats: log-probability of each token when it was sampled. Needs
+    /// [`Inputs::OLD_LOGPS`].
     pub old_logps: Option<&'a [f32]>,
-    /// `[B, T]`, nats: log-probability of each token under the reference model. Needs [`Inputs::REF_LOGPS`].
+    /// `[B, T]`, nats: log-probability of each token under the reference model. Needs
+    /// [`Inputs::REF_LOGPS`].
     pub ref_logps: Option<&'a [f32]>,
     /// `[B, T]`, nats: entropy of the current policy. Needs [`Inputs::ENTROPY`].
     pub entropy: Option<&'a [f32]>,
@@ -413,7 +425,8 @@ impl<'a> Batch<'a> {
             .chain(state.into_iter().flatten())
     }
 
-    /// This batch with only the optional inputs that `inputs` names: the view for a component that asked for them.
+    /// This batch with only the optional inputs that `inputs` names: the view for a component that
+    /// asked for them.
     #[must_use]
     pub fn with_only(mut self, inputs: Inputs) -> Self {
         self.old_logps = self

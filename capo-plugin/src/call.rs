@@ -1,12 +1,13 @@
-//! The host's side of every call into a plugin. A call leaves the processor's floating-point settings unchanged. A
-//! host that watches calls is told about drops too.
+//! The host's side of every call into a plugin. A call leaves the processor's floating-point
+//! settings unchanged. A host that watches calls is told about drops too.
 
 use std::arch::asm;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// Runs a plugin's code, then restores the rounding mode, the treatment of denormals and the traps of floating-point arithmetic. A
-/// library may change them for itself. A library built with `-ffast-math`, for example, changes them when it is loaded.
+/// Runs a plugin's code, then restores the rounding mode, the treatment of denormals and the traps
+/// of floating-point arithmetic. A library may change them for itself. A library built with
+/// `-ffast-math`, for example, changes them when it is loaded.
 pub fn keeping_arithmetic<R>(call: impl FnOnce() -> R) -> R {
     let _before = Arithmetic::now();
     call()
@@ -17,7 +18,8 @@ type AroundDrop = fn(id: &str, drop: &mut dyn FnMut());
 
 static AROUND_DROP: OnceLock<AroundDrop> = OnceLock::new();
 
-/// From now on, drops the components of plugins inside `around`, which must call its argument once. Only the first call has an effect.
+/// From now on, drops the components of plugins inside `around`, which must call its argument once.
+/// Only the first call has an effect.
 pub fn watch_drops(around: AroundDrop) {
     AROUND_DROP.get_or_init(|| around);
 }
@@ -112,7 +114,8 @@ impl Control {
     /// Skips registers that already hold the value, because loading them is expensive.
     fn write(&self) {
         if *self != Self::read() {
-            // SAFETY: these registers held the values before. The status bits are cleared first, so that no trap follows.
+            // SAFETY: these registers held the values before. The status bits are cleared first, so
+            // that no trap follows.
             unsafe {
                 asm!("ldmxcsr [{}]", "fnclex", "fldcw [{}]", in(reg) &raw const self.mxcsr, in(reg) &raw const self.x87, options(nostack, preserves_flags));
             }

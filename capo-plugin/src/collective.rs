@@ -5,12 +5,13 @@ use abi_stable::std_types::{RSlice, RSliceMut, RVec};
 use crate::PluginError;
 use crate::wire::WireHost;
 
-/// The ranks of a run: processes that each hold completions of their own of a step's batch. [`Ctx::collective`](crate::Ctx::collective)
-/// gives it.
+/// The ranks of a run: processes that each hold completions of their own of a step's batch.
+/// [`Ctx::collective`](crate::Ctx::collective) gives it.
 ///
-/// **All ranks must make the same calls in the same order.** Each call waits for all other ranks, so a call that one
-/// rank skips never returns. A component must not decide about a call from facts of one rank, such as its completions
-/// or its error. In that case the ranks agree first ([`agree`](Self::agree)).
+/// **All ranks must make the same calls in the same order.** Each call waits for all other ranks,
+/// so a call that one rank skips never returns. A component must not decide about a call from facts
+/// of one rank, such as its completions or its error. In that case the ranks agree first
+/// ([`agree`](Self::agree)).
 #[derive(Clone, Copy)]
 pub struct Collective<'a> {
     host: &'a (dyn WireHost + 'a),
@@ -26,16 +27,19 @@ impl<'a> Collective<'a> {
         self.host.rank() as usize
     }
 
-    /// Number of ranks. It is 1 where this process holds the whole batch; the calls then return their inputs.
+    /// Number of ranks. It is 1 where this process holds the whole batch; the calls then return
+    /// their inputs.
     pub fn size(&self) -> usize {
         self.host.ranks() as usize
     }
 
-    /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them. Every rank must pass equally many values.
+    /// Replaces each of `values` by its sum over all ranks, bit for bit equal on all of them. Every
+    /// rank must pass equally many values.
     ///
     /// # Errors
     ///
-    /// The host's message, where the ranks cannot reach each other; the contents of `values` are then unspecified.
+    /// The host's message, where the ranks cannot reach each other; the contents of `values` are
+    /// then unspecified.
     pub fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError> {
         Ok(self
             .host
@@ -43,7 +47,8 @@ impl<'a> Collective<'a> {
             .into_result()?)
     }
 
-    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of
+    /// values.
     ///
     /// # Errors
     ///
@@ -62,11 +67,13 @@ impl<'a> Collective<'a> {
         Ok(gathered.into_iter().map(RVec::into_vec).collect())
     }
 
-    /// Tells the other ranks whether this rank can go on, and hears the same from them. If one rank cannot go on, none does.
+    /// Tells the other ranks whether this rank can go on, and hears the same from them. If one rank
+    /// cannot go on, none does.
     ///
     /// # Errors
     ///
-    /// `own`'s error on a rank that has one. The other ranks get a message that names the failed rank.
+    /// `own`'s error on a rank that has one. The other ranks get a message that names the failed
+    /// rank.
     pub fn agree<T>(&self, own: Result<T, PluginError>) -> Result<T, PluginError> {
         let told = self.all_gather(&[i64::from(own.is_err())]);
         let (own, told) = (own?, told?);
@@ -96,7 +103,8 @@ pub trait Ranks {
     /// A message; the component's call fails with it.
     fn all_reduce_sum(&self, values: &mut [f64]) -> Result<(), PluginError>;
 
-    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of values.
+    /// Returns the values of each rank, ordered by rank. Ranks may pass different numbers of
+    /// values.
     ///
     /// # Errors
     ///

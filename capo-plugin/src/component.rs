@@ -1,5 +1,5 @@
-//! The host's side of the wire: a handle that calls a component and checks its results. Each point has its own
-//! method.
+//! The host's side of the wire: a handle that calls a component and checks its results. Each point
+//! has its own method.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RVec};
@@ -74,7 +74,8 @@ impl<W: WireObject> Component<W> {
         self.inputs
     }
 
-    /// Gives the component another id in reports and messages. A host needs it to run one component twice.
+    /// Gives the component another id in reports and messages. A host needs it to run one component
+    /// twice.
     #[must_use]
     pub fn renamed(self, id: &str) -> Self {
         Self {
@@ -105,11 +106,13 @@ impl<W: WireObject> Component<W> {
         loaded.map_err(|error| self.named(error.into()))
     }
 
-    /// The component's extension `id`, or `None` when it does not know it. Later versions of a point ask for their additions here.
+    /// The component's extension `id`, or `None` when it does not know it. Later versions of a
+    /// point ask for their additions here.
     ///
     /// # Errors
     ///
-    /// When the plugin compiled another layout under this id: the differences, as abi_stable prints them.
+    /// When the plugin compiled another layout under this id: the differences, as abi_stable prints
+    /// them.
     pub fn extension<T: StableAbi + 'static>(&mut self, id: &str) -> Result<Option<&T>, String> {
         match keeping_arithmetic(|| self.wire.extension(RStr::from_str(id))) {
             ROption::RNone => Ok(None),
@@ -144,7 +147,8 @@ impl<W: WireObject> Component<W> {
         error.context(format_args!("component `{}`", self.id))
     }
 
-    /// Refuses the first `[B, T]` entry for which `broken` returns a description and the violated rule.
+    /// Refuses the first `[B, T]` entry for which `broken` returns a description and the violated
+    /// rule.
     pub(crate) fn check(
         &self,
         dims: Dims,

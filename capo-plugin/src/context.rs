@@ -1,4 +1,5 @@
-//! The rollout's context: facts about its completions besides the batch. A host fills it in, and components read it.
+//! The rollout's context: facts about its completions besides the batch. A host fills it in, and
+//! components read it.
 
 use std::ops::Range;
 
@@ -16,9 +17,11 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Facts about a rollout's completions besides the batch: prompts, texts, rewards per function, the sampler's own log-probabilities.
+/// Facts about a rollout's completions besides the batch: prompts, texts, rewards per function, the
+/// sampler's own log-probabilities.
 ///
-/// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T. An index out of range panics.
+/// Indices are as in [`Batch`](crate::Batch): completion b of B, token t of T. An index out of
+/// range panics.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct RolloutContext<'a> {
@@ -48,12 +51,14 @@ impl<'a> RolloutContext<'a> {
         )
     }
 
-    /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a new number each time.
+    /// Position of the prompt in the run's sequence of prompts, from 0. A repeated prompt gets a
+    /// new number each time.
     pub fn prompt_number(&self, b: usize) -> u64 {
         self.prompt_numbers.as_slice()[self.group(b)]
     }
 
-    /// Line of the dataset's file that holds the prompt, from 1; `None` where prompts are generated.
+    /// Line of the dataset's file that holds the prompt, from 1; `None` where prompts are
+    /// generated.
     pub fn line(&self, b: usize) -> Option<u64> {
         Some(self.lines.as_slice()[self.group(b)]).filter(|&line| line > 0)
     }
@@ -63,8 +68,8 @@ impl<'a> RolloutContext<'a> {
         text(part(self.texts.as_slice(), self.text_ends.as_slice(), b))
     }
 
-    /// Bytes of [`text`](Self::text) that token `t` of completion `b` encodes. The range is empty for special tokens
-    /// and padding. A character of several tokens belongs to the last of them.
+    /// Bytes of [`text`](Self::text) that token `t` of completion `b` encodes. The range is empty
+    /// for special tokens and padding. A character of several tokens belongs to the last of them.
     pub fn span(&self, b: usize, t: usize) -> Range<usize> {
         let at = 2 * (b * self.tokens as usize + t);
         let spans = self.spans.as_slice();
@@ -86,10 +91,12 @@ impl<'a> RolloutContext<'a> {
         &self.rewards.as_slice()[index * count..(index + 1) * count]
     }
 
-    /// `[B, T]`, nats: log-probability of each token in the distribution from which it was drawn. Temperature and truncation
-    /// are included, and the precision is the sampler's own, as vLLM reports it to TRL and verl. 0 on padding.
+    /// `[B, T]`, nats: log-probability of each token in the distribution from which it was drawn.
+    /// Temperature and truncation are included, and the precision is the sampler's own, as vLLM
+    /// reports it to TRL and verl. 0 on padding.
     ///
-    /// The trainer's own values for the same policy are [`Batch::old_logps`](crate::Batch::old_logps).
+    /// The trainer's own values for the same policy are
+    /// [`Batch::old_logps`](crate::Batch::old_logps).
     pub fn sampler_logps(&self) -> &'a [f32] {
         self.sampler_logps.as_slice()
     }
@@ -104,7 +111,8 @@ impl<'a> RolloutContext<'a> {
     }
 }
 
-/// The sampler's most likely tokens at each position. Indices are as in [`Batch`](crate::Batch); an index out of range panics.
+/// The sampler's most likely tokens at each position. Indices are as in [`Batch`](crate::Batch); an
+/// index out of range panics.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct SamplerTopK<'a> {
@@ -120,13 +128,15 @@ impl<'a> SamplerTopK<'a> {
         self.k as usize
     }
 
-    /// `[K]`: ids of the most likely tokens at position `t` of completion `b`, most likely first; ties go to the lower id.
+    /// `[K]`: ids of the most likely tokens at position `t` of completion `b`, most likely first;
+    /// ties go to the lower id.
     pub fn ids(&self, b: usize, t: usize) -> &'a [u32] {
         &self.ids.as_slice()[self.place(b, t)]
     }
 
-    /// `[K]`, nats: log-probabilities of these tokens in the distribution from which the token was drawn, temperature
-    /// and truncation included. Minus infinity for a token that truncation excluded. 0 on padding.
+    /// `[K]`, nats: log-probabilities of these tokens in the distribution from which the token was
+    /// drawn, temperature and truncation included. Minus infinity for a token that truncation
+    /// excluded. 0 on padding.
     pub fn logps(&self, b: usize, t: usize) -> &'a [f32] {
         &self.logps.as_slice()[self.place(b, t)]
     }
@@ -159,8 +169,9 @@ pub struct PromptContext<'a> {
     pub line: Option<u64>,
 }
 
-/// The arrays that a host lends as [`RolloutContext`]. Lists of different lengths are stored in sequence, and a further array
-/// holds the end of each list. Letters are as in [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
+/// The arrays that a host lends as [`RolloutContext`]. Lists of different lengths are stored in
+/// sequence, and a further array holds the end of each list. Letters are as in
+/// [`Batch`](crate::Batch); P = B ÷ G prompts, R reward functions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContextData {
     /// G: completions per prompt.
@@ -198,7 +209,8 @@ pub struct ContextData {
 }
 
 impl ContextData {
-    /// Context of completions with at most `tokens` tokens; every prompt must have equally many completions.
+    /// Context of completions with at most `tokens` tokens; every prompt must have equally many
+    /// completions.
     pub fn new<'a>(
         tokens: usize,
         prompts: impl Iterator<Item = PromptContext<'a>>,
@@ -243,7 +255,8 @@ impl ContextData {
         self.rewards.extend(rewards);
     }
 
-    /// Adds the sampler's `k` most likely tokens at each position and their log-probabilities, `[B, T, K]` each, as in [`SamplerTopK`].
+    /// Adds the sampler's `k` most likely tokens at each position and their log-probabilities,
+    /// `[B, T, K]` each, as in [`SamplerTopK`].
     ///
     /// # Panics
     ///

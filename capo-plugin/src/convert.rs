@@ -1,4 +1,5 @@
-//! Conversions between the types of authors and hosts and the types on the wire. Slices keep their addresses.
+//! Conversions between the types of authors and hosts and the types on the wire. Slices keep their
+//! addresses.
 
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
@@ -93,8 +94,8 @@ impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
     }
 }
 
-/// Implements both directions between two structs with the same fields. A field behind `besides` is not on the wire; an id of the
-/// host answers it.
+/// Implements both directions between two structs with the same fields. A field behind `besides` is
+/// not on the wire; an id of the host answers it.
 macro_rules! alike {
     ($($type:ident, $wire:ident: $($field:ident)* $(, besides $own:ident)?;)*) => {$(
         alike!(@one $type => $wire: $($field)*,);
@@ -129,7 +130,8 @@ alike! {
 pub(crate) const STEP_LEARNING_RATE: &str = "capo.batch.step-learning-rate/1";
 
 impl<'a> Batch<'a> {
-    /// The batch as a mask or a weight sees it: `wire`, and the fields that only an id of the host answers.
+    /// The batch as a mask or a weight sees it: `wire`, and the fields that only an id of the host
+    /// answers.
     pub(crate) fn with_answers(wire: &WireBatch<'a>, host: &mut HostRef<'_>) -> Self {
         let answer = host
             .extension(RStr::from_str(STEP_LEARNING_RATE))

@@ -17,16 +17,17 @@ impl<'a> Ctx<'a> {
         Self { host }
     }
 
-    /// Records one number of this step. In the metrics it appears as `component-id/name` for a mask and as
-    /// `rewards/component-id/name` for a reward. The advantage estimator and the objective, of which a run has one
-    /// each, use plain `name`. A name under which the host itself records is refused.
+    /// Records one number of this step. In the metrics it appears as `component-id/name` for a mask
+    /// and as `rewards/component-id/name` for a reward. The advantage estimator and the objective,
+    /// of which a run has one each, use plain `name`. A name under which the host itself records is
+    /// refused.
     pub fn record(&mut self, name: &str, value: f64) {
         self.host.record(RStr::from_str(name), value);
     }
 
-    /// Records one number per token, `[B, T]`; a reward records one per completion, `[B]`. The metrics show the mean
-    /// and the maximum over completion tokens as `name/mean` and `name/max`. `host replay` writes the whole array,
-    /// for histograms and pictures.
+    /// Records one number per token, `[B, T]`; a reward records one per completion, `[B]`. The
+    /// metrics show the mean and the maximum over completion tokens as `name/mean` and `name/max`.
+    /// `host replay` writes the whole array, for histograms and pictures.
     pub fn record_tokens(&mut self, name: &str, values: &[f32]) {
         self.host
             .record_tokens(RStr::from_str(name), RSlice::from_slice(values));

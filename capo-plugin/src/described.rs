@@ -45,8 +45,9 @@ pub(crate) extern "C" fn create<W: WireObject>(
     wire.map_err(WireError::from).into()
 }
 
-/// The keys of `entry`: the keys that its type reads, or, where the type does not tell, the keys that its author
-/// describes. Empty where the type panics when asked, because a panic must not cross the ABI.
+/// The keys of `entry`: the keys that its type reads, or, where the type does not tell, the keys
+/// that its author describes. Empty where the type panics when asked, because a panic must not
+/// cross the ABI.
 fn keys_of(entry: &Entry) -> RVec<RString> {
     match caught(entry.keys) {
         Some(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),

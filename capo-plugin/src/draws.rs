@@ -5,8 +5,9 @@
 pub struct Draws(u64);
 
 impl Draws {
-    /// The stream of one step of a run: pass `batch.seed` and `batch.step`. Two components with the same seed and
-    /// step draw the same numbers, unless each mixes a constant of its own into the seed.
+    /// The stream of one step of a run: pass `batch.seed` and `batch.step`. Two components with the
+    /// same seed and step draw the same numbers, unless each mixes a constant of its own into the
+    /// seed.
     pub fn new(seed: u64, step: u64) -> Self {
         Self(seed ^ step.wrapping_mul(0xD1B5_4A32_D192_ED03))
     }
@@ -50,7 +51,8 @@ mod tests {
         };
         assert_eq!(drawn(1, 2), drawn(1, 2));
         assert!(drawn(1, 2) != drawn(1, 3) && drawn(1, 2) != drawn(2, 2));
-        // Each position is equally likely, so the mean of the first draw over many steps is near the middle.
+        // Each position is equally likely, so the mean of the first draw over many steps is near
+        // the middle.
         let mean = (0..2000).map(|step| drawn(7, step)[0]).sum::<usize>() as f64 / 2000.0;
         assert!((mean - 49.5).abs() < 3.0, "{mean}");
     }

@@ -4,15 +4,18 @@ use std::fmt::Display;
 
 use crate::Purpose;
 
-/// One episode: a conversation between a model and an environment, which begins with the prompt of a row.
+/// One episode: a conversation between a model and an environment, which begins with the prompt of
+/// a row.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Episode<'a> {
-    /// Number of the episode, which its turns and observations name. A rollout uses no number twice.
+    /// Number of the episode, which its turns and observations name. A rollout uses no number
+    /// twice.
     pub number: u64,
     /// Text of the prompt, as in the dataset.
     pub prompt: &'a str,
-    /// The dataset's answer as text, from the column that the run's settings name (else its worked solution).
+    /// The dataset's answer as text, from the column that the run's settings name (else its worked
+    /// solution).
     pub answer: &'a str,
     /// All columns of the prompt's row except the prompt, the answer included: a JSON object.
     pub columns: &'a str,
@@ -20,7 +23,8 @@ pub struct Episode<'a> {
     pub group: u64,
     /// Place of the episode in its group, from 0.
     pub place: u64,
-    /// Seed for every random draw of the episode. Episodes of a group have the same, so that they begin alike.
+    /// Seed for every random draw of the episode. Episodes of a group have the same, so that they
+    /// begin alike.
     pub seed: u64,
 }
 
@@ -56,7 +60,8 @@ pub struct Episodes<'a> {
 }
 
 impl<'a> Episodes<'a> {
-    /// Training episodes at step 0 with up to 8 turns. Hosts and tests then fill in the other fields.
+    /// Training episodes at step 0 with up to 8 turns. Hosts and tests then fill in the other
+    /// fields.
     pub fn new(episodes: Vec<Episode<'a>>) -> Self {
         Self {
             purpose: Purpose::TRAINING,
@@ -89,7 +94,8 @@ pub struct Turn<'a> {
     pub text: &'a str,
     /// The calls of offered tools in it.
     pub calls: Vec<ToolCall>,
-    /// True if the model cannot read an answer: a limit ends the episode. The observation may still have a reward.
+    /// True if the model cannot read an answer: a limit ends the episode. The observation may still
+    /// have a reward.
     pub is_last: bool,
 }
 
@@ -128,8 +134,9 @@ pub struct Observation {
     pub ended: bool,
     /// Reward of the turn, reward units. The reward `environment` adds up those of an episode.
     pub reward: f32,
-    /// Numbers for metrics, `environment/ID/NAME`: means over the observations that have them. With tools, `failed_calls` is instead the number of
-    /// calls that failed, a part of `tools/failure_frequency`.
+    /// Numbers for metrics, `environment/ID/NAME`: means over the observations that have them. With
+    /// tools, `failed_calls` is instead the number of calls that failed, a part of
+    /// `tools/failure_frequency`.
     pub metrics: Vec<(String, f64)>,
 }
 

@@ -29,8 +29,8 @@ impl ErrorKind {
 
 /// An error message with its kind.
 ///
-/// Write the message lowercase and without a full stop. State the value *and* the limit, and put the next action in
-/// parentheses. The host adds the component's id.
+/// Write the message lowercase and without a full stop. State the value *and* the limit, and put
+/// the next action in parentheses. The host adds the component's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginError {
     kind: ErrorKind,

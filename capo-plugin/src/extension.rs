@@ -16,7 +16,8 @@ pub struct Extension<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// Wraps `value` with its layout. A layout knows no lifetimes, so a type that borrows could be read as one that borrows longer:
+    /// Wraps `value` with its layout. A layout knows no lifetimes, so a type that borrows could be
+    /// read as one that borrows longer:
     ///
     /// ```compile_fail
     /// fn lend(text: &u32) {
@@ -35,7 +36,8 @@ impl<'a> Extension<'a> {
     ///
     /// # Errors
     ///
-    /// When the owner's layout differs from this image's `T`: the differences, as abi_stable prints them.
+    /// When the owner's layout differs from this image's `T`: the differences, as abi_stable prints
+    /// them.
     pub fn get<T: StableAbi + 'static>(&self) -> Result<&'a T, String> {
         check_layout_compatibility(T::LAYOUT, self.layout).map_err(|errors| errors.to_string())?;
         // SAFETY: `of` stored a `&'a U`, and the check above found U's layout compatible with `T`.

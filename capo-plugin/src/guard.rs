@@ -1,5 +1,5 @@
-//! The plugin's side of the wire. An adapter turns an author's component into a wire object, catches its panics
-//! before they reach the ABI, and retires an instance that panicked.
+//! The plugin's side of the wire. An adapter turns an author's component into a wire object,
+//! catches its panics before they reach the ABI, and retires an instance that panicked.
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use crate::wire::WireError;
 use crate::{ErrorKind, Inputs, PluginError, Reduction, Traits, config};
 
-/// Answers of a component that cannot fail on the wire. It gives them at creation, and `asks_again` after each call of `control`.
+/// Answers of a component that cannot fail on the wire. It gives them at creation, and `asks_again`
+/// after each call of `control`.
 #[derive(Clone, Copy)]
 pub(crate) struct Answers {
     pub(crate) inputs: Inputs,
@@ -45,7 +46,8 @@ pub(crate) fn create<T: DeserializeOwned>(
     ask: impl FnOnce(&T) -> Answers,
 ) -> Result<Guarded<T>, PluginError> {
     let build = || {
-        // Not dropped where a question panics: a second panic, in the component's `drop`, would abort.
+        // Not dropped where a question panics: a second panic, in the component's `drop`, would
+        // abort.
         let component = ManuallyDrop::new(config::parse::<T>(json)?);
         if let Err(error) = validate(&component) {
             drop(ManuallyDrop::into_inner(component));
@@ -77,7 +79,8 @@ impl<T> Guarded<T> {
         })
     }
 
-    /// Calls a method without `&mut self`, such as `save`. A panic there leaves the instance as it was.
+    /// Calls a method without `&mut self`, such as `save`. A panic there leaves the instance as it
+    /// was.
     pub(crate) fn call_shared<R>(
         &self,
         method: &str,
@@ -89,13 +92,14 @@ impl<T> Guarded<T> {
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // A panic in an author's `drop` must not cross the ABI. Memory that the component had yet to free leaks.
-        // SAFETY: `self` is being dropped, so nobody uses `component` after this.
+        // A panic in an author's `drop` must not cross the ABI. Memory that the component had yet
+        // to free leaks. SAFETY: `self` is being dropped, so nobody uses `component` after this.
         caught(|| unsafe { ManuallyDrop::drop(&mut self.component) });
     }
 }
 
-/// Runs `work`; `None` where it panics. The payload is leaked, because its own `drop` could panic again.
+/// Runs `work`; `None` where it panics. The payload is leaked, because its own `drop` could panic
+/// again.
 pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work))
         .map_err(std::mem::forget)

@@ -1,5 +1,5 @@
-//! The host's view of an image: its components and recipes, reached through one function pointer. Plugins and the
-//! executable answer through the same function, so a host needs only one registry.
+//! The host's view of an image: its components and recipes, reached through one function pointer.
+//! Plugins and the executable answer through the same function, so a host needs only one registry.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RStr};
@@ -16,7 +16,8 @@ pub struct Image {
     root: PluginRoot_Ref,
 }
 
-/// A question fails where the image compiled another layout under its extension id: the differences, as abi_stable prints them.
+/// A question fails where the image compiled another layout under its extension id: the
+/// differences, as abi_stable prints them.
 impl Image {
     /// The image of a loaded library.
     pub fn from_root(root: PluginRoot_Ref) -> Self {

@@ -1,5 +1,5 @@
-//! Meanings of a component's keys: the macro `keys!` for plugins, and the check that descriptions cover exactly the
-//! keys that the component reads.
+//! Meanings of a component's keys: the macro `keys!` for plugins, and the check that descriptions
+//! cover exactly the keys that the component reads.
 
 use std::ops::Range;
 
@@ -87,8 +87,9 @@ impl KeyDoc {
 }
 
 impl ComponentInfo {
-    /// Checks the author's descriptions of keys: they must cover exactly the keys that the component reads, each once and with text,
-    /// with valid ranges of numbers. No descriptions at all pass.
+    /// Checks the author's descriptions of keys: they must cover exactly the keys that the
+    /// component reads, each once and with text, with valid ranges of numbers. No descriptions at
+    /// all pass.
     ///
     /// # Errors
     ///
@@ -102,14 +103,15 @@ impl ComponentInfo {
 }
 
 /// Describes a component's keys. A required key is `name => "what it means"`. An optional key is
-/// `name = default => "..."`, or `name = None::<T> => "..."` where absence has a meaning of its own.
+/// `name = default => "..."`, or `name = None::<T> => "..."` where absence has a meaning of its
+/// own.
 ///
-/// `; LOW..HIGH` after a description gives the range in which to search for a good value: `1e-3..50.0`, or `1..100`
-/// for a key of whole numbers. `host compare-masks --target-rate` varies the first key with a range. The component
-/// must accept both ends.
+/// `; LOW..HIGH` after a description gives the range in which to search for a good value:
+/// `1e-3..50.0`, or `1..100` for a key of whole numbers. `host compare-masks --target-rate` varies
+/// the first key with a range. The component must accept both ends.
 ///
-/// Where several ids share a type, pass the result to [`register!`](crate::register) as a constant. For one id,
-/// `register!` takes the same list in braces.
+/// Where several ids share a type, pass the result to [`register!`](crate::register) as a constant.
+/// For one id, `register!` takes the same list in braces.
 ///
 /// ```
 /// use capo_plugin::{KeyDocs, keys};

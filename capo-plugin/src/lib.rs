@@ -2,23 +2,27 @@
 //!
 //! # In a training step
 //!
-//! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes part at one of seven
-//! extension points: [`Environment`], [`Reward`], [`Advantage`], [`Objective`], [`Mask`], [`Weight`] or
-//! [`StepControl`]. It is a struct: its fields are its configuration keys, and its trait defines its behaviour.
-//! `host new-plugin NAME` makes a crate with all of the above.
+//! A step runs **rollout → advantage → objective → mask → backward → step**. A *component* takes
+//! part at one of seven extension points: [`Environment`], [`Reward`], [`Advantage`],
+//! [`Objective`], [`Mask`], [`Weight`] or [`StepControl`]. It is a struct: its fields are its
+//! configuration keys, and its trait defines its behaviour. `host new-plugin NAME` makes a crate
+//! with all of the above.
 //!
 //! # What a component sees
 //!
-//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. Further arrays come on
-//! request: return their flags from `inputs`, as in `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Without a flag the
-//! array is absent. A curvature model needs the last layer's features, its largest logits and the optimizer's
-//! settings. In a trainer on a GPU these tensors are in GPU memory ([`Tensor::device`]). A reward sees a [`Rollout`]
-//! instead: prompt, completion text, and the dataset's row, as in `completion.column::<u32>("level")`. An environment sees
-//! [`Episodes`] when they begin, and then each [`Turn`] of the model.
+//! [`Batch`] is the whole batch of one optimizer step, however the trainer splits its work. Further
+//! arrays come on request: return their flags from `inputs`, as in
+//! `Inputs::LAST_LAYER | Inputs::OLD_LOGPS`. Without a flag the array is absent. A curvature model
+//! needs the last layer's features, its largest logits and the optimizer's settings. In a trainer
+//! on a GPU these tensors are in GPU memory ([`Tensor::device`]). A reward sees a [`Rollout`]
+//! instead: prompt, completion text, and the dataset's row, as in
+//! `completion.column::<u32>("level")`. An environment sees [`Episodes`] when they begin, and then
+//! each [`Turn`] of the model.
 //!
-//! With `Inputs::ROLLOUT_CONTEXT`, [`Batch::rollout_context`] has the prompt ids, completion texts with a byte range per
-//! token, the rewards of every reward function, the log-probabilities under the sampler's own distribution, and the rollout's
-//! age in optimizer steps. With `Inputs::SAMPLER_TOP_K`, [`Batch::sampler_top_k`] has the sampler's most likely tokens at each
+//! With `Inputs::ROLLOUT_CONTEXT`, [`Batch::rollout_context`] has the prompt ids, completion texts
+//! with a byte range per token, the rewards of every reward function, the log-probabilities under
+//! the sampler's own distribution, and the rollout's age in optimizer steps. With
+//! `Inputs::SAMPLER_TOP_K`, [`Batch::sampler_top_k`] has the sampler's most likely tokens at each
 //! position, drawn or not. All arrays are the host's and valid until the call returns:
 //!
 //! ```
@@ -39,48 +43,54 @@
 //! }
 //! ```
 //!
-//! A step control also gets the proposed [`Update`]: its norm per parameter group, its cost as Adam's second moment
-//! estimates it, and KL divergences between the policies before and after. Each number is computed on request.
+//! A step control also gets the proposed [`Update`]: its norm per parameter group, its cost as
+//! Adam's second moment estimates it, and KL divergences between the policies before and after.
+//! Each number is computed on request.
 //!
 //! # Keys
 //!
-//! serde reads the keys and refuses unknown ones. `validate` refuses values that are out of range or contradict each
-//! other. [`register!`] takes each key's meaning, default and search range ([`keys!`]).
+//! serde reads the keys and refuses unknown ones. `validate` refuses values that are out of range
+//! or contradict each other. [`register!`] takes each key's meaning, default and search range
+//! ([`keys!`]).
 //!
 //! # State
 //!
-//! A component may keep state between steps. `save` and `load` carry the state through checkpoints, and a resumed run
-//! continues bit for bit. Draw random numbers from `batch.seed` and `batch.step` ([`Draws`]), never from the clock.
+//! A component may keep state between steps. `save` and `load` carry the state through checkpoints,
+//! and a resumed run continues bit for bit. Draw random numbers from `batch.seed` and `batch.step`
+//! ([`Draws`]), never from the clock.
 //!
 //! # Declarations
 //!
-//! A mask or weight that decides each token by itself may declare [`Traits::TOKEN_WISE`] in `traits`. A trainer may then
-//! call it on parts of a step's batch, within the forward pass of training. `host check` tests the declarations.
+//! A mask or weight that decides each token by itself may declare [`Traits::TOKEN_WISE`] in
+//! `traits`. A trainer may then call it on parts of a step's batch, within the forward pass of
+//! training. `host check` tests the declarations.
 //!
 //! # Many ranks
 //!
-//! In a trainer with several processes, [`Ctx::collective`] connects the ranks: it sums and gathers values over all of them. A component
-//! that merges the state of all ranks in `step_end` declares [`Traits::SUMS_RANKS`]. For other components the trainer gathers the
-//! batch.
+//! In a trainer with several processes, [`Ctx::collective`] connects the ranks: it sums and gathers
+//! values over all of them. A component that merges the state of all ranks in `step_end` declares
+//! [`Traits::SUMS_RANKS`]. For other components the trainer gathers the batch.
 //!
 //! # Errors
 //!
-//! Return a [`PluginError`] with a message: the problem, the value, the limit, and the next action. The trainer
-//! prefixes the component's id and stops; the run can be resumed. A panic is caught and reported in the same way, and
-//! the instance is retired. The host also reports non-finite values, masks that set cleared entries, and per-token
-//! arrays of the wrong length.
+//! Return a [`PluginError`] with a message: the problem, the value, the limit, and the next action.
+//! The trainer prefixes the component's id and stops; the run can be resumed. A panic is caught and
+//! reported in the same way, and the instance is retired. The host also reports non-finite values,
+//! masks that set cleared entries, and per-token arrays of the wrong length.
 //!
 //! # Recipes
 //!
-//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method. It may also set
-//! defaults of `[train]`, `[rollout]` and `[[reward]]`. If a plugin has recipes `NAME` and `NAME-...`, the longer
-//! names are variants. `--plugin` alone selects `NAME`, and `--set recipe=NAME-...` selects a variant.
+//! [`recipe!`] attaches a default choice of components, so that `--plugin` alone selects a method.
+//! It may also set defaults of `[train]`, `[rollout]` and `[[reward]]`. If a plugin has recipes
+//! `NAME` and `NAME-...`, the longer names are variants. `--plugin` alone selects `NAME`, and
+//! `--set recipe=NAME-...` selects a variant.
 //!
 //! # Tests
 //!
-//! [`testing::Fixture`] makes batches. [`testing::mask`] and its siblings build a component behind the real ABI.
-//! Every component should handle [`testing::batches`]. [`testing::snapshot`] renders a component's results on them as
-//! text to store. [`testing::conform`] runs the checks of `host check LIB` on all components.
+//! [`testing::Fixture`] makes batches. [`testing::mask`] and its siblings build a component behind
+//! the real ABI. Every component should handle [`testing::batches`]. [`testing::snapshot`] renders
+//! a component's results on them as text to store. [`testing::conform`] runs the checks of
+//! `host check LIB` on all components.
 //!
 //! # What stays stable
 //!

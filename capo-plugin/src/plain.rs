@@ -1,7 +1,9 @@
-//! Errors of parsers in the words of a person who writes a file or a command: `a whole number from 0 up` and not `u64`.
+//! Errors of parsers in the words of a person who writes a file or a command:
+//! `a whole number from 0 up` and not `u64`.
 //!
-//! [`toml`] is for what was written in a config or as keys, and [`json`] for rows and programs' answers, because each calls a table
-//! by its own name; both take serde's errors. [`argument`] is for a command's. A sentence that no parser wrote stays as it is.
+//! [`toml`] is for what was written in a config or as keys, and [`json`] for rows and programs'
+//! answers, because each calls a table by its own name; both take serde's errors. [`argument`] is
+//! for a command's. A sentence that no parser wrote stays as it is.
 
 use std::fmt::Display;
 

@@ -1,4 +1,5 @@
-//! Registration of components and recipes: `register!` and `recipe!` in a plugin, `builtin` crates in a host.
+//! Registration of components and recipes: `register!` and `recipe!` in a plugin, `builtin` crates
+//! in a host.
 
 use std::any::Any;
 
@@ -6,7 +7,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{KeyDocs, PluginError, Point, known_keys};
 
-/// One registered component of this image. Each point has a constructor with the name of its trait, for [`register!`].
+/// One registered component of this image. Each point has a constructor with the name of its trait,
+/// for [`register!`].
 #[doc(hidden)]
 pub struct Entry {
     pub(crate) point: Point,
@@ -60,13 +62,15 @@ inventory::collect!(Recipe);
 
 /// Registers a component: `register!(Mask, Type, "vendor.kebab-name", "what it does")`.
 ///
-/// The first word is the trait that `Type` implements: [`Environment`](crate::Environment), [`Reward`](crate::Reward),
-/// [`Advantage`](crate::Advantage), [`Objective`](crate::Objective), [`Mask`](crate::Mask), [`Weight`](crate::Weight) or
-/// [`StepControl`](crate::StepControl). `Type` also implements `serde::Deserialize`: its table in a config becomes the component.
+/// The first word is the trait that `Type` implements: [`Environment`](crate::Environment),
+/// [`Reward`](crate::Reward), [`Advantage`](crate::Advantage), [`Objective`](crate::Objective),
+/// [`Mask`](crate::Mask), [`Weight`](crate::Weight) or [`StepControl`](crate::StepControl). `Type`
+/// also implements `serde::Deserialize`: its table in a config becomes the component.
 ///
-/// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list as in
-/// [`keys!`](crate::keys), in braces, or a [`KeyDocs`](crate::KeyDocs). It must cover every key that `Type` reads,
-/// and no other ([`testing::check_key_docs`](crate::testing::check_key_docs)).
+/// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list
+/// as in [`keys!`](crate::keys), in braces, or a [`KeyDocs`](crate::KeyDocs). It must cover every
+/// key that `Type` reads, and no other
+/// ([`testing::check_key_docs`](crate::testing::check_key_docs)).
 ///
 /// ```
 /// # use capo_plugin::prelude::*;
@@ -110,10 +114,12 @@ macro_rules! register {
     };
 }
 
-/// Registers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`. `--plugin` alone then selects it.
+/// Registers a recipe: `recipe!("name", "what it is", include_str!("recipe.toml"))`. `--plugin`
+/// alone then selects it.
 ///
-/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`, as a configuration
-/// would. It may also set `[train]`, `[rollout]` and `[[reward]]` for keys that the user did not set.
+/// The text holds `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and
+/// `[[step_control]]`, as a configuration would. It may also set `[train]`, `[rollout]` and
+/// `[[reward]]` for keys that the user did not set.
 #[macro_export]
 macro_rules! recipe {
     ($name:expr, $about:expr, $toml:expr $(,)?) => {

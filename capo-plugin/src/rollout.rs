@@ -13,7 +13,8 @@ pub struct Purpose(pub u32);
 impl Purpose {
     /// The completions train the policy in the coming optimizer steps.
     pub const TRAINING: Self = Self(0);
-    /// The completions measure the policy on held-out prompts. A component's state must not change, so that evaluation changes no run.
+    /// The completions measure the policy on held-out prompts. A component's state must not change,
+    /// so that evaluation changes no run.
     pub const EVALUATION: Self = Self(1);
 }
 
@@ -23,24 +24,29 @@ impl Purpose {
 pub struct Completion<'a> {
     /// Text of the prompt, as in the dataset.
     pub prompt: &'a str,
-    /// Text of the completion, without special tokens; of an episode of several turns, that of the last turn.
+    /// Text of the completion, without special tokens; of an episode of several turns, that of the
+    /// last turn.
     pub text: &'a str,
-    /// An episode of several turns: its messages after the prompt, as a JSON list of objects with `role` and `content`. Empty otherwise.
+    /// An episode of several turns: its messages after the prompt, as a JSON list of objects with
+    /// `role` and `content`. Empty otherwise.
     pub messages: &'a str,
     /// Sum of the rewards that the environment gave in an episode, reward units; 0 otherwise.
     pub environment_reward: f32,
-    /// Token ids of the completion, up to and including the end token; of an episode, with those that the environment added.
+    /// Token ids of the completion, up to and including the end token; of an episode, with those
+    /// that the environment added.
     pub ids: &'a [u32],
     /// True if the length limit cut the completion off.
     pub truncated: bool,
-    /// The dataset's answer as text, from the column that the run's settings name (else its worked solution).
+    /// The dataset's answer as text, from the column that the run's settings name (else its worked
+    /// solution).
     pub answer: &'a str,
     /// All columns of the prompt's row except the prompt, the answer included: a JSON object.
     pub columns: &'a str,
 }
 
 impl<'a> Completion<'a> {
-    /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other fields.
+    /// A completion that ended by itself, with an empty row. Hosts and tests then fill in the other
+    /// fields.
     pub fn new(prompt: &'a str, text: &'a str) -> Self {
         Self {
             prompt,
@@ -54,7 +60,8 @@ impl<'a> Completion<'a> {
         }
     }
 
-    /// Column `name` of the prompt's row, read as a `T`: `completion.column::<Vec<String>>("tests")`.
+    /// Column `name` of the prompt's row, read as a `T`:
+    /// `completion.column::<Vec<String>>("tests")`.
     ///
     /// # Errors
     ///
@@ -113,7 +120,8 @@ pub struct Rollout<'a> {
 }
 
 impl<'a> Rollout<'a> {
-    /// Training completions at step 0, one per prompt. Hosts and tests then fill in the other fields.
+    /// Training completions at step 0, one per prompt. Hosts and tests then fill in the other
+    /// fields.
     pub fn new(completions: Vec<Completion<'a>>) -> Self {
         let max_completion_length = completions
             .iter()

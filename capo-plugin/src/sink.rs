@@ -11,8 +11,8 @@ use crate::guard::caught;
 use crate::wire::{HostRef, WireError, WireHost, WireHost_TO};
 use crate::{Dims, Extension, OneRank, Ranks, keeping_arithmetic};
 
-/// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a sink does not handle
-/// goes to the sink behind it, and without such a sink is lost.
+/// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a
+/// sink does not handle goes to the sink behind it, and without such a sink is lost.
 pub trait Sink {
     /// The next sink, which receives unhandled reports.
     fn behind(&mut self) -> Option<&mut dyn Sink> {
@@ -36,7 +36,8 @@ pub trait Sink {
             sink.warn(component, text);
         }
     }
-    /// The ranks of the run; `None` where this process holds the whole batch. The sink behind is not asked.
+    /// The ranks of the run; `None` where this process holds the whole batch. The sink behind is
+    /// not asked.
     fn ranks(&self) -> Option<&dyn Ranks> {
         None
     }
@@ -56,13 +57,15 @@ pub trait Sink {
             sink.leave();
         }
     }
-    /// The host's objection to the names recorded in this call. It is returned once and becomes the call's error.
+    /// The host's objection to the names recorded in this call. It is returned once and becomes the
+    /// call's error.
     fn objection(&mut self) -> Option<String> {
         self.behind()?.objection()
     }
 }
 
-/// Most names that one call may record under. A component with invented names would otherwise fill memory and metrics.
+/// Most names that one call may record under. A component with invented names would otherwise fill
+/// memory and metrics.
 const MOST_NAMES: usize = 1000;
 /// Longest recorded name, bytes.
 const LONGEST_NAME: usize = 200;
@@ -93,7 +96,8 @@ impl Names {
 /// The wire's side of one call's sink. It stores a broken rule until the call returns.
 struct HostCall<'a> {
     component: &'a str,
-    /// Length of an array that the component may record, and a description of what the array counts.
+    /// Length of an array that the component may record, and a description of what the array
+    /// counts.
     length: (usize, &'static str),
     sink: &'a mut dyn Sink,
     names: Names,
@@ -188,7 +192,8 @@ pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
     (dims.len(), "tokens (B · T, padding included)")
 }
 
-/// Runs one call of `method` of a component. Afterwards returns the first rule that the call broke as its error.
+/// Runs one call of `method` of a component. Afterwards returns the first rule that the call broke
+/// as its error.
 pub(crate) fn listen(
     (component, method): (&str, &'static str),
     length: (usize, &'static str),

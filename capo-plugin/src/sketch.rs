@@ -15,10 +15,12 @@ const DECAY: f64 = 0.9;
 /// First bytes of a saved state.
 const TAG: [u8; 8] = *b"sketch/1";
 
-/// Distribution of a quantity over the tokens of recent steps, for thresholds that must be known before a step.
+/// Distribution of a quantity over the tokens of recent steps, for thresholds that must be known
+/// before a step.
 ///
-/// The sketch counts logarithms in fixed buckets, 32 per factor of two between 2⁻⁶⁴ and 2⁶⁴. Each later step multiplies a step's counts by
-/// 0.9, so the last ten steps hold two thirds of all counts. Sums of counts over ranks are exact, so all ranks hold the same bits.
+/// The sketch counts logarithms in fixed buckets, 32 per factor of two between 2⁻⁶⁴ and 2⁶⁴. Each
+/// later step multiplies a step's counts by 0.9, so the last ten steps hold two thirds of all
+/// counts. Sums of counts over ranks are exact, so all ranks hold the same bits.
 ///
 /// ```
 /// use capo_plugin::Sketch;
@@ -42,7 +44,8 @@ impl Sketch {
         Self::weighted(values.into_iter().map(|value| (value, 1.0)))
     }
 
-    /// Sketch of pairs: a value, and its count, at least 0. A pair whose count is not finite is left out.
+    /// Sketch of pairs: a value, and its count, at least 0. A pair whose count is not finite is
+    /// left out.
     pub fn weighted(values: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut counts = Vec::new();
         for (value, count) in values.into_iter().filter(|(_, count)| count.is_finite()) {
@@ -52,8 +55,9 @@ impl Sketch {
         Self { counts }
     }
 
-    /// Adds one step's sketch, summed over all ranks. Call it in `step_end` on every rank, with the sketch of that
-    /// rank's tokens or the error that prevented it. A step without counts changes nothing.
+    /// Adds one step's sketch, summed over all ranks. Call it in `step_end` on every rank, with the
+    /// sketch of that rank's tokens or the error that prevented it. A step without counts changes
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -77,7 +81,8 @@ impl Sketch {
         Ok(())
     }
 
-    /// The `share`-quantile, `share` from 0 to 1; `None` before the first token. Values below 2⁻⁶⁴ count as 2⁻⁶⁴.
+    /// The `share`-quantile, `share` from 0 to 1; `None` before the first token. Values below 2⁻⁶⁴
+    /// count as 2⁻⁶⁴.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let mut left = share * self.counts.iter().sum::<f64>();
         let mut last = None;
@@ -97,7 +102,8 @@ impl Sketch {
         last
     }
 
-    /// The bound b at which the mean of min(1, b ÷ value) over the counts is `share`, above 0 and below 1. `None` before the first count.
+    /// The bound b at which the mean of min(1, b ÷ value) over the counts is `share`, above 0 and
+    /// below 1. `None` before the first count.
     pub fn bound(&self, share: f64) -> Option<f64> {
         let total = self.counts.iter().sum::<f64>();
         // Sums over the buckets above b: their counts, and counts ÷ values.
@@ -167,7 +173,8 @@ impl Sketch {
     }
 }
 
-/// Refuses a `target_rejection_rate` that is not a fraction of tokens, or that is given together with the key `threshold`.
+/// Refuses a `target_rejection_rate` that is not a fraction of tokens, or that is given together
+/// with the key `threshold`.
 ///
 /// # Errors
 ///

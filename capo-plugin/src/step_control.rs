@@ -3,7 +3,8 @@
 use crate::PluginError;
 use crate::wire::MeasurementsRef;
 
-/// A part of the model with a scale of its own: the embedding, each block, or the final norm with the output head.
+/// A part of the model with a scale of its own: the embedding, each block, or the final norm with
+/// the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParameterGroup<'a> {
@@ -20,10 +21,11 @@ impl<'a> ParameterGroup<'a> {
     }
 }
 
-/// The update Δ that the optimizer proposes for all weights, with measurements of it on request and the scale to apply.
+/// The update Δ that the optimizer proposes for all weights, with measurements of it on request and
+/// the scale to apply.
 ///
-/// All numbers describe the update as earlier step controls left it, before any scale that this control sets. Only numbers
-/// cross the ABI: the weights stay where they are.
+/// All numbers describe the update as earlier step controls left it, before any scale that this
+/// control sets. Only numbers cross the ABI: the weights stay where they are.
 pub struct Update<'a> {
     measure: &'a mut dyn Measurements,
     groups: &'a [ParameterGroup<'a>],
@@ -31,12 +33,13 @@ pub struct Update<'a> {
     scales: &'a mut [f64],
 }
 
-/// Measurements of a proposed update on request. Hosts implement the trait, and it must not panic. [`Update`]
-/// describes the numbers.
+/// Measurements of a proposed update on request. Hosts implement the trait, and it must not panic.
+/// [`Update`] describes the numbers.
 ///
 /// # Errors
 ///
-/// Each method fails when the device does. [`fisher`](Self::fisher) also fails where the optimizer keeps no second moment.
+/// Each method fails when the device does. [`fisher`](Self::fisher) also fails where the optimizer
+/// keeps no second moment.
 pub trait Measurements {
     /// Writes the Euclidean norm of each group's part of Δ to `norms`.
     fn norms(&mut self, norms: &mut [f64]) -> Result<(), PluginError>;
@@ -46,8 +49,8 @@ pub trait Measurements {
     fn last_layer_kl(&mut self) -> Result<f64, PluginError>;
     /// Mean KL divergence of the whole update on `fraction` of the batch's completions, nats.
     fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
-    /// Cosine between the previous step and `−gradient`; `None` where there is none. Asked of a host only if a control's `inputs` name
-    /// [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
+    /// Cosine between the previous step and `−gradient`; `None` where there is none. Asked of a
+    /// host only if a control's `inputs` name [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     fn alignment(&mut self) -> Result<Option<f64>, PluginError>;
 }
 
@@ -75,7 +78,8 @@ impl Measurements for MeasurementsRef<'_> {
     }
 }
 
-/// A measurement fails when the device does. [`fisher`](Self::fisher) also fails where the optimizer keeps no second moment.
+/// A measurement fails when the device does. [`fisher`](Self::fisher) also fails where the
+/// optimizer keeps no second moment.
 impl<'a> Update<'a> {
     pub(crate) fn new(
         measure: &'a mut dyn Measurements,
@@ -96,8 +100,8 @@ impl<'a> Update<'a> {
         self.groups
     }
 
-    /// `[B, T]`: each token's weight in the gradient behind this update. 0 for dropped tokens and padding; 1 where no
-    /// component gave a weight.
+    /// `[B, T]`: each token's weight in the gradient behind this update. 0 for dropped tokens and
+    /// padding; 1 where no component gave a weight.
     pub fn weights(&self) -> &'a [f32] {
         self.weights
     }
@@ -119,20 +123,23 @@ impl<'a> Update<'a> {
             .sqrt())
     }
 
-    /// `½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after this step. It would be the step's KL cost if
-    /// squared gradients were the diagonal of the Fisher information. It needs no forward pass, and its ratio to the KL changes slowly.
+    /// `½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after this
+    /// step. It would be the step's KL cost if squared gradients were the diagonal of the Fisher
+    /// information. It needs no forward pass, and its ratio to the KL changes slowly.
     pub fn fisher(&mut self) -> Result<f64, PluginError> {
         self.measure.fisher()
     }
 
-    /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause. It is exact over the
-    /// vocabulary and a mean over the batch's completion tokens. It needs no forward pass but the last layer's.
+    /// KL divergence in nats, old policy to new, that Δ of the output matrix alone would cause. It
+    /// is exact over the vocabulary and a mean over the batch's completion tokens. It needs no
+    /// forward pass but the last layer's.
     pub fn last_layer_kl(&mut self) -> Result<f64, PluginError> {
         self.measure.last_layer_kl()
     }
 
-    /// KL divergence in nats, old policy to new, that Δ would cause; exact over the vocabulary. It is the mean over completion tokens of
-    /// `fraction` of the completions, at least one, drawn in every step from the run's seed. It needs one forward pass over them.
+    /// KL divergence in nats, old policy to new, that Δ would cause; exact over the vocabulary. It
+    /// is the mean over completion tokens of `fraction` of the completions, at least one, drawn in
+    /// every step from the run's seed. It needs one forward pass over them.
     ///
     /// # Errors
     ///
@@ -146,9 +153,9 @@ impl<'a> Update<'a> {
         self.measure.measure_kl(fraction)
     }
 
-    /// Cosine between the previous step and the descent direction, `−gradient`, of this step's batch, over all
-    /// weights. A large value means that the last step still descends on new completions. `None` before the second
-    /// step.
+    /// Cosine between the previous step and the descent direction, `−gradient`, of this step's
+    /// batch, over all weights. A large value means that the last step still descends on new
+    /// completions. `None` before the second step.
     ///
     /// # Errors
     ///
@@ -157,7 +164,8 @@ impl<'a> Update<'a> {
         self.measure.alignment()
     }
 
-    /// Applies `scale` times the update to every group: 0 keeps the old weights, 1 takes the whole step.
+    /// Applies `scale` times the update to every group: 0 keeps the old weights, 1 takes the whole
+    /// step.
     pub fn scale(&mut self, scale: f64) {
         self.scales.fill(scale);
     }

@@ -1,4 +1,5 @@
-//! Tensors that are used in place, without a copy: the fields of DLPack's `DLTensor`, plus the stream on which the data is ready.
+//! Tensors that are used in place, without a copy: the fields of DLPack's `DLTensor`, plus the
+//! stream on which the data is ready.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -139,9 +140,11 @@ impl<'a> Tensor<'a> {
     ///
     /// # Safety
     ///
-    /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements; empty means compact) on device
-    /// `device_id` of kind `device`. The memory must be valid for `'a`, and ready once the work queued on `stream` is done. The per-thread
-    /// default stream of CUDA, handle 2, stands for that of any thread: [`Self::stream`] then gives the device's default stream.
+    /// `data + byte_offset` must be the address of `shape`'s elements at `strides` (in elements;
+    /// empty means compact) on device `device_id` of kind `device`. The memory must be valid for
+    /// `'a`, and ready once the work queued on `stream` is done. The per-thread default stream of
+    /// CUDA, handle 2, stands for that of any thread: [`Self::stream`] then gives the device's
+    /// default stream.
     #[expect(
         clippy::too_many_arguments,
         reason = "DLPack's fields, no more and no fewer"
@@ -157,7 +160,8 @@ impl<'a> Tensor<'a> {
         stream: *mut c_void,
     ) -> Self {
         let (shape, strides) = (RSlice::from_slice(shape), RSlice::from_slice(strides));
-        // The handle means the stream of the thread that uses it. The default stream waits for those of all threads, and they for it.
+        // The handle means the stream of the thread that uses it. The default stream waits for
+        // those of all threads, and they for it.
         let stream = if stream as usize == PER_THREAD {
             std::ptr::null_mut()
         } else {
@@ -201,7 +205,8 @@ impl<'a> Tensor<'a> {
         self.strides.as_slice()
     }
 
-    /// The `CUstream` on which the data is ready, whichever thread uses it; null is the device's default stream. Null on the CPU.
+    /// The `CUstream` on which the data is ready, whichever thread uses it; null is the device's
+    /// default stream. Null on the CPU.
     pub fn stream(&self) -> *mut c_void {
         self.stream
     }
@@ -223,7 +228,8 @@ impl<'a> Tensor<'a> {
     /// When the tensor is not a compact f32 tensor in host memory.
     pub fn as_f32(&self) -> Result<&'a [f32], PluginError> {
         let data = self.host_data(DType::F32)?;
-        // SAFETY: `host_data` checked device, dtype and compactness. The constructors guarantee validity for `'a`.
+        // SAFETY: `host_data` checked device, dtype and compactness. The constructors guarantee
+        // validity for `'a`.
         Ok(unsafe { std::slice::from_raw_parts(data.cast(), self.len()) })
     }
 

@@ -1,4 +1,5 @@
-//! Treatment by the guard and the handles of components that break the rules, through the real wire.
+//! Treatment by the guard and the handles of components that break the rules, through the real
+//! wire.
 
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, Measured, RolloutFixture};
@@ -153,7 +154,8 @@ fn sinner(sin: &str) -> String {
     format!("sin = \"{sin}\"")
 }
 
-/// The kind and the message of the error when the component of `point` commits `sin`, without the component's name.
+/// The kind and the message of the error when the component of `point` commits `sin`, without the
+/// component's name.
 fn said(point: Point, sin: &str) -> (ErrorKind, String) {
     let table = sinner(sin);
     let error = match point {

@@ -1,4 +1,5 @@
-//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets, in `layout.txt`. A change there is a change of the ABI.
+//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets, in
+//! `layout.txt`. A change there is a change of the ABI.
 
 #![cfg(target_pointer_width = "64")]
 
@@ -19,7 +20,8 @@ use capo_plugin::{
 /// The frozen layout.
 const TABLE: &str = include_str!("layout.txt");
 
-/// A line for each type: its name, its size and alignment, and the offset of each of its public fields.
+/// A line for each type: its name, its size and alignment, and the offset of each of its public
+/// fields.
 macro_rules! layouts {
     ($($type:ty $({ $($field:ident)* })?),* $(,)?) => {
         [$({

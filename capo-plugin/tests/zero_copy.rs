@@ -1,4 +1,5 @@
-//! A component sees the inputs that it asked for when it was made, and no others. Each lies where the host put it: nothing is copied on the way.
+//! A component sees the inputs that it asked for when it was made, and no others. Each lies where
+//! the host put it: nothing is copied on the way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,9 @@
-//! Prints the peak memory, what was estimated before, and the time of one training step (forward pass with outputs of the last layer, backward pass, AdamW) on the CPU:
+//! Prints the peak memory, what was estimated before, and the time of one training step (forward
+//! pass with outputs of the last layer, backward pass, AdamW) on the CPU:
 //! `cargo bench -p host --bench memory`, or `-- 0.5b` for the large model alone.
 //!
-//! Each case is a process of its own. Weights are fresh, and so are the tokens: what they are changes neither memory nor time.
+//! Each case is a process of its own. Weights are fresh, and so are the tokens: what they are
+//! changes neither memory nor time.
 
 use std::process::Command;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! Prints tokens per second of a rollout whose turns an environment answers after some time, beside one without an environment:
-//! `cargo bench -p host --bench turns`.
+//! Prints tokens per second of a rollout whose turns an environment answers after some time, beside
+//! one without an environment: `cargo bench -p host --bench turns`.
 //!
-//! The embedded model draws four turns of eight tokens in each of `ROWS` (default 192) completions. An answer takes between half and one
-//! and a half times the named time, so that rows are at different turns. The best of five rollouts counts.
+//! The embedded model draws four turns of eight tokens in each of `ROWS` (default 192) completions.
+//! An answer takes between half and one and a half times the named time, so that rows are at
+//! different turns. The best of five rollouts counts.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
-//! Downloads models from the Hugging Face Hub into its cache on this machine, for `host download`. Nothing else opens a socket.
+//! Downloads models from the Hugging Face Hub into its cache on this machine, for `host download`.
+//! Nothing else opens a socket.
 //!
-//! The cache has the layout of the Hub's own clients. Contents are under `blobs/` by their hashes, and `snapshots/COMMIT/` has links to
-//! them. `refs/` is written last, so a model is found only once it is complete.
+//! The cache has the layout of the Hub's own clients. Contents are under `blobs/` by their hashes,
+//! and `snapshots/COMMIT/` has links to them. `refs/` is written last, so a model is found only
+//! once it is complete.
 
 use std::env;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -24,7 +26,8 @@ const HUB: &str = "https://huggingface.co";
 /// Bytes per write.
 const PIECE: usize = 1 << 16;
 const MOST_REDIRECTS: usize = 10;
-/// Default timeout in seconds, for connecting and for waiting on data. `HF_HUB_DOWNLOAD_TIMEOUT` overrides it.
+/// Default timeout in seconds, for connecting and for waiting on data. `HF_HUB_DOWNLOAD_TIMEOUT`
+/// overrides it.
 const PATIENCE: u64 = 60;
 
 fn patience() -> u64 {
@@ -153,8 +156,8 @@ impl Download {
             .fold(0, u64::saturating_add)
     }
 
-    /// Downloads the files that the cache lacks. Calls `progress` with each file's name and the number of bytes that are present. Returns
-    /// the folder of the snapshot.
+    /// Downloads the files that the cache lacks. Calls `progress` with each file's name and the
+    /// number of bytes that are present. Returns the folder of the snapshot.
     pub fn fetch(&self, mut progress: impl FnMut(&str, u64)) -> Result<PathBuf> {
         let snapshot = self.folder.join("snapshots").join(&self.model.sha);
         let blobs = self.folder.join("blobs");
@@ -194,7 +197,8 @@ impl Download {
         Ok(snapshot)
     }
 
-    /// Downloads one file unless it is cached; `listed` is its size if the Hub lists it. Returns its name under `blobs`.
+    /// Downloads one file unless it is cached; `listed` is its size if the Hub lists it. Returns
+    /// its name under `blobs`.
     fn fetch_file(
         &self,
         name: &str,
@@ -249,7 +253,8 @@ impl Download {
         Ok(etag)
     }
 
-    /// Downloads the rest of a file of `size` bytes, and at most one byte more. Returns the error that broke the connection, if any.
+    /// Downloads the rest of a file of `size` bytes, and at most one byte more. Returns the error
+    /// that broke the connection, if any.
     fn fetch_rest(
         &self,
         url: &str,
@@ -300,7 +305,8 @@ impl Download {
     }
 }
 
-/// True if a file is needed: weights, settings, or parts of a tokenizer. `names` are the names of all files.
+/// True if a file is needed: weights, settings, or parts of a tokenizer. `names` are the names of
+/// all files.
 fn is_needed(name: &str, names: &[String]) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name == TOOL_USE_FILE {
@@ -309,7 +315,8 @@ fn is_needed(name: &str, names: &[String]) -> bool {
     if name.starts_with('.') || !name.chars().all(plain) {
         return false;
     }
-    // Weights in the layout of the model's authors may stand beside the safetensors files; they are not needed.
+    // Weights in the layout of the model's authors may stand beside the safetensors files; they are
+    // not needed.
     let model = |name: &str| name == "model.safetensors" || name == crate::model::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     match name.rsplit_once('.') {
@@ -336,7 +343,8 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
             .get(name)
             .and_then(|value| value.to_str().ok())
     };
-    // Large files are stored elsewhere, and the redirecting response has a content length of its own.
+    // Large files are stored elsewhere, and the redirecting response has a content length of its
+    // own.
     let etag = header("x-linked-etag")
         .or_else(|| header("etag"))
         .unwrap_or_default();
@@ -373,7 +381,8 @@ fn prepared(
     }
 }
 
-/// The response after all redirects. They are followed here, because the client would first read each body, which may be endless.
+/// The response after all redirects. They are followed here, because the client would first read
+/// each body, which may be endless.
 fn get(agent: &Agent, url: &str, token: Option<&str>, from: Option<u64>) -> Result<Response<Body>> {
     let mut place = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {

@@ -1,6 +1,8 @@
-//! The program `host`: its commands over the trainer of the crate `host-trainer`, the pages about runs, and the check of plugins.
+//! The program `host`: its commands over the trainer of the crate `host-trainer`, the pages about
+//! runs, and the check of plugins.
 //!
-//! Start reading at [`train`], the training loop. [`commands`] is the command line, and [`check`] its largest command.
+//! Start reading at [`train`], the training loop. [`commands`] is the command line, and [`check`]
+//! its largest command.
 
 pub mod check;
 pub mod commands;

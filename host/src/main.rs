@@ -11,12 +11,14 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator(MiMalloc);
 
-/// Stack size of the working thread, bytes: `ulimit -s` may give the main thread less than is needed.
+/// Stack size of the working thread, bytes: `ulimit -s` may give the main thread less than is
+/// needed.
 const STACK: usize = 8 << 20;
 
 fn main() -> ! {
     let started = Instant::now();
-    // Candle's worker threads spin between operations. With few cores, this starves the other threads.
+    // Candle's worker threads spin between operations. With few cores, this starves the other
+    // threads.
     set_default("CANDLE_BARRIER_POOL_SPIN_LIMIT", || "0".to_owned());
     // Without this setting, candle counts the cores in `/proc/cpuinfo` at every matrix product.
     set_default("RAYON_NUM_THREADS", || {
@@ -36,7 +38,8 @@ fn main() -> ! {
     watchdog::exit(code)
 }
 
-/// Allocates from mimalloc. If memory runs out, it ends the process with a message, because no code here could continue.
+/// Allocates from mimalloc. If memory runs out, it ends the process with a message, because no code
+/// here could continue.
 struct Allocator(MiMalloc);
 
 // SAFETY: each call is passed on unchanged to an allocator that fulfils this contract.
@@ -70,7 +73,8 @@ fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
     }
 }
 
-/// Lets the process retain freed memory for the next step. Requesting it from the system again took a third of a step's time.
+/// Lets the process retain freed memory for the next step. Requesting it from the system again took
+/// a third of a step's time.
 fn keep_freed_memory() {
     // The option `mi_option_purge_delay`, for which the crate has no name.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
@@ -80,10 +84,12 @@ fn keep_freed_memory() {
     }
 }
 
-/// Sets an environment variable unless the user has set it. Only `main` may call this, before anything else.
+/// Sets an environment variable unless the user has set it. Only `main` may call this, before
+/// anything else.
 fn set_default(name: &str, value: impl FnOnce() -> String) {
     if std::env::var_os(name).is_none() {
-        // SAFETY: `main` calls this before any thread is started, so no other thread reads the environment at the same time.
+        // SAFETY: `main` calls this before any thread is started, so no other thread reads the
+        // environment at the same time.
         unsafe { std::env::set_var(name, value()) };
     }
 }

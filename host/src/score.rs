@@ -11,9 +11,11 @@ use crate::stages::rollout::join;
 /// Most rows of a batch, whose results are padded to the longest.
 const MOST_ROWS: usize = 4096;
 
-/// Scores the pairs at temperature 1, and passes the log-probabilities of each completion, nats, to `tell` in order.
+/// Scores the pairs at temperature 1, and passes the log-probabilities of each completion, nats, to
+/// `tell` in order.
 ///
-/// A batch has at most `batch_tokens` tokens, or a single row. Memory does not grow with the number of pairs.
+/// A batch has at most `batch_tokens` tokens, or a single row. Memory does not grow with the number
+/// of pairs.
 pub fn score(
     policy: &Policy,
     batch_tokens: usize,

@@ -41,7 +41,8 @@ const MOST_EXAMPLES: usize = 1 << 20;
 #[settings]
 #[derive(Debug, Serialize, Deserialize)]
 struct ModelConfig {
-    /// Model whose architecture and tokenizer are used, with fresh weights. Either this or the next key is set.
+    /// Model whose architecture and tokenizer are used, with fresh weights. Either this or the next
+    /// key is set.
     config_name_or_path: Option<String>,
     /// Model whose training goes on.
     model_name_or_path: Option<String>,
@@ -84,8 +85,8 @@ struct TrainConfig {
     /// As in a run.
     #[setting(default = 1.0, at_least = 0)]
     max_grad_norm: f64,
-    /// Time between checkpoints, of which the newest is kept until the model is written: [the most that a kill
-    /// costs](../docs/reliability.md#what-a-kill-costs); 0 is off.
+    /// Time between checkpoints, of which the newest is kept until the model is written:
+    /// [the most that a kill costs](../docs/reliability.md#what-a-kill-costs); 0 is off.
     #[setting(default = 10.0, unit = "minutes", at_least = 0)]
     save_minutes: f64,
 }
@@ -163,8 +164,9 @@ pub struct Sft {
 }
 
 impl Sft {
-    /// Opens a run from a config file or the built-in settings; `device` overrides their device. The run will write a Hugging Face
-    /// directory to `output`. It goes on from a checkpoint that an earlier process left beside `output`.
+    /// Opens a run from a config file or the built-in settings; `device` overrides their device.
+    /// The run will write a Hugging Face directory to `output`. It goes on from a checkpoint that
+    /// an earlier process left beside `output`.
     pub fn open(
         config: Option<&Path>,
         sets: &[String],
@@ -241,7 +243,8 @@ impl Sft {
         })
     }
 
-    /// Trains, reports to `say` line by line, and writes the model. Earlier it ends after a step, with a checkpoint, if `stop` is set.
+    /// Trains, reports to `say` line by line, and writes the model. Earlier it ends after a step,
+    /// with a checkpoint, if `stop` is set.
     pub fn run(&mut self, say: impl Fn(&str), stop: &AtomicBool) -> Result<()> {
         let max_steps = self.settings.train.max_steps;
         say(&format!(
@@ -313,7 +316,8 @@ impl Sft {
         Ok(())
     }
 
-    /// Writes a checkpoint. Weights that were changed by a step that was too long are an error: they would replace good ones.
+    /// Writes a checkpoint. Weights that were changed by a step that was too long are an error:
+    /// they would replace good ones.
     fn save(&mut self) -> Result<()> {
         self.forward(self.progress.step)?;
         self.checkpoints
@@ -345,7 +349,8 @@ impl Sft {
         Ok(loss)
     }
 
-    /// The forward pass over the examples of `step`, the derivatives of the loss, and the loss, which is a number.
+    /// The forward pass over the examples of `step`, the derivatives of the loss, and the loss,
+    /// which is a number.
     fn forward(&mut self, step: u64) -> Result<(Forward, Vec<f32>, f64)> {
         let size = self.settings.train.per_device_train_batch_size as u64;
         let examples = (0..size)
@@ -392,7 +397,8 @@ impl Sft {
         Ok((forward, seed, loss))
     }
 
-    /// Refuses a step that exceeds the available memory. Memory of the largest step so far counts as free: the process retains it.
+    /// Refuses a step that exceeds the available memory. Memory of the largest step so far counts
+    /// as free: the process retains it.
     fn check_memory(&mut self, shape: Shape) -> Result<()> {
         let parts = self.policy.training_bytes(shape, false, false);
         let needed: u128 = parts.iter().map(|(_, bytes)| bytes).sum();

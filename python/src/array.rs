@@ -53,8 +53,9 @@ impl<T> Array<T> {
         match self {
             Self::Own(values) => values,
             Self::Lent(lent) if lent.len() == 0 => &[],
-            // SAFETY: only `lent_as` makes this, from a compact, aligned array in host memory whose elements have `T`'s bits.
-            // The capsule keeps it alive, and a component's caller does not touch its arrays until the call returns.
+            // SAFETY: only `lent_as` makes this, from a compact, aligned array in host memory whose
+            // elements have `T`'s bits. The capsule keeps it alive, and a component's caller does
+            // not touch its arrays until the call returns.
             Self::Lent(lent) => unsafe {
                 std::slice::from_raw_parts(lent.address() as *const T, lent.len())
             },
@@ -79,7 +80,8 @@ pub(crate) struct Slot {
     pub(crate) copied: usize,
 }
 
-/// Wraps `lent` without a copy, if it can be a slice of `T`; the caller ensures that its elements have `T`'s bits.
+/// Wraps `lent` without a copy, if it can be a slice of `T`; the caller ensures that its elements
+/// have `T`'s bits.
 fn lent_as<T>(lent: Lent) -> Result<Array<T>, Lent> {
     let aligned = lent.address().is_multiple_of(align_of::<T>());
     if lent.strides().is_none() && aligned && lent.place() == Place::Host {
@@ -192,7 +194,8 @@ fn spelled(dtype: DType) -> String {
 /// Copies the elements, of type `S`, in row-major order.
 pub(crate) fn copied<S: Copy, T>(lent: &Lent, convert: impl Fn(S) -> T) -> Vec<T> {
     let base = lent.address() as *const S;
-    // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and of type `S`.
+    // SAFETY: the element at this offset is part of the array, by DLPack's shape and strides, and
+    // of type `S`.
     let at = |offset: i64| convert(unsafe { base.offset(offset as isize).read_unaligned() });
     let Some(strides) = lent.strides() else {
         return (0..lent.len() as i64).map(at).collect();
@@ -254,14 +257,15 @@ impl<T> Large<T> {
                 (lent.address() as *const _, *dtype, *stream as *mut _)
             }
         };
-        // SAFETY: the address holds compact elements of this shape and type, which `self` keeps alive. The lender was
-        // asked to make them ready on this stream.
+        // SAFETY: the address holds compact elements of this shape and type, which `self` keeps
+        // alive. The lender was asked to make them ready on this stream.
         unsafe { Tensor::from_raw(data, kind, number, dtype, self.shape(), &[], 0, stream) }
     }
 }
 
 impl Large<f32> {
-    /// Without a copy: f32 in host memory, and f32, f16 or bf16 on a device. Other floats in host memory become copies.
+    /// Without a copy: f32 in host memory, and f32, f16 or bf16 on a device. Other floats in host
+    /// memory become copies.
     pub(crate) fn floats(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
         let shape = lent.shape().to_vec();
         match lent.place() {

@@ -57,7 +57,8 @@ pub(crate) struct Batch {
 /// A batch that borrows nothing: its arrays are empty, or owned and in host memory.
 struct Unborrowed<T>(T);
 
-// SAFETY: only the addresses of its tensors keep a batch from being shared, and this batch has none.
+// SAFETY: only the addresses of its tensors keep a batch from being shared, and this batch has
+// none.
 unsafe impl<T> Send for Unborrowed<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Unborrowed<T> {}

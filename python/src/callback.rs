@@ -39,8 +39,9 @@ impl Callback {
         })
     }
 
-    /// The error of a call in which this object was used. If the object raised an exception, that is the error's cause. An exception that
-    /// should end the program, such as `KeyboardInterrupt`, is returned itself.
+    /// The error of a call in which this object was used. If the object raised an exception, that
+    /// is the error's cause. An exception that should end the program, such as `KeyboardInterrupt`,
+    /// is returned itself.
     pub(crate) fn caused(&self, py: Python<'_>, error: PyErr) -> PyErr {
         match self.raised.get().map(|raised| raised.clone_ref(py)) {
             Some(raised) if !raised.is_instance_of::<PyException>(py) => raised,
@@ -71,7 +72,8 @@ impl Callback {
     }
 }
 
-/// Measurements of a proposed update by an object with `norms()`, `fisher()`, `last_layer_kl()` and `measure_kl(fraction)`.
+/// Measurements of a proposed update by an object with `norms()`, `fisher()`, `last_layer_kl()` and
+/// `measure_kl(fraction)`.
 pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {

@@ -103,7 +103,8 @@ impl Component {
             .collect())
     }
 
-    /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision cannot name, and at other points.
+    /// Rule that reduces an objective's losses to one number; `None` for a rule that this revision
+    /// cannot name, and at other points.
     #[getter]
     fn reduction(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         self.with(py, |handle| match handle {
@@ -112,7 +113,8 @@ impl Component {
         })
     }
 
-    /// True for a step control that restores the optimizer's moments when nothing of a step is applied.
+    /// True for a step control that restores the optimizer's moments when nothing of a step is
+    /// applied.
     #[getter]
     fn restores_moments(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(
@@ -121,7 +123,8 @@ impl Component {
         )
     }
 
-    /// True if a step control wants to be called once more with what the scales of its last call left of the step.
+    /// True if a step control wants to be called once more with what the scales of its last call
+    /// left of the step.
     #[getter]
     fn asks_again(&self, py: Python<'_>) -> PyResult<bool> {
         let asked = self.with(py, |handle| match handle {
@@ -166,7 +169,8 @@ impl Component {
         Ok((numpy::array(py, &batch.extents(), &weights)?, records))
     }
 
-    /// Passes the final `keep` to a mask, or the product of all weights to a weight; returns the reports.
+    /// Passes the final `keep` to a mask, or the product of all weights to a weight; returns the
+    /// reports.
     fn step_end<'py>(
         &self,
         py: Python<'py>,
@@ -334,7 +338,8 @@ impl Component {
         }
     }
 
-    /// Runs one call with the context of the batch's rollout; the object `collective` connects it to other ranks. Returns the reports.
+    /// Runs one call with the context of the batch's rollout; the object `collective` connects it
+    /// to other ranks. Returns the reports.
     fn call_on_ranks<'py>(
         &self,
         py: Python<'py>,
@@ -347,7 +352,8 @@ impl Component {
         self.call_back(py, batch, collective.as_ref(), back, call)
     }
 
-    /// Runs one call that may use the callback `back`, whose exceptions become the cause of its error. Returns the reports.
+    /// Runs one call that may use the callback `back`, whose exceptions become the cause of its
+    /// error. Returns the reports.
     fn call_back<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,5 @@
-//! The decision of all masks and weights about a batch, in the loader's own code, with each component's reports.
+//! The decision of all masks and weights about a batch, in the loader's own code, with each
+//! component's reports.
 
 use anyhow::{Result, bail};
 use capo_loader::decision::Decision;
@@ -13,7 +14,8 @@ use crate::error::failed;
 use crate::numpy;
 use crate::records::Records;
 
-/// What a mask or a weight did: its reports, and the share of all tokens that it rejected or the mean of its factors.
+/// What a mask or a weight did: its reports, and the share of all tokens that it rejected or the
+/// mean of its factors.
 type Said<'py> = (Bound<'py, PyDict>, f64);
 
 /// The tokens that are left, their weights, and what each mask and each weight did, in order.
@@ -24,8 +26,8 @@ type Decided<'py> = (
     Vec<Said<'py>>,
 );
 
-/// Applies `masks` in order and then `weights` in order to `batch`, as a step of `host` does. The object `collective` connects them to other
-/// ranks.
+/// Applies `masks` in order and then `weights` in order to `batch`, as a step of `host` does. The
+/// object `collective` connects them to other ranks.
 #[pyfunction]
 pub(crate) fn decide<'py>(
     py: Python<'py>,

@@ -1,4 +1,5 @@
-//! Arrays of other libraries, borrowed through DLPack without a copy for as long as their capsule is held.
+//! Arrays of other libraries, borrowed through DLPack without a copy for as long as their capsule
+//! is held.
 
 #![allow(
     unsafe_code,
@@ -35,7 +36,8 @@ struct Versioned {
     tensor: DlTensor,
 }
 
-/// Names of capsules without a consumer. No capsule is renamed here, so each frees its array when it is dropped.
+/// Names of capsules without a consumer. No capsule is renamed here, so each frees its array when
+/// it is dropped.
 const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
@@ -80,13 +82,15 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Borrows the array `object`; error messages call it `name`. An array on a CUDA device is ready once the work
-    /// queued on `stream` is done; 0 is the device's default stream, as which the per-thread one (2) is taken too.
+    /// Borrows the array `object`; error messages call it `name`. An array on a CUDA device is
+    /// ready once the work queued on `stream` is done; 0 is the device's default stream, as which
+    /// the per-thread one (2) is taken too.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>, stream: u64) -> PyResult<Self> {
         let place = place(name, object)?;
         let arguments = PyDict::new(object.py());
         if place != Place::Host {
-            // DLPack's number for the default stream is 1, because 0 is ambiguous. That waits for the streams of all threads.
+            // DLPack's number for the default stream is 1, because 0 is ambiguous. That waits for
+            // the streams of all threads.
             arguments.set_item("stream", if stream > 2 { stream } else { 1 })?;
         }
         Self::of(name, object, &capsule(name, object, &arguments)?, place)
@@ -140,7 +144,8 @@ impl Lent {
                 .pointer_checked(Some(VERSIONED))?
                 .cast::<Versioned>()
                 .as_ptr();
-            // SAFETY: a capsule with this name holds such a structure; its first members are the same in all versions.
+            // SAFETY: a capsule with this name holds such a structure; its first members are the
+            // same in all versions.
             if unsafe { (*versioned).version[0] } > VERSION.0 {
                 return Err(refused("speaks a newer DLPack than 1"));
             }
@@ -228,7 +233,8 @@ impl Lent {
     }
 }
 
-/// True if torch has freed the memory of `lender`. A view with an offset then has a small address instead of a null one.
+/// True if torch has freed the memory of `lender`. A view with an offset then has a small address
+/// instead of a null one.
 fn freed(lender: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(lender.hasattr("untyped_storage")?
         && lender

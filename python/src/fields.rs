@@ -95,7 +95,8 @@ impl<'py> Fields<'_, 'py> {
             .transpose()
     }
 
-    /// `[B, T]`: numbers per token. A number per completion is copied to all of its tokens, with 0 on padding.
+    /// `[B, T]`: numbers per token. A number per completion is copied to all of its tokens, with 0
+    /// on padding.
     pub(crate) fn spread(
         &self,
         name: &str,

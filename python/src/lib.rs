@@ -1,4 +1,5 @@
-//! The native half of the Python package `capo_rl`: plugins on `capo-loader`, tensors through DLPack, numpy arrays back.
+//! The native half of the Python package `capo_rl`: plugins on `capo-loader`, tensors through
+//! DLPack, numpy arrays back.
 //!
 //! Users call the Python side (`python/capo_rl`), which has signatures, defaults and documentation.
 

@@ -1,4 +1,5 @@
-//! The lock of what plugins work on. Where a wait for it would never end, it is refused with a sentence.
+//! The lock of what plugins work on. Where a wait for it would never end, it is refused with a
+//! sentence.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -31,8 +32,9 @@ impl<T: Send> Lock<T> {
 
     /// Result of `work`, after the calls of other threads; `what` names the value in errors.
     ///
-    /// Fails where the running call can't end before this one does. It may be a call of this thread, whose callback, signal
-    /// handler or `__del__` this is, or one of a thread that did not come along when the process was forked.
+    /// Fails where the running call can't end before this one does. It may be a call of this
+    /// thread, whose callback, signal handler or `__del__` this is, or one of a thread that did not
+    /// come along when the process was forked.
     pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,

@@ -55,7 +55,8 @@ pub(crate) fn array<'py, T: Element>(
         lent.strides().is_none() && lent.dtype().bits as usize == 8 * size_of::<T>(),
         "what `empty` makes"
     );
-    // SAFETY: the new array is compact, has this type and number of elements, and is not shared yet.
+    // SAFETY: the new array is compact, has this type and number of elements, and is not shared
+    // yet.
     unsafe {
         std::ptr::copy_nonoverlapping(values.as_ptr(), lent.address() as *mut T, values.len())
     };

@@ -54,7 +54,8 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Records as a dict with keys `component/name`; arrays have this shape. Warnings become Python warnings.
+    /// Records as a dict with keys `component/name`; arrays have this shape. Warnings become Python
+    /// warnings.
     pub(crate) fn to_dict<'py>(
         &self,
         py: Python<'py>,

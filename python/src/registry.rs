@@ -18,7 +18,8 @@ use crate::component::{Component, Handle};
 use crate::error::failed;
 use crate::lock::Lock;
 
-/// Sets of open libraries. Each set is opened once per process, because libraries are never unloaded.
+/// Sets of open libraries. Each set is opened once per process, because libraries are never
+/// unloaded.
 static OPEN: Lock<Vec<Arc<registry::Registry>>> = Lock::new(Vec::new());
 
 /// Plugins by their files; users see the class `capo_rl.Plugins`.
@@ -100,7 +101,8 @@ impl Registry {
     }
 }
 
-/// The plugins `names`, or those that came with this package. Files that are already open are not opened again.
+/// The plugins `names`, or those that came with this package. Files that are already open are not
+/// opened again.
 fn open(
     open: &mut Vec<Arc<registry::Registry>>,
     names: Vec<PathBuf>,

@@ -20,7 +20,8 @@ use crate::registry::Registry;
 /// Result for one batch: its shape, the outcome, and a line for users.
 type Step = ([usize; 2], Outcome, String);
 
-/// Runs the masks and weights of a config, or of the only recipe in `registry`, on batch files. Returns a dict of arrays for each file.
+/// Runs the masks and weights of a config, or of the only recipe in `registry`, on batch files.
+/// Returns a dict of arrays for each file.
 #[pyfunction]
 pub(crate) fn replay<'py>(
     py: Python<'py>,

@@ -1,4 +1,5 @@
-//! The files under test. They are built when a test first asks for them, so that they are never older than the sources.
+//! The files under test. They are built when a test first asks for them, so that they are never
+//! older than the sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,8 +15,8 @@ pub fn workspace() -> PathBuf {
         .to_owned()
 }
 
-/// The folder that holds `host` and every plugin of the workspace, all of the profile of this test run. On a machine without the sources,
-/// such as one with a GPU, it holds the earlier build.
+/// The folder that holds `host` and every plugin of the workspace, all of the profile of this test
+/// run. On a machine without the sources, such as one with a GPU, it holds the earlier build.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -28,7 +29,8 @@ pub fn folder() -> &'static Path {
         if !manifest.exists() {
             return folder;
         }
-        // Built with the tests, so that dependencies keep the features that `cargo test` has already built them with.
+        // Built with the tests, so that dependencies keep the features that `cargo test` has
+        // already built them with.
         cargo(
             &manifest,
             &target(),
@@ -51,7 +53,8 @@ pub fn file(name: &str) -> PathBuf {
     folder().join(name)
 }
 
-/// The example plugin `name`, built as a third party would: outside this workspace. `profile` is `dev` or `release`.
+/// The example plugin `name`, built as a third party would: outside this workspace. `profile` is
+/// `dev` or `release`.
 pub fn example(name: &str, profile: &str) -> PathBuf {
     let manifest = workspace()
         .join("plugins/examples")
@@ -83,7 +86,8 @@ pub fn build(manifest: &Path, name: &str, profile: &str) -> PathBuf {
         .join(format!("lib{name}.so"))
 }
 
-/// Writes a file unless it is there already, so that cargo has nothing to do for sources that it knows.
+/// Writes a file unless it is there already, so that cargo has nothing to do for sources that it
+/// knows.
 pub fn put(path: &Path, text: &str) {
     if !std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
@@ -148,7 +152,8 @@ pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), Strin
     }
 }
 
-/// Sets the target folder of a cargo that `command` starts, and removes variables of this test alone.
+/// Sets the target folder of a cargo that `command` starts, and removes variables of this test
+/// alone.
 pub fn clean(command: &mut Command, target: &Path) {
     command.env("CARGO_TARGET_DIR", target);
     // Variables that cargo set for this test's own package must not reach that build.

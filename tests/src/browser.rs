@@ -15,8 +15,8 @@ const NAMES: [&str; 4] = [
 /// Text before and after the value in the page that the browser writes.
 const MARK: &str = "capo-found";
 
-/// Value of the JavaScript `expression` in `page`, or of its promise, once the page has loaded. Without a browser it is `None`, with
-/// a note; with `CAPO_REQUIRE_CHROMIUM=1` that is a failure.
+/// Value of the JavaScript `expression` in `page`, or of its promise, once the page has loaded.
+/// Without a browser it is `None`, with a note; with `CAPO_REQUIRE_CHROMIUM=1` that is a failure.
 ///
 /// # Panics
 ///
@@ -31,7 +31,8 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
         return None;
     };
     let text = std::fs::read_to_string(page).expect("a page");
-    // In the JSON everything but plain ASCII is escaped, and what a page would escape in its own way.
+    // In the JSON everything but plain ASCII is escaped, and what a page would escape in its own
+    // way.
     let write = format!(
         "<script>Promise.resolve({expression}).then((found) => {{ const {{ body }} = document; body.textContent = \"\"; \
          const escape = (c) => \"\\\\u\" + c.charCodeAt(0).toString(16).padStart(4, \"0\"); \

@@ -10,13 +10,14 @@ pub fn is_real() -> bool {
     std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
 
-/// The emulator, loaded into this process too. Without a compiler for it, returns `None` and prints a line to stderr.
+/// The emulator, loaded into this process too. Without a compiler for it, returns `None` and prints
+/// a line to stderr.
 pub fn emulator() -> Option<Emulator> {
     cuda_emulator::for_tests(&workspace().join("capo-core/kernels"))
 }
 
-/// A fresh folder whose processes find the device. The emulator ends processes whose host code reads the device's memory,
-/// and its work is late.
+/// A fresh folder whose processes find the device. The emulator ends processes whose host code
+/// reads the device's memory, and its work is late.
 ///
 /// Without a device, returns `None` and prints a line to stderr; the test should then return.
 pub fn folder() -> Option<Folder> {
@@ -31,10 +32,12 @@ pub fn folder() -> Option<Folder> {
     Some(settings.env("LD_LIBRARY_PATH", emulator.folder()))
 }
 
-/// A fresh folder whose `host` trains on the device: the executable that `CAPO_CUDA_HOST` names, with the libraries of
-/// `CAPO_CUDA_LIBRARIES`. The emulator does work as late as it may, in an order of its own.
+/// A fresh folder whose `host` trains on the device: the executable that `CAPO_CUDA_HOST` names,
+/// with the libraries of `CAPO_CUDA_LIBRARIES`. The emulator does work as late as it may, in an
+/// order of its own.
 ///
-/// Where the variables are missing, returns `None` and prints a line to stderr; the test should then return.
+/// Where the variables are missing, returns `None` and prints a line to stderr; the test should
+/// then return.
 pub fn trainer() -> Option<Folder> {
     let (Some(host), Some(libraries)) = (
         std::env::var_os("CAPO_CUDA_HOST"),

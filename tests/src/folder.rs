@@ -202,8 +202,8 @@ impl Folder {
         self.run_dir(name)
     }
 
-    /// Trains with `args` once whole, and once for each of `steps` stopped there and resumed. All must end with equal files. Returns the
-    /// whole run.
+    /// Trains with `args` once whole, and once for each of `steps` stopped there and resumed. All
+    /// must end with equal files. Returns the whole run.
     pub fn assert_resumes(&self, args: &str, steps: impl IntoIterator<Item = u64>) -> RunDir {
         let whole = self.train("whole", args);
         for step in steps {

@@ -1,4 +1,5 @@
-//! Helpers of the whole-project tests: they build the programs, run them in fresh folders, and compare the results.
+//! Helpers of the whole-project tests: they build the programs, run them in fresh folders, and
+//! compare the results.
 
 pub mod artifacts;
 pub mod browser;

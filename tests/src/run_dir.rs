@@ -43,7 +43,8 @@ impl RunDir {
             .collect()
     }
 
-    /// All lines of `metrics.jsonl`, without durations: steps, and the measurement before the first step.
+    /// All lines of `metrics.jsonl`, without durations: steps, and the measurement before the first
+    /// step.
     pub fn lines(&self) -> Vec<Line> {
         let parse = |line| serde_json::from_str::<Line>(line).expect("a line is a JSON object");
         let untimed = |line: Line| {

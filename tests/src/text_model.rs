@@ -7,8 +7,8 @@ use crate::Folder;
 /// Largest number of positions of the model.
 const POSITIONS: usize = 1024;
 
-/// Writes the files of a one-layer model into the folder `model`: settings, and a tokenizer with an id for each byte. There are no
-/// weights, so use `--set model.fresh_weights=true`.
+/// Writes the files of a one-layer model into the folder `model`: settings, and a tokenizer with an
+/// id for each byte. There are no weights, so use `--set model.fresh_weights=true`.
 pub fn write(folder: &Folder) {
     let mut vocab: Map<String, Value> = [("<pad>", 0), ("<eos>", 1)]
         .into_iter()

@@ -1,4 +1,5 @@
-//! The model on a CUDA device: what a step costs, beside what its arithmetic and its memory traffic cannot be faster than.
+//! The model on a CUDA device: what a step costs, beside what its arithmetic and its memory traffic
+//! cannot be faster than.
 
 use std::ffi::{CString, c_void};
 use std::time::Instant;
@@ -11,7 +12,8 @@ use divan::Bencher;
 use super::data::{Data, VOCABULARY};
 use super::{ADAM, Shape};
 
-/// The paper's batch at the width of a 7B model; or B, T, K and D of `CAPO_BENCH_SHAPE`, to try the benchmark where there is no GPU.
+/// The paper's batch at the width of a 7B model; or B, T, K and D of `CAPO_BENCH_SHAPE`, to try the
+/// benchmark where there is no GPU.
 fn shape() -> Shape {
     let said = std::env::var("CAPO_BENCH_SHAPE").unwrap_or_default();
     let numbers: Vec<usize> = said
@@ -163,7 +165,8 @@ pub fn describe() {
     let bandwidth = bandwidth();
     println!("memory bandwidth GB/s: {:.0}", bandwidth / 1e9);
     let elements = (b * t * k * d) as f64;
-    // A proposal takes a root and a reciprocal of each element; its rows, and what it reads of features, at least once.
+    // A proposal takes a root and a reciprocal of each element; its rows, and what it reads of
+    // features, at least once.
     let features = (b * t * d * 2) as f64;
     let free = || result::mem_get_info().unwrap().0 as f64;
     let before = free();
@@ -198,7 +201,8 @@ pub fn describe() {
 /// Bytes per second, read and written, of a copy within the device's memory.
 fn bandwidth() -> f64 {
     const SIZE: usize = 1 << 30;
-    // SAFETY: the context is current since the device was opened and used; both blocks are as large as what is copied.
+    // SAFETY: the context is current since the device was opened and used; both blocks are as large
+    // as what is copied.
     unsafe {
         let (source, target) = (
             result::malloc_sync(SIZE).unwrap(),
@@ -226,7 +230,8 @@ fn special_functions() -> Option<f64> {
     })?;
     let ptx = cudarc::nvrtc::compile_ptx(SPECIAL_FUNCTIONS).ok()?;
     let image = CString::new(ptx.to_src()).ok()?;
-    // SAFETY: the image is PTX that ends in NUL; the arguments are the kernel's, which writes nothing.
+    // SAFETY: the image is PTX that ends in NUL; the arguments are the kernel's, which writes
+    // nothing.
     unsafe {
         let module = result::module::load_data(image.as_ptr().cast()).ok()?;
         let kernel = result::module::get_function(module, c"special_functions".to_owned()).ok()?;

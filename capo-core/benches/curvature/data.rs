@@ -14,8 +14,8 @@ pub const VOCABULARY: usize = 151_936;
 /// Vocabulary rows that occur at all.
 const ROWS: usize = 10_000;
 
-/// A batch that owns its arrays. Ids are as frequent as words are (Zipf's law, exponent 1.1), and completions have full
-/// length. `study/peers` has the same law and sizes.
+/// A batch that owns its arrays. Ids are as frequent as words are (Zipf's law, exponent 1.1), and
+/// completions have full length. `study/peers` has the same law and sizes.
 pub struct Data {
     shape: Shape,
     pub hidden: Vec<f32>,
@@ -175,7 +175,8 @@ impl Data {
         model.commit(&prepared, &keep).unwrap();
     }
 
-    /// Everything that the mask does in a step, the batch's own shifts before and after it included.
+    /// Everything that the mask does in a step, the batch's own shifts before and after it
+    /// included.
     pub fn all(&self, model: &mut CurvatureModel, step: Step) {
         let prepared = self.prepare(model, step);
         let keep = model.assess(&prepared).unwrap().keep;

@@ -1,10 +1,12 @@
 //! Time and memory of the curvature model: `cargo bench -p capo-core`.
 //!
-//! Shapes are B x T tokens, K rows each, features of width D; the first is the paper's (its cost appendix). The columns
-//! after the times are what one call allocates. `bound` is what the arithmetic that cannot be avoided costs on this machine: a
-//! square root and a division per (token, row, column), done in cache.
+//! Shapes are B x T tokens, K rows each, features of width D; the first is the paper's (its cost
+//! appendix). The columns after the times are what one call allocates. `bound` is what the
+//! arithmetic that cannot be avoided costs on this machine: a square root and a division per
+//! (token, row, column), done in cache.
 //!
-//! `cargo bench -p capo-core -- cuda` times the same on the first CUDA device, at the width of a 7B model and features in bf16.
+//! `cargo bench -p capo-core -- cuda` times the same on the first CUDA device, at the width of a 7B
+//! model and features in bf16.
 
 mod cuda;
 mod data;
@@ -58,7 +60,8 @@ const ADAM: OptimizerModel = OptimizerModel {
     weight_decay: 0.0,
 };
 
-/// Proposal, shifts and decision of every token under Adam: what stands between the loss and the backward pass.
+/// Proposal, shifts and decision of every token under Adam: what stands between the loss and the
+/// backward pass.
 #[divan::bench(args = SHAPES, sample_count = 7, sample_size = 1)]
 fn token_adam(bencher: Bencher, shape: Shape) {
     let data = Data::new(shape);
@@ -120,7 +123,8 @@ fn others(bencher: Bencher, (_, granularity, kind): (&str, Granularity, Optimize
         .bench_local(|| data.assess(&model, data.step(optimizer, false)));
 }
 
-/// A square root and a division per element, on vectors that stay in cache: what `token_adam` cannot be faster than.
+/// A square root and a division per element, on vectors that stay in cache: what `token_adam`
+/// cannot be faster than.
 #[divan::bench(args = [PAPER, SHAPES[1]], sample_count = 5, sample_size = 1)]
 fn bound(bencher: Bencher, shape: Shape) {
     let Shape(b, t, k, d, threads) = shape;

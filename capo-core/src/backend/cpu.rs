@@ -1,5 +1,5 @@
-//! The operations on CPU threads, with the machine's widest instructions, chosen at run time. The results depend
-//! neither on the instructions nor on the number of threads.
+//! The operations on CPU threads, with the machine's widest instructions, chosen at run time. The
+//! results depend neither on the instructions nor on the number of threads.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::gradient::{Gradients, Pair};
 use crate::moments::HostSource;
 use crate::optimizer::{Adam, MomentRow, RowRule};
 
-/// Columns that a sum over tokens processes at a time. These columns of a whole batch fit in the shared cache, and
-/// the sum fits in registers.
+/// Columns that a sum over tokens processes at a time. These columns of a whole batch fit in the
+/// shared cache, and the sum fits in registers.
 pub(super) const TILE: usize = 64;
 
 /// The columns `0..width` in tiles.
@@ -52,8 +52,8 @@ impl<'a> Features<'a> {
     }
 }
 
-/// A copy of some columns of the features of consecutive tokens. Rows of pairs read these columns in any order, from
-/// far fewer pages than the features themselves.
+/// A copy of some columns of the features of consecutive tokens. Rows of pairs read these columns
+/// in any order, from far fewer pages than the features themselves.
 pub(super) struct Packed {
     tokens: Range<usize>,
     columns: Vec<[f32; TILE]>,
@@ -125,8 +125,9 @@ impl NullaryFnOnce for SquaredNorm<'_> {
     }
 }
 
-/// `[P]`: `D h` of each pair. D is the Adam direction of the token's own gradient, `coefficient h`, as if the token were the whole
-/// batch, from the moments before the batch. Each projection carries the squared norm of its row of D. Runs on this thread alone.
+/// `[P]`: `D h` of each pair. D is the Adam direction of the token's own gradient, `coefficient h`,
+/// as if the token were the whole batch, from the moments before the batch. Each projection carries
+/// the squared norm of its row of D. Runs on this thread alone.
 pub(crate) fn token_projections(
     features: Features,
     gradients: &Gradients,
@@ -175,8 +176,9 @@ impl NullaryFnOnce for TokenProjections<'_> {
     }
 }
 
-/// `[P]`: `D h` of each pair. D is the direction of each subset's gradient, the sum of `coefficient h` over its pairs;
-/// without `adam` it is SGD's. The first projection of each row carries the squared norm of that row of D, the others 0.
+/// `[P]`: `D h` of each pair. D is the direction of each subset's gradient, the sum of
+/// `coefficient h` over its pairs; without `adam` it is SGD's. The first projection of each row
+/// carries the squared norm of that row of D, the others 0.
 pub(crate) fn subset_projections(
     features: Features,
     gradients: &Gradients,
@@ -403,7 +405,8 @@ mod tests {
         }};
     }
 
-    /// An operation that is called without dispatch runs with the instructions that every machine of the target has.
+    /// An operation that is called without dispatch runs with the instructions that every machine
+    /// of the target has.
     #[test]
     fn the_widest_instructions_give_the_bits_of_the_plainest() {
         let plain = results!(NullaryFnOnce::call);

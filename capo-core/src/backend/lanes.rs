@@ -1,15 +1,17 @@
-//! Inner loops over fixed blocks of lanes, inlined into code for several instruction sets. Each lane does the same
-//! correctly rounded operations in the same order in all of them, so the bits agree.
+//! Inner loops over fixed blocks of lanes, inlined into code for several instruction sets. Each
+//! lane does the same correctly rounded operations in the same order in all of them, so the bits
+//! agree.
 
 use super::{Projection, saturate};
 use crate::optimizer::{MomentRow, RowRule};
 use crate::semantics::StateDtype;
 
-/// Two of the widest vectors. With this number the compiler keeps and vectorises the loop over lanes, instead of
-/// unrolling it first.
+/// Two of the widest vectors. With this number the compiler keeps and vectorises the loop over
+/// lanes, instead of unrolling it first.
 const LANES: usize = 32;
 
-/// `D . h` for the gradient `coefficient h` of one row: in `f32` if every intermediate is finite there, else in `f64`.
+/// `D . h` for the gradient `coefficient h` of one row: in `f32` if every intermediate is finite
+/// there, else in `f64`.
 #[inline(always)]
 pub(crate) fn project(
     h: &[f32],

@@ -1,4 +1,5 @@
-//! The array operations: all work whose cost grows with the width D. The remaining work is O(K) per token, in `f64`, elsewhere.
+//! The array operations: all work whose cost grows with the width D. The remaining work is O(K) per
+//! token, in `f64`, elsewhere.
 //!
 //! | operation | gives | used by |
 //! |---|---|---|
@@ -8,8 +9,8 @@
 //! | `sum_rows` | the moments after a step | `commit`, Adam |
 //! | `add_up`, `take_in` | the same in two halves: one rank's sums; then the new moments from all ranks' sums | `commit`, Adam |
 //!
-//! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the order of
-//! `Gradients::pairs`, so results depend on the inputs only.
+//! A backend streams over rows of `[D]`: no array of size N K D exists. Sums over a row run in the
+//! order of `Gradients::pairs`, so results depend on the inputs only.
 
 pub(crate) mod cpu;
 mod lanes;

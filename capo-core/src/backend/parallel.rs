@@ -1,4 +1,5 @@
-//! Work on several threads that exist only for its duration, so that no thread remains in the process.
+//! Work on several threads that exist only for its duration, so that no thread remains in the
+//! process.
 //!
 //! The result of a task depends neither on the number of threads nor on the thread that runs it.
 
@@ -34,8 +35,8 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
     });
 }
 
-/// Runs `work` on consecutive parts of `0..length`, of at most `most` each; returns the results in order. `elements` is the total amount
-/// of work.
+/// Runs `work` on consecutive parts of `0..length`, of at most `most` each; returns the results in
+/// order. `elements` is the total amount of work.
 pub(crate) fn map_parts<T: Send>(
     threads: usize,
     length: usize,

@@ -13,7 +13,8 @@ use crate::optimizer::{Adam, RowRule};
 use crate::row_sums::{RowSums, SumsMut};
 use crate::semantics::StateDtype;
 
-/// Adds the gradients to the rows of `sums`. These must be zero and include all rows of the gradients.
+/// Adds the gradients to the rows of `sums`. These must be zero and include all rows of the
+/// gradients.
 pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSums) {
     let mut own = gradients.rows().peekable();
     let targets = sums
@@ -38,12 +39,13 @@ pub(crate) fn take_in(sums: &RowSums, moments: Vec<Moments>, threads: usize) {
 
 /// A receiver of a row's gradient, some columns at a time.
 pub(crate) trait Target {
-    /// Receives some columns of the kept tokens' gradient, and of all tokens' gradient if there is one.
+    /// Receives some columns of the kept tokens' gradient, and of all tokens' gradient if there is
+    /// one.
     fn take(&mut self, tile: &Range<usize>, kept: &[f64], everything: Option<&[f64]>);
 }
 
-/// Moments of a row, and Adam's rule for them. The rejected part of a gradient of all tokens enters the second moment by
-/// its own square.
+/// Moments of a row, and Adam's rule for them. The rejected part of a gradient of all tokens enters
+/// the second moment by its own square.
 pub(crate) struct Moments<'a> {
     pub slot: &'a mut Slot,
     pub rule: RowRule,
@@ -95,7 +97,8 @@ pub(super) struct Row<'a, T> {
     pub target: T,
 }
 
-/// Sums `coefficient h` over each row's pairs and passes this gradient to its target; `targets` are in the order of the rows.
+/// Sums `coefficient h` over each row's pairs and passes this gradient to its target; `targets` are
+/// in the order of the rows.
 pub(crate) fn sum_rows<T: Target + Send>(
     features: Features,
     gradients: &Gradients,

@@ -18,8 +18,8 @@ impl<T> Slice<'_, T> {
     ///
     /// # Safety
     ///
-    /// There are `len` values of `T` at `address`. For the life of the slice, only work on the stream that comes with
-    /// it writes them.
+    /// There are `len` values of `T` at `address`. For the life of the slice, only work on the
+    /// stream that comes with it writes them.
     pub unsafe fn from_raw(address: u64, len: usize) -> Self {
         Self {
             address,
@@ -54,12 +54,14 @@ const PER_THREAD: usize = 2;
 impl Stream {
     /// The stream at this address; null is the device's default stream, as is `Stream::default()`.
     ///
-    /// The per-thread default stream has one handle for all threads, so it cannot say whose work the arrays need. It is
-    /// taken as the device's default stream, whose work waits for what all threads have queued on theirs.
+    /// The per-thread default stream has one handle for all threads, so it cannot say whose work
+    /// the arrays need. It is taken as the device's default stream, whose work waits for what all
+    /// threads have queued on theirs.
     ///
     /// # Safety
     ///
-    /// It is a stream of the device's primary context, and lives as long as the batch that it comes with.
+    /// It is a stream of the device's primary context, and lives as long as the batch that it comes
+    /// with.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(if stream as usize == PER_THREAD {
             0
@@ -112,7 +114,8 @@ impl Features<'_> {
 pub struct Arrays<'a> {
     /// The device's number.
     pub device: i32,
-    /// The stream after whose queued work the arrays are ready, and on which the model queues its own work.
+    /// The stream after whose queued work the arrays are ready, and on which the model queues its
+    /// own work.
     pub stream: Stream,
     /// `[B, T, D]`.
     pub hidden: Features<'a>,

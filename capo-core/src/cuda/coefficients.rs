@@ -31,8 +31,8 @@ impl Pairs {
         Ok(out)
     }
 
-    /// Like [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the weight, times the
-    /// token's weight if `weights`, `[N]`, are given.
+    /// Like [`Self::coefficients`], with 1 over the number of pairs in the pair's row as the
+    /// weight, times the token's weight if `weights`, `[N]`, are given.
     pub(super) fn row_means(
         &self,
         segments: &Segments,
@@ -56,7 +56,8 @@ impl Pairs {
         let weights = weights.map(|weights| queue.upload(weights)).transpose()?;
         let weights_or_null = weights.as_ref().map_or(0, Buffer::address);
         let out = queue.filled(self.rows.len(), 0)?;
-        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`, weights `[N]` or absent.
+        // SAFETY: values are `[P]`, indices into `[N, S]`; starts are `[R + 1]`, weights `[N]` or
+        // absent.
         unsafe {
             queue.launch(
                 "weigh_rows",

@@ -1,7 +1,9 @@
-//! The CUDA driver, loaded when first needed: a device's primary context, its memory, and kernel launches.
+//! The CUDA driver, loaded when first needed: a device's primary context, its memory, and kernel
+//! launches.
 //!
-//! A process may hold several copies of this crate, one per plugin, beside a trainer with its own CUDA. All of them
-//! share the device's primary context, in which an address has the same meaning for all.
+//! A process may hold several copies of this crate, one per plugin, beside a trainer with its own
+//! CUDA. All of them share the device's primary context, in which an address has the same meaning
+//! for all.
 
 #![allow(unsafe_code, reason = "the driver's API is C")]
 
@@ -26,12 +28,13 @@ struct Opened {
     context: sys::CUcontext,
     module: sys::CUmodule,
     kernels: Mutex<HashMap<&'static str, usize>>,
-    /// Freed memory, by size. It is reused on the same stream only, so that work which still uses it comes first.
-    /// Returning it to the driver would cost a synchronisation of the device.
+    /// Freed memory, by size. It is reused on the same stream only, so that work which still uses
+    /// it comes first. Returning it to the driver would cost a synchronisation of the device.
     spare: Mutex<HashMap<Stream, BTreeMap<usize, Vec<sys::CUdeviceptr>>>>,
 }
 
-// SAFETY: the driver's handles may be used from any thread that has made the context current, which every method does.
+// SAFETY: the driver's handles may be used from any thread that has made the context current, which
+// every method does.
 unsafe impl Send for Opened {}
 // SAFETY: as for `Send`; the driver does its own locking.
 unsafe impl Sync for Opened {}
@@ -149,7 +152,8 @@ impl Device {
             .flat_map(BTreeMap::into_values)
             .flatten()
         {
-            // SAFETY: the address came from `allocate`, and its buffer is gone. After a failure the memory stays allocated.
+            // SAFETY: the address came from `allocate`, and its buffer is gone. After a failure the
+            // memory stays allocated.
             let _ = unsafe { driver::free_sync(address) };
         }
     }
@@ -192,7 +196,8 @@ impl Device {
 pub(super) struct Queue {
     device: Device,
     stream: Stream,
-    /// Host memory that queued copies may still read: a copy may return before it has read its source.
+    /// Host memory that queued copies may still read: a copy may return before it has read its
+    /// source.
     held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -214,7 +219,8 @@ impl Queue {
     pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
         let (device, stream) = (self.device.clone(), self.stream);
         let size = class_of((len * size_of::<T>()).max(1));
-        // Up to twice the size is accepted, so that batches of changing size leave little memory idle.
+        // Up to twice the size is accepted, so that batches of changing size leave little memory
+        // idle.
         let known = lock(&device.0.spare).get_mut(&stream).and_then(|spare| {
             spare
                 .range_mut(size..=2 * size)
@@ -238,7 +244,8 @@ impl Queue {
         let values = values.into();
         let buffer = self.buffer(values.len())?;
         if !values.is_empty() {
-            // SAFETY: the buffer holds as many values, and `held` keeps them until the queue is done.
+            // SAFETY: the buffer holds as many values, and `held` keeps them until the queue is
+            // done.
             let queued = unsafe { driver::memcpy_htod_async(buffer.address, &values, self.raw()) };
             lock(&self.held).push(Box::new(values));
             queued.map_err(|error| failed("copying to it", &error))?;
@@ -274,7 +281,8 @@ impl Queue {
         let mut values = vec![T::default(); len.min(source.len().saturating_sub(start))];
         if !values.is_empty() {
             let address = source.address() + (start * size_of::<T>()) as u64;
-            // SAFETY: both sides hold as many values; `synchronize` waits for the copy before they are read.
+            // SAFETY: both sides hold as many values; `synchronize` waits for the copy before they
+            // are read.
             unsafe { driver::memcpy_dtoh_async(&mut values, address, self.raw()) }
                 .map_err(|error| failed("copying from it", &error))?;
         }
@@ -295,8 +303,8 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// `arguments` are of the types that the kernel declares, in its order. Their addresses are in this device's memory
-    /// and large enough for the kernel's accesses.
+    /// `arguments` are of the types that the kernel declares, in its order. Their addresses are in
+    /// this device's memory and large enough for the kernel's accesses.
     pub unsafe fn launch(
         &self,
         kernel: &'static str,
@@ -403,7 +411,8 @@ impl<const N: usize> Argument for [&dyn Argument; N] {
     }
 }
 
-/// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an error.
+/// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an
+/// error.
 fn device_count() -> Result<i32, Error> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     let name = if cfg!(windows) {
@@ -411,7 +420,8 @@ fn device_count() -> Result<i32, Error> {
     } else {
         "libcuda.so.1"
     };
-    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not
+    // unloaded under cudarc.
     let present = || {
         unsafe { libloading::Library::new(name) }
             .map(std::mem::forget)
@@ -435,7 +445,8 @@ fn device_count() -> Result<i32, Error> {
     }
 }
 
-/// Rounds a size up to one of eight sizes per power of two, so that batches of changing size can reuse memory.
+/// Rounds a size up to one of eight sizes per power of two, so that batches of changing size can
+/// reuse memory.
 fn class_of(size: usize) -> usize {
     let step = (size.next_power_of_two() / 16).max(256);
     size.div_ceil(step) * step

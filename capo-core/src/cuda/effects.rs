@@ -1,4 +1,5 @@
-//! Effects of proposals on each token, computed on a device from the pairs there: the sums behind [`Effect`].
+//! Effects of proposals on each token, computed on a device from the pairs there: the sums behind
+//! [`Effect`].
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -22,7 +23,8 @@ use crate::subset::Subsets;
 /// Most warps of a block of `project_tokens`, with a tile of D each.
 const TOKEN_WARPS: usize = 4;
 
-/// Range of Adam's `eps` in which fast quotients, and roots flushed to 0 below 1e-19, are accurate enough.
+/// Range of Adam's `eps` in which fast quotients, and roots flushed to 0 below 1e-19, are accurate
+/// enough.
 const FAST_EPS: RangeInclusive<f64> = 1e-13..=1e37;
 
 /// Number of tiles of D whose partial results exist at a time: 32 bytes a pair.
@@ -81,7 +83,8 @@ pub(crate) fn effects(
         projector.subsets(&segments, &coefficients, adam.as_ref())?;
         coefficients
     };
-    // A raw gradient does not decay weights; for single tokens under SGD the optimizer does not either.
+    // A raw gradient does not decay weights; for single tokens under SGD the optimizer does not
+    // either.
     let decay = if adam.is_some() {
         proposer.step.optimizer.logit_decay()
     } else {
@@ -224,8 +227,8 @@ impl Projector<'_> {
                 squared_norms,
                 &first_tile,
             ];
-            // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features and their norms `[N]`, the rest `[N, S]`. The rows'
-            // moments have the features' width.
+            // SAFETY: values and segments of pairs are `[P]`, rows `[R]`, features and their norms
+            // `[N]`, the rest `[N, S]`. The rows' moments have the features' width.
             unsafe { queue.launch(fast, grid, &[&common, &tile, &eps, v, norms]) }?;
         }
         // SAFETY: as above.
@@ -307,8 +310,8 @@ impl Projector<'_> {
                 let ([list, listed], grid) =
                     (class.arguments(), ((class.most, some), class.warps * WARP));
                 let own: [&dyn Argument; 4] = [&coefficients, &eps, &parts, &of_parts];
-                // SAFETY: as in `tokens`; the sorted pairs' features and coefficients are `[P]`, parts `[tiles, P]`, their norms
-                // `[tiles, R]`.
+                // SAFETY: as in `tokens`; the sorted pairs' features and coefficients are `[P]`,
+                // parts `[tiles, P]`, their norms `[tiles, R]`.
                 unsafe {
                     queue.launch(
                         hidden.of_dtype(kernels),

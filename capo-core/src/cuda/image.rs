@@ -1,5 +1,5 @@
-//! The kernels in a form that the driver accepts: compiled for the device by NVRTC and cached on disk, or the PTX in
-//! this crate.
+//! The kernels in a form that the driver accepts: compiled for the device by NVRTC and cached on
+//! disk, or the PTX in this crate.
 
 #![allow(unsafe_code, reason = "NVRTC's API is C")]
 
@@ -22,8 +22,9 @@ pub(super) const PARTS: [(&str, &str); 9] = [
     ("curvature.cu", include_str!("../../kernels/curvature.cu")),
 ];
 
-/// NVRTC's. Without `--fmad=false` it makes one operation of a product and a sum where it sees both, and in one loop of a kernel it
-/// may see what it does not see in the next: the difference of two equal expressions was not 0.
+/// NVRTC's. Without `--fmad=false` it makes one operation of a product and a sum where it sees
+/// both, and in one loop of a kernel it may see what it does not see in the next: the difference of
+/// two equal expressions was not 0.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// PTX for devices of compute capability 8.0 and above, for machines without NVRTC.
@@ -42,14 +43,15 @@ pub(super) fn source() -> String {
     unit.lines().map(line).collect()
 }
 
-/// Images for a device of this compute capability, best first. Each is made only after the earlier ones were refused.
+/// Images for a device of this compute capability, best first. Each is made only after the earlier
+/// ones were refused.
 pub(super) fn of((major, minor): (i32, i32)) -> impl Iterator<Item = Vec<u8>> {
     let (source, arch) = (source(), format!("sm_{major}{minor}"));
     images(cache_file(&source, &arch), source, arch)
 }
 
-/// Images in the order to try: the cached one in `file`, the one that NVRTC compiles from `source` for `arch`, and
-/// the one in this crate. A compiled image is cached in `file`.
+/// Images in the order to try: the cached one in `file`, the one that NVRTC compiles from `source`
+/// for `arch`, and the one in this crate. A compiled image is cached in `file`.
 fn images(file: Option<PathBuf>, source: String, arch: String) -> impl Iterator<Item = Vec<u8>> {
     let kept = file
         .as_ref()
@@ -104,7 +106,8 @@ fn compile(source: &str, arch: &str) -> Option<Vec<u8>> {
     } else {
         &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"]
     };
-    // SAFETY: the compiler's initialisers are sound to run at any time. It is kept, so that it is not unloaded under cudarc.
+    // SAFETY: the compiler's initialisers are sound to run at any time. It is kept, so that it is
+    // not unloaded under cudarc.
     names.iter().find_map(|name| {
         unsafe { libloading::Library::new(*name) }
             .map(std::mem::forget)
@@ -200,7 +203,8 @@ mod tests {
         );
     }
 
-    /// The kernels' numbers are those of their sources: ptxas fuses what has no rounding mode, wherever it likes.
+    /// The kernels' numbers are those of their sources: ptxas fuses what has no rounding mode,
+    /// wherever it likes.
     #[test]
     fn no_operation_of_the_prebuilt_kernels_may_be_fused() {
         let plain = |line: &&str| {

@@ -1,8 +1,8 @@
 //! The model on a CUDA device: the same numbers, computed on the batch's device.
 //!
-//! If a [`LastLayer`](crate::LastLayer) has [`Arrays`] in device memory, the model computes and keeps its moments
-//! there. Only a few numbers per token cross to the host. The driver is loaded for the first such batch, so this
-//! crate needs no CUDA to build, load or run.
+//! If a [`LastLayer`](crate::LastLayer) has [`Arrays`] in device memory, the model computes and
+//! keeps its moments there. Only a few numbers per token cross to the host. The driver is loaded
+//! for the first such batch, so this crate needs no CUDA to build, load or run.
 //!
 //! | step | kernels |
 //! |---|---|
@@ -13,11 +13,12 @@
 //! | projections `D h`, D from a subset's gradient; moment update | `subsets.cuh` |
 //! | `s`, `q`, KL and gain of each token | `reactions.cuh` |
 //!
-//! With several ranks, the row sums of a step also cross to the host, where they are added. They come from the
-//! kernels of the moment update, and return through them (`sums.rs`).
+//! With several ranks, the row sums of a step also cross to the host, where they are added. They
+//! come from the kernels of the moment update, and return through them (`sums.rs`).
 //!
-//! Decisions are O(N) and use the same code as for host memory. Equal inputs give equal bits. The results differ from
-//! the CPU's only by rounding: a single token's direction uses fast roots and quotients, to 2 ulps.
+//! Decisions are O(N) and use the same code as for host memory. Equal inputs give equal bits. The
+//! results differ from the CPU's only by rounding: a single token's direction uses fast roots and
+//! quotients, to 2 ulps.
 
 mod arrays;
 mod coefficients;

@@ -19,10 +19,11 @@ const SLAB_ROWS: usize = 1024;
 /// Marks a row without a slot.
 const NONE: u32 = u32::MAX;
 
-/// First and second moments of R rows, in the order in which the rows first appeared. [`moments::Moments`] describes missed
-/// decays.
+/// First and second moments of R rows, in the order in which the rows first appeared.
+/// [`moments::Moments`] describes missed decays.
 ///
-/// Rows are stored in slabs, so that new rows move no old ones: 8 D bytes a row, and 16 bytes a row of the vocabulary.
+/// Rows are stored in slabs, so that new rows move no old ones: 8 D bytes a row, and 16 bytes a row
+/// of the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Moments {
     pub device: Device,
@@ -83,7 +84,8 @@ impl Coefficients {
 }
 
 impl Moments {
-    /// Copies host moments to the device of `arrays`; `dims` are the batch's V and D, for empty moments.
+    /// Copies host moments to the device of `arrays`; `dims` are the batch's V and D, for empty
+    /// moments.
     pub fn of(
         host: &moments::Moments,
         arrays: &Arrays,
@@ -204,7 +206,8 @@ impl Moments {
                 .map_or(0, |(_, ordered)| ordered.address()),
         ];
         self.make_room(queue, new)?;
-        // Nothing has changed so far, and no memory is allocated from here on. A failed allocation therefore leaves the state unchanged.
+        // Nothing has changed so far, and no memory is allocated from here on. A failed allocation
+        // therefore leaves the state unchanged.
         self.place(pairs, &segments, &marks)?;
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
@@ -223,7 +226,8 @@ impl Moments {
         Ok(())
     }
 
-    /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total number.
+    /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total
+    /// number.
     fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
         let (
             Pairs { queue, rows, .. },
@@ -238,7 +242,8 @@ impl Moments {
             threads(*count as usize + 1),
             queue.buffer::<u32>(*count as usize + 1)?,
         );
-        // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are below V.
+        // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are
+        // below V.
         unsafe {
             queue.launch(
                 "mark_new_rows",
@@ -293,8 +298,8 @@ impl Moments {
         }
     }
 
-    /// Adam's rule for the segments' rows, in `out`. With `write`, all rows have slots, slots from `self.rows` on
-    /// are new, and all are marked as written.
+    /// Adam's rule for the segments' rows, in `out`. With `write`, all rows have slots, slots from
+    /// `self.rows` on are new, and all are marked as written.
     pub(super) fn rows_of(
         &self,
         out: Buffer<Row>,
@@ -329,8 +334,8 @@ impl Moments {
         Ok(out)
     }
 
-    /// Adds the segments' gradients to their rows. The coefficients are those of the sorted pairs, of the kept tokens and, if not
-    /// 0, of all tokens.
+    /// Adds the segments' gradients to their rows. The coefficients are those of the sorted pairs,
+    /// of the kept tokens and, if not 0, of all tokens.
     fn add(
         &self,
         pairs: &Pairs,
@@ -370,8 +375,9 @@ impl Moments {
         for (class, kernels) in classes.iter().zip(kernels) {
             let ([list, listed], grid) =
                 (class.arguments(), ((class.most, tiles), class.warps * WARP));
-            // SAFETY: starts are `[R + 1]`, rows `[R]` with moments of the features' width; the sorted pairs' features and
-            // coefficients are `[P]`, those of all tokens may be absent. No two segments share a row.
+            // SAFETY: starts are `[R + 1]`, rows `[R]` with moments of the features' width; the
+            // sorted pairs' features and coefficients are `[P]`, those of all tokens may be absent.
+            // No two segments share a row.
             unsafe {
                 pairs.queue.launch(
                     pairs.hidden.of_dtype(kernels),

@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 use super::Features;
 use super::driver::{Buffer, Queue};
 
-/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled token outside the columns.
+/// The pairs of N tokens on a device, S slots a token: one for each column, and one for a sampled
+/// token outside the columns.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     pub(super) queue: Queue,
-    /// `[B, T, D]`: features, borrowed from `_held` or from the batch, which lives as long as the supports' owner.
+    /// `[B, T, D]`: features, borrowed from `_held` or from the batch, which lives as long as the
+    /// supports' owner.
     pub(super) hidden: Hidden,
     /// S: slots per token.
     pub(super) stride: u32,
@@ -56,7 +58,8 @@ impl Hidden {
             Features::F16(_) => 1,
             Features::Bf16(_) => 2,
         };
-        // Rows of moments are floats and need a multiple of 4; eight columns of any type are at least 16 bytes.
+        // Rows of moments are floats and need a multiple of 4; eight columns of any type are at
+        // least 16 bytes.
         let vector = i32::from(width.is_multiple_of(8) && features.address().is_multiple_of(16));
         Self {
             address: features.address(),

@@ -1,4 +1,5 @@
-//! Pairs sorted by subset, row and token, so that sums over a row always run in the same order; and the segments of one row.
+//! Pairs sorted by subset, row and token, so that sums over a row always run in the same order; and
+//! the segments of one row.
 
 #![allow(unsafe_code, reason = "kernel launches")]
 
@@ -36,7 +37,8 @@ pub(super) struct Choice<'a> {
     pub subset_of: Option<&'a Buffer<u32>>,
     /// Number of subsets.
     pub subsets: usize,
-    /// `[N, S]`: coefficient of each pair's feature. Pairs with 0 are left out; `None` leaves out none.
+    /// `[N, S]`: coefficient of each pair's feature. Pairs with 0 are left out; `None` leaves out
+    /// none.
     pub nonzero: Option<&'a Buffer<f64>>,
 }
 
@@ -60,8 +62,8 @@ impl Segments {
         let mut values = pairs.by_row()?;
         if subset_of.is_some() {
             let (subsets, keys) = (subsets as u32, queue.buffer(slots)?);
-            // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and coefficients `[N, S]`. Values are a
-            // permutation of the indices.
+            // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and
+            // coefficients `[N, S]`. Values are a permutation of the indices.
             unsafe {
                 queue.launch(
                     "subset_keys",
@@ -77,7 +79,8 @@ impl Segments {
             sorter.sort(subsets)?;
             values = sorter.values;
         }
-        // One entry more than is scanned: the number of pairs, which is read together with the number of segments.
+        // One entry more than is scanned: the number of pairs, which is read together with the
+        // number of segments.
         let heads = queue.buffer::<u32>(slots + 2)?;
         let known = heads.address() + ((slots + 1) * size_of::<u32>()) as u64;
         // SAFETY: as above; heads are `[N S + 1]`, and one number follows them.
@@ -135,7 +138,8 @@ impl Segments {
                 queue.buffer(*pairs as usize)?,
             ),
         );
-        // SAFETY: values are `[P]`, indices into the coefficients, `[N, S]`; features are `[N]`, the results `[P]`.
+        // SAFETY: values are `[P]`, indices into the coefficients, `[N, S]`; features are `[N]`,
+        // the results `[P]`.
         unsafe {
             queue.launch(
                 "order_pairs",
@@ -166,7 +170,8 @@ impl Segments {
                 most: at_most.min(self.count),
             };
             let grid = threads(count + 1);
-            // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are marked.
+            // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are
+            // marked.
             unsafe {
                 queue.launch(
                     "mark_lengths",
@@ -215,7 +220,8 @@ impl Class {
 }
 
 impl Pairs {
-    /// `[N, S]`: the indices of all slots by row, those without one last. They are sorted once, and each selection keeps their order.
+    /// `[N, S]`: the indices of all slots by row, those without one last. They are sorted once, and
+    /// each selection keeps their order.
     fn by_row(&self) -> Result<Arc<Buffer<u32>>, Error> {
         if let Some(sorted) = self.sorted.get() {
             return Ok(sorted.clone());
@@ -263,7 +269,8 @@ impl Sorter<'_> {
         for shift in (0..digits).map(|digit| digit * DIGIT_BITS) {
             let (keys, values) = (queue.buffer(count)?, queue.buffer(count)?);
             let (grid, total, from) = (((tiles as u32, 1), THREADS), count as u32, &*self);
-            // SAFETY: counts are `[16, tiles]`, keys and values `[count]`, with targets of their own.
+            // SAFETY: counts are `[16, tiles]`, keys and values `[count]`, with targets of their
+            // own.
             unsafe {
                 queue.launch("count_digits", grid, &[&total, &from.keys, &shift, &counts])?;
                 scan_in_place(queue, &counts, tiles << DIGIT_BITS)?;
@@ -287,7 +294,8 @@ impl Sorter<'_> {
     }
 }
 
-/// Replaces `[count]` numbers and a final 0 by the sums of the numbers before them; returns the total.
+/// Replaces `[count]` numbers and a final 0 by the sums of the numbers before them; returns the
+/// total.
 pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u32, Error> {
     scan_in_place(queue, data, count + 1)?;
     let sums = queue.read(data.slice(), count, 1)?;

@@ -1,4 +1,5 @@
-//! A step of several ranks on a device: one rank's gradients by row, and the update of its moments with the sums of all ranks.
+//! A step of several ranks on a device: one rank's gradients by row, and the update of its moments
+//! with the sums of all ranks.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -34,7 +35,8 @@ pub(crate) struct Local {
 struct Gradient {
     /// `[D]` for each vocabulary row.
     rows: HashMap<u32, Box<[f32]>>,
-    /// With [`Weights::RowMean`]: alternately a row and its number of tokens. The gradient is not yet divided by this number.
+    /// With [`Weights::RowMean`]: alternately a row and its number of tokens. The gradient is not
+    /// yet divided by this number.
     tokens: Option<Vec<i64>>,
 }
 
@@ -99,7 +101,8 @@ impl Local {
             .copied()
     }
 
-    /// Writes the gradients to `sums`, which has their rows. The numbers of tokens are added over the ranks.
+    /// Writes the gradients to `sums`, which has their rows. The numbers of tokens are added over
+    /// the ranks.
     pub fn put(&self, sums: &mut RowSums, ranks: &dyn Ranks) -> Result<(), Error> {
         let gradients = [Some(&self.kept), self.everything.as_ref()];
         let [of_kept, of_everything] = gradients.map(|gradient| gradient?.tokens.as_deref());
@@ -149,8 +152,8 @@ impl Pairs {
             .collect())
     }
 
-    /// Pairs with one token for each row of `sums`, whose feature is the sum. If there are sums of all tokens, one
-    /// more token per row follows with the rejected part.
+    /// Pairs with one token for each row of `sums`, whose feature is the sum. If there are sums of
+    /// all tokens, one more token per row follows with the rejected part.
     fn of_sums(sums: &RowSums, arrays: &Arrays, vocab_size: usize) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
         let narrow = |value: f64| value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;

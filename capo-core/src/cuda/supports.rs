@@ -57,7 +57,8 @@ pub(crate) fn collect(
     if left_out.is_empty() {
         return Ok(supports);
     }
-    // Tokens with non-finite data are rare. If there are any, the other tokens are collected again, without gaps.
+    // Tokens with non-finite data are rare. If there are any, the other tokens are collected again,
+    // without gaps.
     let kept = (0..supports.len())
         .filter(|&n| finite(n))
         .map(|n| supports.tokens[n])
@@ -161,8 +162,9 @@ fn supports_of(
         "squared_norms_f16",
         "squared_norms_bf16",
     ]);
-    // SAFETY: the arguments are the kernels'. Positions and features are below B T, and `LastLayer::check` compared the
-    // arrays' lengths with the dimensions. The device compares ids with V before it uses them as indices.
+    // SAFETY: the arguments are the kernels'. Positions and features are below B T, and
+    // `LastLayer::check` compared the arrays' lengths with the dimensions. The device compares ids
+    // with V before it uses them as indices.
     unsafe {
         let batch: [&dyn Argument; 7] = [
             count,

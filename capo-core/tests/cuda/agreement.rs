@@ -17,7 +17,8 @@ use super::suite::fixture::{
 use super::suite::scene::Scene;
 use super::suite::second_moment::{HEADER, rows};
 
-/// Largest difference of shifts, of the largest shift in a batch: sums of a token's direction are `f32` on both sides.
+/// Largest difference of shifts, of the largest shift in a batch: sums of a token's direction are
+/// `f32` on both sides.
 const SHIFTS: f64 = 3e-6;
 /// Of moments, of the largest one: both sides sum in `f64` and round once.
 const MOMENTS: f64 = 2e-7;
@@ -307,7 +308,8 @@ fn all_semantics_granularities_optimizers_and_dtypes_agree() {
     }
 }
 
-/// Rows with hundreds of tokens, widths of several tiles with and without a rest, more rows than a slab has.
+/// Rows with hundreds of tokens, widths of several tiles with and without a rest, more rows than a
+/// slab has.
 #[test]
 fn shapes_of_all_kinds_agree() {
     for (dims, dtype) in [
@@ -340,8 +342,8 @@ fn shapes_of_all_kinds_agree() {
     }
 }
 
-/// Neither the order in which threads run nor what memory held before changes a bit: there is no race and nothing is read before
-/// it is written.
+/// Neither the order in which threads run nor what memory held before changes a bit: there is no
+/// race and nothing is read before it is written.
 #[test]
 fn order_and_old_memory_change_no_bit() {
     let Some(emulator) = emulator() else { return };

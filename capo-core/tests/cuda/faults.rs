@@ -11,7 +11,8 @@ use super::suite::device::{emulator, uploaded};
 use super::suite::fixture::{Dims, Rng};
 use super::suite::scene::Scene;
 
-/// Calls `ask` with ever more memory until it has enough; every failure before that is the same sentence.
+/// Calls `ask` with ever more memory until it has enough; every failure before that is the same
+/// sentence.
 fn with_ever_more_memory<X>(mut ask: impl FnMut(u64) -> Result<X, Error>) -> (X, u64) {
     let mut left = 0;
     loop {
@@ -50,7 +51,8 @@ fn commit(model: &mut CurvatureModel, scene: &Scene, stream: *mut c_void) {
         .unwrap();
 }
 
-/// Wherever memory ends in a commit, the state is what it was before, and with enough memory the step goes on from there.
+/// Wherever memory ends in a commit, the state is what it was before, and with enough memory the
+/// step goes on from there.
 #[test]
 fn a_commit_without_memory_changes_nothing() {
     let Some(emulator) = emulator() else { return };

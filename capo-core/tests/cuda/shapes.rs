@@ -26,7 +26,8 @@ fn shared_row(rng: &mut Rng, tokens: usize, width: usize) -> Scene {
     scene
 }
 
-/// Runs of pairs that just fill a window, a warp's share or a segment for one warp, and one more or less.
+/// Runs of pairs that just fill a window, a warp's share or a segment for one warp, and one more or
+/// less.
 #[test]
 fn runs_of_all_lengths_agree() {
     let mut rng = Rng(400);
@@ -226,7 +227,8 @@ fn rows_across_slabs_agree() {
             let batch = &mut scene.batch;
             batch.mask.fill(1);
             batch.advantages.fill(1.0);
-            // The sampled row is not among the top ones, or a token with one row would be certain and move nothing.
+            // The sampled row is not among the top ones, or a token with one row would be certain
+            // and move nothing.
             batch
                 .topk_ids
                 .iter_mut()
@@ -362,7 +364,8 @@ fn directions_of_huge_gradients_agree() {
     }
 }
 
-/// A direction of 1e29 an entry, whose square `f32` does not hold, along features that make a small projection of it.
+/// A direction of 1e29 an entry, whose square `f32` does not hold, along features that make a small
+/// projection of it.
 #[test]
 fn norms_beyond_f32_agree() {
     let Dims(.., width, vocab) = Dims(1, 9, 3, 24, 9);

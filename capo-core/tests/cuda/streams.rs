@@ -174,7 +174,8 @@ fn queue<T>(to: Slice<'static, T>, values: &[T], stream: *mut c_void) {
     unsafe { memcpy_htod_async(to.address(), values, stream.cast()) }.unwrap();
 }
 
-/// The model's results for scenes whose arrays are still to be written on their streams, in turn, by `write`.
+/// The model's results for scenes whose arrays are still to be written on their streams, in turn,
+/// by `write`.
 fn run_coming(
     scenes: &[Scene],
     coming: &[Coming],
@@ -201,8 +202,8 @@ fn run_coming(
     (seen, model.save().unwrap())
 }
 
-/// Calls on two streams: the trainer has ordered them by events and writes the same memory again, or it has memory for each
-/// and orders nothing.
+/// Calls on two streams: the trainer has ordered them by events and writes the same memory again,
+/// or it has memory for each and orders nothing.
 #[test]
 fn calls_on_several_streams_follow_each_other() {
     let (scenes, streams) = (scenes(503), [new_stream(), new_stream()]);
@@ -235,7 +236,8 @@ fn calls_on_several_streams_follow_each_other() {
     }
 }
 
-/// The per-thread default stream has one handle for all threads. A batch that one thread has queued there is right on another.
+/// The per-thread default stream has one handle for all threads. A batch that one thread has queued
+/// there is right on another.
 #[test]
 fn a_batch_on_the_default_stream_of_another_thread_is_waited_for() {
     const PER_THREAD: usize = 2;

@@ -55,7 +55,8 @@ fn adam_without_momentum_and_with_a_tiny_eps() {
     }
 }
 
-/// Large vocabulary, small supports: most rows are untouched for many steps. They must decay as in dense Adam, or rest as they were.
+/// Large vocabulary, small supports: most rows are untouched for many steps. They must decay as in
+/// dense Adam, or rest as they were.
 #[test]
 fn rows_touched_irregularly_decay_as_in_dense_adam_or_rest() {
     for (untouched_rows, steps) in [(UntouchedRows::Decay, 120), (UntouchedRows::Freeze, 30)] {

@@ -37,8 +37,8 @@ fn stated_bound(token: &Token) -> f64 {
     token.signal.abs() * token.slope.powi(2) * squared * realised.max(variance)
 }
 
-/// Norm of the weighed sum of the tokens' Hessians `A (u u' - diag(pi) + pi pi') ⊗ h h'` over the rows that may move, by the power
-/// method on the explicit matrix.
+/// Norm of the weighed sum of the tokens' Hessians `A (u u' - diag(pi) + pi pi') ⊗ h h'` over the
+/// rows that may move, by the power method on the explicit matrix.
 fn hessian_norm(tokens: &[Token], weights: &[f64]) -> f64 {
     let (rows, d) = (tokens[0].pi.len(), tokens[0].h.len());
     let size = rows * d;
@@ -192,7 +192,8 @@ fn it_holds_where_nothing_can_go_wrong() {
                 .assess(&model(semantics, granularity), &SGD, rate)
                 .certificate
         };
-        // One token to come: no state that a changed policy could be led astray to. A small step's gain is first order.
+        // One token to come: no state that a changed policy could be led astray to. A small step's
+        // gain is first order.
         scene.max_completion_length = 1;
         let one = run(&scene, 1e-3);
         assert!(one.gap == 0.0 && one.omega > 0.0 && one.holds(), "{one:?}");
@@ -262,7 +263,8 @@ fn a_threshold_without_end_is_none() {
     assert_eq!(got.certificate.gap, 0.0);
 }
 
-/// Tokens without a gradient are kept even so; the step of their completion is none that was accepted.
+/// Tokens without a gradient are kept even so; the step of their completion is none that was
+/// accepted.
 #[test]
 fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
     let mut scene = Scene::full(&mut Rng(115), DIMS, 1.0);

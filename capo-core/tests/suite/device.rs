@@ -1,4 +1,5 @@
-//! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA device.
+//! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA
+//! device.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -14,7 +15,8 @@ use super::fixture::Batch;
 /// True if this binary's batches lie on a device.
 pub const ON_DEVICE: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"cuda");
 
-/// The emulator; `None` where a real device is to be used. Its work is late unless the environment says otherwise.
+/// The emulator; `None` where a real device is to be used. Its work is late unless the environment
+/// says otherwise.
 pub fn emulator() -> Option<&'static Emulator> {
     static EMULATOR: LazyLock<Option<Emulator>> = LazyLock::new(|| {
         let real = std::env::var_os("CAPO_TEST_DEVICE").is_some_and(|value| value == "cuda");

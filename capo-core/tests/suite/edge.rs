@@ -300,7 +300,8 @@ fn extreme_scales_stay_finite() {
     }
 }
 
-/// Above 1e7 the logsumexp is rounded to more than the logits differ by: the policy is anything then, but not undefined.
+/// Above 1e7 the logsumexp is rounded to more than the logits differ by: the policy is anything
+/// then, but not undefined.
 #[test]
 fn logits_of_any_scale_make_a_policy() {
     for (granularity, scale) in GRANULARITIES

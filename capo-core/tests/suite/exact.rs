@@ -1,5 +1,5 @@
-//! `Semantics::EXACT` and the switches it is made of, against the dense model over the whole vocabulary; and the
-//! comparison itself.
+//! `Semantics::EXACT` and the switches it is made of, against the dense model over the whole
+//! vocabulary; and the comparison itself.
 
 use capo_core::{
     Acceptance, Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity,
@@ -25,8 +25,9 @@ const SHAPES: [Dims; 3] = [
 ];
 /// Of the largest value: the token proposals of Adam add up in `f32`.
 const TOLERANCE: f64 = 3e-6;
-/// The limit on a device, whose roots and quotients are off by up to one and two ulps each (4e-7 together). Rows cancel in a token's
-/// shift, and its square doubles what is left. In these batches of a few tokens and columns nothing averages that.
+/// The limit on a device, whose roots and quotients are off by up to one and two ulps each (4e-7
+/// together). Rows cancel in a token's shift, and its square doubles what is left. In these batches
+/// of a few tokens and columns nothing averages that.
 const TOLERANCE_OF_TOKENS_ON_DEVICE: f64 = 3e-5;
 
 fn compare(what: &str, got: &Assessment, expected: &[Shifts], tolerance: f64) {
@@ -57,7 +58,8 @@ fn compare(what: &str, got: &Assessment, expected: &[Shifts], tolerance: f64) {
     }
 }
 
-/// Runs `steps` steps of both models side by side at every granularity, keeping a random part of each batch.
+/// Runs `steps` steps of both models side by side at every granularity, keeping a random part of
+/// each batch.
 pub fn side_by_side(
     semantics: Semantics,
     optimizer: OptimizerModel,

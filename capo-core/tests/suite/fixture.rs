@@ -94,7 +94,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Completions of random length (0 included), actions anywhere in the vocabulary, some advantages 0.
+    /// Completions of random length (0 included), actions anywhere in the vocabulary, some
+    /// advantages 0.
     pub fn random(rng: &mut Rng, dims: Dims) -> Self {
         let Dims(completions, tokens, k, width, vocab) = dims;
         let mut batch = Self::empty(dims);
@@ -247,7 +248,8 @@ pub fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// Asserts that two arrays agree within `tolerance` of the second one's largest entry; says how far they are apart.
+/// Asserts that two arrays agree within `tolerance` of the second one's largest entry; says how far
+/// they are apart.
 #[track_caller]
 pub fn assert_close(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
     assert_eq!(got.len(), expected.len(), "{what}");

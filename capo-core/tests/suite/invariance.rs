@@ -12,7 +12,8 @@ use super::fixture::{
 };
 use super::scene::Scene;
 
-/// Threads are worth their start at a quarter of a million products; here are 7 million, in several tiles of columns.
+/// Threads are worth their start at a quarter of a million products; here are 7 million, in several
+/// tiles of columns.
 const LARGE: Dims = Dims(8, 64, 24, 600, 700);
 const SMALL: Dims = Dims(6, 3, 3, 18, 7);
 
@@ -25,7 +26,8 @@ struct Case {
     moments: Option<[Vec<f32>; 2]>,
 }
 
-/// The bits of everything that a model says of the scenes, one after the other, and its state in the end.
+/// The bits of everything that a model says of the scenes, one after the other, and its state in
+/// the end.
 fn trace(scenes: &[Scene], case: &Case, threads: usize) -> (Vec<u64>, Vec<u8>) {
     let acceptance = Acceptance {
         fisher_threshold: Some(1e-4),

@@ -9,7 +9,8 @@ use super::fixture::{ADAM, Dims, GRANULARITIES, OPEN, PRESETS, Rng, SGD, model};
 use super::scene::Scene;
 
 const DIMS: Dims = Dims(6, 4, 4, 9, 8);
-/// The paper's model, but for the mean of the policy shift over the policy, which is the divergence's quadratic form.
+/// The paper's model, but for the mean of the policy shift over the policy, which is the
+/// divergence's quadratic form.
 const EXPECTED: Semantics = Semantics {
     policy_shift: PolicyShift::Expected,
     ..Semantics::PAPER

@@ -102,8 +102,9 @@ fn commit(
     })
 }
 
-/// Asserts that the saved moments of both are equal but for rounding: within 4 ulps of the row's largest entry. On a device the limit is 16
-/// ulps, because the messages between ranks are rounded there too.
+/// Asserts that the saved moments of both are equal but for rounding: within 4 ulps of the row's
+/// largest entry. On a device the limit is 16 ulps, because the messages between ranks are rounded
+/// there too.
 fn assert_near(name: &str, got: &CurvatureModel, expected: &CurvatureModel) {
     let [got, expected] = [got, expected].map(|model| rows(&model.save().unwrap()));
     let ids =

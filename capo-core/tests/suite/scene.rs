@@ -29,7 +29,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Completions of random length (0 included), actions anywhere, arbitrary derivatives of the loss, some of them 0.
+    /// Completions of random length (0 included), actions anywhere, arbitrary derivatives of the
+    /// loss, some of them 0.
     pub fn random(rng: &mut Rng, dims: Dims, temperature: f32) -> Self {
         let mut batch = Batch::random(rng, dims);
         batch.group_size = if dims.0.is_multiple_of(2) { 2 } else { dims.0 };
@@ -73,7 +74,8 @@ impl Scene {
         scene
     }
 
-    /// As `random`, but cheap to make large, and with few tokens or many to a row: the logits are not those of any weights.
+    /// As `random`, but cheap to make large, and with few tokens or many to a row: the logits are
+    /// not those of any weights.
     pub fn loose(rng: &mut Rng, dims: Dims) -> Self {
         let Dims(completions, tokens, k, width, vocab) = dims;
         let mut scene = Self::random(rng, Dims(0, tokens, k, width, vocab), 1.0);

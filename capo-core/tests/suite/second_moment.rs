@@ -81,7 +81,8 @@ fn moments(rows: &Rows, row: u32, width: usize) -> (Vec<f64>, Vec<f64>) {
     )
 }
 
-/// In the first step every preset's moments follow from those of two plain steps: of what was kept, and of everything.
+/// In the first step every preset's moments follow from those of two plain steps: of what was kept,
+/// and of everything.
 #[test]
 fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
     let mut rng = Rng(970);

@@ -1,4 +1,5 @@
-//! The switches of [`Semantics`], one by one: what each changes, and what it leaves as in the paper.
+//! The switches of [`Semantics`], one by one: what each changes, and what it leaves as in the
+//! paper.
 
 use capo_core::{
     Assessment, CurvatureAverage, CurvatureModel, EmptyState, Feature, Granularity, MomentUpdate,

@@ -1,5 +1,5 @@
-//! The model in `f64` over the whole `[V, D]` matrix under any of the switches that change what a step does: every policy
-//! is computed before and after its logits have moved.
+//! The model in `f64` over the whole `[V, D]` matrix under any of the switches that change what a
+//! step does: every policy is computed before and after its logits have moved.
 
 use std::ops::Range;
 
@@ -39,7 +39,8 @@ pub struct Shifts {
 pub struct Subset {
     pub tokens: Vec<usize>,
     pub completions: Range<usize>,
-    /// True if it is a token of its own, which is then a whole completion too: what the loss counts says nothing of it.
+    /// True if it is a token of its own, which is then a whole completion too: what the loss counts
+    /// says nothing of it.
     single: bool,
 }
 
@@ -93,8 +94,8 @@ impl Optimizer {
         (0..gradient.len()).map(entry).collect()
     }
 
-    /// Takes in `gradient`; `everything` is that with nothing rejected, whose rest enters the second moment where that remembers it.
-    /// Entries that are `frozen` rest.
+    /// Takes in `gradient`; `everything` is that with nothing rejected, whose rest enters the
+    /// second moment where that remembers it. Entries that are `frozen` rest.
     fn step(&mut self, gradient: &[f64], everything: &[f64], frozen: impl Fn(usize) -> bool) {
         let OptimizerModel { beta1, beta2, .. } = self.model;
         for (i, (g, all)) in gradient
@@ -445,8 +446,8 @@ impl Token {
     }
 }
 
-/// The probabilities of the rows inside as the batch's `f32` logsumexp has them, `share` times the true ones; the rows
-/// outside hold the rest.
+/// The probabilities of the rows inside as the batch's `f32` logsumexp has them, `share` times the
+/// true ones; the rows outside hold the rest.
 fn round_as(pi: &mut [f64], support: &[bool], share: f64) {
     let inside: f64 = pi.iter().zip(support).filter(|x| *x.1).map(|x| x.0).sum();
     let outside = (1.0 - share * inside) / (1.0 - inside);
@@ -480,7 +481,8 @@ fn to_bf16(x: f64) -> f64 {
     }
 }
 
-/// The moments that a trainer holds after the same steps: of the loss, whose gradient is minus the objective's.
+/// The moments that a trainer holds after the same steps: of the loss, whose gradient is minus the
+/// objective's.
 pub fn as_host_moments(optimizer: &Optimizer) -> (Vec<f32>, Vec<f32>) {
     let exp_avg = optimizer.m.iter().map(|&x| -x as f32).collect();
     (exp_avg, optimizer.v.iter().map(|&x| x as f32).collect())

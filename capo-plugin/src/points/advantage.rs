@@ -8,7 +8,8 @@ use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink};
 
 /// Computes advantages from rewards. Stage 2 of 6.
 pub trait Advantage: Send {
-    /// Fills `advantages`, `[B, T]`, reward units. The array arrives zeroed, and padding must stay zero.
+    /// Fills `advantages`, `[B, T]`, reward units. The array arrives zeroed, and padding must stay
+    /// zero.
     fn estimate(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -16,13 +17,14 @@ pub trait Advantage: Send {
         advantages: &mut [f32],
     ) -> Result<(), PluginError>;
 
-    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    /// Optional arrays of the batch that the host must compute for this component; the others are
+    /// absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -32,8 +34,8 @@ pub trait Advantage: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }
@@ -68,7 +70,8 @@ impl AdvantageHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: a value that is not finite, or not zero on padding.
+    /// The component's own message, or the violated rule: a value that is not finite, or not zero
+    /// on padding.
     pub fn estimate(
         &mut self,
         sink: &mut dyn Sink,

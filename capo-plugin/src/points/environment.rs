@@ -16,35 +16,38 @@ use crate::{
 /// What the array of `record_tokens` counts here.
 const COUNTED: &str = "episodes (at this point one per episode)";
 
-/// Answers the turns of a model in episodes of several turns. Within stage 1 of 6: tokens of its answers are in the batch, with
-/// `completion_mask` 0.
+/// Answers the turns of a model in episodes of several turns. Within stage 1 of 6: tokens of its
+/// answers are in the batch, with `completion_mask` 0.
 ///
-/// Training shows the environment's records as `environment/ID/NAME`. Calls bring all episodes that wait, so that a slow environment may
-/// work on many at once. Episodes never outlive a rollout.
+/// Training shows the environment's records as `environment/ID/NAME`. Calls bring all episodes that
+/// wait, so that a slow environment may work on many at once. Episodes never outlive a rollout.
 pub trait Environment: Send {
-    /// Tools that the model may call: schemas of functions as JSON text, as in `tools` of transformers' `apply_chat_template`. The host asks
-    /// once, at creation, tells the model of them in its chat template's format, and compares calls with them.
+    /// Tools that the model may call: schemas of functions as JSON text, as in `tools` of
+    /// transformers' `apply_chat_template`. The host asks once, at creation, tells the model of
+    /// them in its chat template's format, and compares calls with them.
     fn tools(&mut self) -> Result<Vec<String>, PluginError> {
         Ok(Vec::new())
     }
 
-    /// Begins episodes, and returns the text that follows the prompt of each, in its last message if it is a conversation.
+    /// Begins episodes, and returns the text that follows the prompt of each, in its last message
+    /// if it is a conversation.
     fn begin(
         &mut self,
         ctx: &mut Ctx<'_>,
         episodes: &Episodes<'_>,
     ) -> Result<Vec<String>, PluginError>;
 
-    /// Takes turns, and returns observations of these or of earlier turns, in any order. An environment that works beside the model returns
-    /// those that are ready. As long as an episode waits, the host asks again, every few milliseconds, also with no turn.
+    /// Takes turns, and returns observations of these or of earlier turns, in any order. An
+    /// environment that works beside the model returns those that are ready. As long as an episode
+    /// waits, the host asks again, every few milliseconds, also with no turn.
     fn respond(
         &mut self,
         ctx: &mut Ctx<'_>,
         turns: &[Turn<'_>],
     ) -> Result<Vec<Observation>, PluginError>;
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -54,8 +57,8 @@ pub trait Environment: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }
@@ -156,7 +159,8 @@ impl EnvironmentHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: rewards and metrics are finite, and the metrics' names are within the limits of records.
+    /// The component's own message, or the violated rule: rewards and metrics are finite, and the
+    /// metrics' names are within the limits of records.
     pub fn respond(
         &mut self,
         sink: &mut dyn Sink,

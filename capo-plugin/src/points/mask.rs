@@ -8,8 +8,9 @@ use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, keeping_ar
 
 /// Selects the tokens that reach the backward pass. Stage 4 of 6.
 pub trait Mask: Send {
-    /// Clears `token_mask[b * T + t]` for each token to drop. `token_mask` arrives as the completion mask without the tokens that
-    /// earlier masks dropped. A mask may only clear: setting a cleared entry is an error.
+    /// Clears `token_mask[b * T + t]` for each token to drop. `token_mask` arrives as the
+    /// completion mask without the tokens that earlier masks dropped. A mask may only clear:
+    /// setting a cleared entry is an error.
     fn mask(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -17,8 +18,8 @@ pub trait Mask: Send {
         token_mask: &mut [u8],
     ) -> Result<(), PluginError>;
 
-    /// Called once after the optimizer step with the final `token_mask` of all masks. `taken` is false when the step was
-    /// skipped. A mask that models the optimizer updates its model here.
+    /// Called once after the optimizer step with the final `token_mask` of all masks. `taken` is
+    /// false when the step was skipped. A mask that models the optimizer updates its model here.
     fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -30,19 +31,20 @@ pub trait Mask: Send {
         Ok(())
     }
 
-    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    /// Optional arrays of the batch that the host must compute for this component; the others are
+    /// absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
 
-    /// Facts about the decisions, on which a host may rely. Asked once, at creation. Declare only what holds for every batch; `host check`
-    /// tests it.
+    /// Facts about the decisions, on which a host may rely. Asked once, at creation. Declare only
+    /// what holds for every batch; `host check` tests it.
     fn traits(&self) -> Traits {
         Traits::NONE
     }
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -52,8 +54,8 @@ pub trait Mask: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }

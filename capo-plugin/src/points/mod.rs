@@ -1,4 +1,5 @@
-//! The extension points, one file each: the author's trait, which may gain methods with defaults, and its adapters to the wire.
+//! The extension points, one file each: the author's trait, which may gain methods with defaults,
+//! and its adapters to the wire.
 
 #[macro_use]
 mod shared;
@@ -54,7 +55,8 @@ impl Point {
         Self::StepControl,
     ];
 
-    /// Name of the point in a configuration: `environment`, `reward`, `advantage`, `objective`, `mask`, `weight`, `step_control`.
+    /// Name of the point in a configuration: `environment`, `reward`, `advantage`, `objective`,
+    /// `mask`, `weight`, `step_control`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Environment => "environment",

@@ -12,20 +12,22 @@ use crate::{Batch, Ctx, Extension, Inputs, PluginError, Reduction, Sink, keeping
 pub struct TokenLosses<'a> {
     /// `[B, T]`: loss to be minimised. The array arrives zeroed, and padding must stay zero.
     pub losses: &'a mut [f32],
-    /// `[B, T]`: derivative, by this token's entry of `batch.logps`, of the *sum of all losses of its completion*, not of its
-    /// own loss alone. The two agree where a token's loss depends on its own log-probability only. Where tokens of a
-    /// completion share a term, such as a ratio, include this token's effect on the others' losses. A value that the method
-    /// holds constant (stop-gradient) is constant here. The array arrives zeroed, and padding must stay zero.
+    /// `[B, T]`: derivative, by this token's entry of `batch.logps`, of the *sum of all losses of
+    /// its completion*, not of its own loss alone. The two agree where a token's loss depends on
+    /// its own log-probability only. Where tokens of a completion share a term, such as a ratio,
+    /// include this token's effect on the others' losses. A value that the method holds constant
+    /// (stop-gradient) is constant here. The array arrives zeroed, and padding must stay zero.
     pub dloss_dlogp: &'a mut [f32],
 }
 
 /// Computes a per-token loss from advantages and log-probabilities. Stage 3 of 6.
 ///
-/// The autograd graph stays in the host. A component returns the loss *and* its derivative by the log-probability.
-/// The derivative, reduced over the kept tokens, starts the host's backward pass. A reduction weighs all tokens of a
-/// completion alike. Therefore the derivative of the completion's summed losses ([`TokenLosses`]) also gives the right
-/// gradient for objectives over whole completions. [`Fixture::derivative`](crate::testing::Fixture::derivative)
-/// measures the expected derivative.
+/// The autograd graph stays in the host. A component returns the loss *and* its derivative by the
+/// log-probability. The derivative, reduced over the kept tokens, starts the host's backward pass.
+/// A reduction weighs all tokens of a completion alike. Therefore the derivative of the
+/// completion's summed losses ([`TokenLosses`]) also gives the right gradient for objectives over
+/// whole completions. [`Fixture::derivative`](crate::testing::Fixture::derivative) measures the
+/// expected derivative.
 pub trait Objective: Send {
     /// Fills `out` with the loss and its derivative per token.
     fn evaluate(
@@ -40,13 +42,14 @@ pub trait Objective: Send {
         Reduction::COMPLETION_MEAN
     }
 
-    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    /// Optional arrays of the batch that the host must compute for this component; the others are
+    /// absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -56,8 +59,8 @@ pub trait Objective: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }
@@ -102,7 +105,8 @@ impl ObjectiveHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: a value that is not finite, or not zero on padding.
+    /// The component's own message, or the violated rule: a value that is not finite, or not zero
+    /// on padding.
     pub fn evaluate(
         &mut self,
         sink: &mut dyn Sink,

@@ -11,11 +11,13 @@ use crate::{Ctx, Extension, Inputs, PluginError, Rollout};
 
 /// Computes rewards from completions. The end of stage 1 of 6.
 ///
-/// Training shows the reward's records as `rewards/ID/NAME`; the rewards themselves use the names `mean` and `std`. The host
-/// owns the key `weight` of the reward's table. A reward above 0 counts as right when the host measures accuracy.
+/// Training shows the reward's records as `rewards/ID/NAME`; the rewards themselves use the names
+/// `mean` and `std`. The host owns the key `weight` of the reward's table. A reward above 0 counts
+/// as right when the host measures accuracy.
 pub trait Reward: Send {
-    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. The array arrives zeroed. A
-    /// reward sees no tokens, so [`Ctx::record_tokens`] takes one number per completion, `[B]`.
+    /// Fills `rewards`, `[B]`, reward units, one for each of `rollout.completions`. The array
+    /// arrives zeroed. A reward sees no tokens, so [`Ctx::record_tokens`] takes one number per
+    /// completion, `[B]`.
     fn score(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -23,8 +25,8 @@ pub trait Reward: Send {
         rewards: &mut [f32],
     ) -> Result<(), PluginError>;
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -34,8 +36,8 @@ pub trait Reward: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }

@@ -79,8 +79,9 @@ macro_rules! handled_decision {
     };
 }
 
-/// Both sides of a point. A plugin registers an implementation of `$point` and builds it, as an `$object` on the wire; a host asks an
-/// image for a `$handle`. `$answers` are what a component is asked once, at creation.
+/// Both sides of a point. A plugin registers an implementation of `$point` and builds it, as an
+/// `$object` on the wire; a host asks an image for a `$handle`. `$answers` are what a component is
+/// asked once, at creation.
 macro_rules! point {
     (
         $point:ident, built by $name:ident $what:literal, as $object:ident over $wire:ident, held as $handle:ident,

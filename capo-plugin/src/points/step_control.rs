@@ -15,12 +15,15 @@ use crate::{
     Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError, Update,
 };
 
-/// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the gradient and the new weights.
+/// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the
+/// gradient and the new weights.
 ///
-/// The host does not call it when no step is proposed: no token was kept, or the gradient is not finite.
+/// The host does not call it when no step is proposed: no token was kept, or the gradient is not
+/// finite.
 pub trait StepControl: Send {
-    /// Scales `update`, with [`Update::scale`] for the whole model or [`Update::scale_group`] for one group. Each
-    /// scale is between 0 and 1, with default 1. The new weights are the old weights plus the scaled update.
+    /// Scales `update`, with [`Update::scale`] for the whole model or [`Update::scale_group`] for
+    /// one group. Each scale is between 0 and 1, with default 1. The new weights are the old
+    /// weights plus the scaled update.
     fn control(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -28,25 +31,28 @@ pub trait StepControl: Send {
         update: &mut Update<'_>,
     ) -> Result<(), PluginError>;
 
-    /// True if the host is to call [`control`](Self::control) once more in this step, with measurements of what the scales left of it. The
-    /// new scales shorten that further. Asked after the first call of each step; record a number in one of the two alone.
+    /// True if the host is to call [`control`](Self::control) once more in this step, with
+    /// measurements of what the scales left of it. The new scales shorten that further. Asked after
+    /// the first call of each step; record a number in one of the two alone.
     fn asks_again(&self) -> bool {
         false
     }
 
-    /// True if the optimizer's moments return to their earlier values when nothing of a step is applied, as if there had been no step.
-    /// Asked once, at creation. If no control returns true, the moments keep the step's values, whatever share of it is applied.
+    /// True if the optimizer's moments return to their earlier values when nothing of a step is
+    /// applied, as if there had been no step. Asked once, at creation. If no control returns true,
+    /// the moments keep the step's values, whatever share of it is applied.
     fn restores_moments(&self) -> bool {
         false
     }
 
-    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    /// Optional arrays of the batch that the host must compute for this component; the others are
+    /// absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -56,8 +62,8 @@ pub trait StepControl: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }
@@ -165,7 +171,8 @@ impl StepControlHandle {
         keeping_arithmetic(|| self.wire.restores_moments())
     }
 
-    /// True if the component wants to be called once more with what the scales of its last call left of the step.
+    /// True if the component wants to be called once more with what the scales of its last call
+    /// left of the step.
     ///
     /// # Errors
     ///
@@ -179,7 +186,8 @@ impl StepControlHandle {
         }
     }
 
-    /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each token's weight in the gradient.
+    /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each
+    /// token's weight in the gradient.
     ///
     /// # Errors
     ///

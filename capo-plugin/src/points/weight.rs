@@ -6,13 +6,16 @@ use crate::guard::{Answers, Guarded};
 use crate::wire::{HostRef, WeightBox, WireBatch, WireError, WireWeight, WireWeight_TO};
 use crate::{Batch, Ctx, Extension, Inputs, PluginError, Sink, Traits, keeping_arithmetic};
 
-/// Weighs each kept token in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight any value from 0 up.
+/// Weighs each kept token in the gradient. The end of stage 4 of 6: a mask decides 0 or 1, a weight
+/// any value from 0 up.
 ///
-/// The host multiplies a token's loss and derivative by the weights of all weight components. The reduction's token count
-/// does not change: a token of weight ½ counts as one token. A token of weight 0 is dropped as by a mask.
+/// The host multiplies a token's loss and derivative by the weights of all weight components. The
+/// reduction's token count does not change: a token of weight ½ counts as one token. A token of
+/// weight 0 is dropped as by a mask.
 pub trait Weight: Send {
-    /// Fills `weights`, `[B, T]`, each finite and at least 0. The array arrives as 1 where `token_mask` is 1, and as 0 elsewhere,
-    /// where it must stay 0. `token_mask` marks the tokens that all masks kept and earlier weights did not set to 0.
+    /// Fills `weights`, `[B, T]`, each finite and at least 0. The array arrives as 1 where
+    /// `token_mask` is 1, and as 0 elsewhere, where it must stay 0. `token_mask` marks the tokens
+    /// that all masks kept and earlier weights did not set to 0.
     fn weigh(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -21,8 +24,9 @@ pub trait Weight: Send {
         weights: &mut [f32],
     ) -> Result<(), PluginError>;
 
-    /// Called once after the optimizer step with the product of all `weights`, `[B, T]`, 0 for dropped tokens.
-    /// `taken` is false when the step was skipped. A weight that models the optimizer updates its model here.
+    /// Called once after the optimizer step with the product of all `weights`, `[B, T]`, 0 for
+    /// dropped tokens. `taken` is false when the step was skipped. A weight that models the
+    /// optimizer updates its model here.
     fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -34,19 +38,20 @@ pub trait Weight: Send {
         Ok(())
     }
 
-    /// Optional arrays of the batch that the host must compute for this component; the others are absent. Asked once, at creation.
+    /// Optional arrays of the batch that the host must compute for this component; the others are
+    /// absent. Asked once, at creation.
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
 
-    /// Facts about the decisions, on which a host may rely. Asked once, at creation. Declare only what holds for every batch; `host check`
-    /// tests it.
+    /// Facts about the decisions, on which a host may rely. Asked once, at creation. Declare only
+    /// what holds for every batch; `host check` tests it.
     fn traits(&self) -> Traits {
         Traits::NONE
     }
 
-    /// Refuses key values that are out of range or contradict each other, with the key, the value and the limit. Asked once, at creation,
-    /// before all else; no run starts after an error.
+    /// Refuses key values that are out of range or contradict each other, with the key, the value
+    /// and the limit. Asked once, at creation, before all else; no run starts after an error.
     fn validate(&self) -> Result<(), PluginError> {
         Ok(())
     }
@@ -56,8 +61,8 @@ pub trait Weight: Send {
         Ok(Vec::new())
     }
 
-    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is another component's, the component is as
-    /// it was.
+    /// Restores the state that [`save`](Self::save) wrote. After an error, because the state is
+    /// another component's, the component is as it was.
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         PluginError::of_stateless(state)
     }
@@ -97,7 +102,8 @@ impl WeightHandle {
     ///
     /// # Errors
     ///
-    /// The component's own message, or the violated rule: a weight that is negative or not finite, or not 0 where `token_mask` is 0.
+    /// The component's own message, or the violated rule: a weight that is negative or not finite,
+    /// or not 0 where `token_mask` is 0.
     pub fn weigh(
         &mut self,
         sink: &mut dyn Sink,

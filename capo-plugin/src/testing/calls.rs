@@ -55,11 +55,12 @@ impl Fixture {
         Ok((narrow(&outputs[0].1), narrow(&outputs[1].1)))
     }
 
-    /// Measured derivative, `[B, T]`, which an objective's `dloss_dlogp` must approximate: the derivative of the sum
-    /// of a completion's losses by each log-probability. It is a central difference over ±`step` nats (1e-2 suits
-    /// values near 1).
+    /// Measured derivative, `[B, T]`, which an objective's `dloss_dlogp` must approximate: the
+    /// derivative of the sum of a completion's losses by each log-probability. It is a central
+    /// difference over ±`step` nats (1e-2 suits values near 1).
     ///
-    /// The method runs the objective twice per token, so the objective's answer must not depend on earlier calls.
+    /// The method runs the objective twice per token, so the objective's answer must not depend on
+    /// earlier calls.
     ///
     /// ```
     /// use capo_plugin::prelude::*;
@@ -115,7 +116,8 @@ impl Fixture {
         Ok(derivative)
     }
 
-    /// Runs a mask on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
+    /// Runs a mask on the tokens that [`token_mask`](Self::token_mask) leaves of the completion
+    /// mask.
     pub fn mask(&self, component: &mut MaskHandle) -> Result<Masked, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Masked {
@@ -124,7 +126,8 @@ impl Fixture {
         })
     }
 
-    /// Runs a weight on the tokens that [`token_mask`](Self::token_mask) leaves of the completion mask.
+    /// Runs a weight on the tokens that [`token_mask`](Self::token_mask) leaves of the completion
+    /// mask.
     pub fn weigh(&self, component: &mut WeightHandle) -> Result<Weighed, PluginError> {
         let (outputs, records) = self.run(component)?;
         Ok(Weighed {
@@ -133,7 +136,8 @@ impl Fixture {
         })
     }
 
-    /// Ends the step of a weight with the product of all `weights`, as a host does after the optimizer step.
+    /// Ends the step of a weight with the product of all `weights`, as a host does after the
+    /// optimizer step.
     pub fn weighed_step_end(
         &self,
         component: &mut WeightHandle,
@@ -148,7 +152,8 @@ impl Fixture {
         )
     }
 
-    /// Runs a step control on `update`, with weight 1 for every kept token, and once more on what it left where it asks for that.
+    /// Runs a step control on `update`, with weight 1 for every kept token, and once more on what
+    /// it left where it asks for that.
     pub fn control(
         &self,
         component: &mut StepControlHandle,
@@ -258,7 +263,8 @@ mod tests {
             [10.0, 5.0, 2.0, 4.0, 8.0, 42.0, 32.0, 3.0]
         );
         assert_eq!(masked.token_mask, [0, 0, 0, 1]);
-        // Padding is never kept, whatever other masks keep. A group that moves takes its entries with it.
+        // Padding is never kept, whatever other masks keep. A group that moves takes its entries
+        // with it.
         let moved = fixture.groups_of(1).lengths(&[2, 1]).regrouped(&[1, 0]);
         assert_eq!(
             moved

@@ -5,17 +5,19 @@ use std::ops::Range;
 use super::Fixture;
 use crate::{CompletionContext, ContextData, PromptContext};
 
-/// Text of each id, so that a component which reads texts finds something in a fixture: letters, words, digits, signs, a character of two
-/// bytes, line breaks. The ids that fixtures have by themselves are 0, 3, 6, 7, 9 and 12.
+/// Text of each id, so that a component which reads texts finds something in a fixture: letters,
+/// words, digits, signs, a character of two bytes, line breaks. The ids that fixtures have by
+/// themselves are 0, 3, 6, 7, 9 and 12.
 const TEXTS: [&str; 16] = [
     "a", "b", "c", " 42", "d", "e", " +", "the", "f", "\u{e9}", "g", "=", ".\n", " so", "?",
     "\\boxed{",
 ];
 
 impl Fixture {
-    /// A context that fits the batch. Texts are those of [`Self::texts`], prompts those of [`Self::prompt_ids`], and the rewards
-    /// have one name. The sampler's log-probabilities are near the trainer's `old_logps`. Its two most likely tokens
-    /// are the drawn token and the next id, which has the remaining probability.
+    /// A context that fits the batch. Texts are those of [`Self::texts`], prompts those of
+    /// [`Self::prompt_ids`], and the rewards have one name. The sampler's log-probabilities are
+    /// near the trainer's `old_logps`. Its two most likely tokens are the drawn token and the next
+    /// id, which has the remaining probability.
     pub fn context(&self) -> ContextData {
         let rows: Vec<_> = (0..self.dims.completions as usize)
             .map(|b| self.dims.row(b))
@@ -86,7 +88,8 @@ impl Fixture {
         })
     }
 
-    /// Ids and log-probabilities of the sampler's two most likely tokens at position `i` of `[B, T]`.
+    /// Ids and log-probabilities of the sampler's two most likely tokens at position `i` of
+    /// `[B, T]`.
     fn top_two(&self, i: usize) -> [(u32, f32); 2] {
         if self.mask[i] == 0 {
             return [(0, 0.0); 2];

@@ -7,14 +7,16 @@ use super::measured::Measured;
 use super::wobble;
 use crate::{Batch, ContextData, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind};
 
-/// Sampled tokens, which repeat next to each other and as phrases. From position 30 on they begin again, so that among completions of 5 or
-/// 6 tokens some are equal.
+/// Sampled tokens, which repeat next to each other and as phrases. From position 30 on they begin
+/// again, so that among completions of 5 or 6 tokens some are equal.
 const IDS: [u32; 12] = [3, 7, 7, 3, 7, 0, 6, 6, 6, 12, 9, 3];
 
 /// An owned batch with plausible values everywhere, every optional input included.
 ///
-/// Values are a fixed function of their position, so they are equal on every machine. Ids repeat, within completions and between them. A setter replaces one array and panics if its
-/// length does not fit the batch. [`lengths`](Self::lengths) clears the padding of arrays that were set before it, so call it last.
+/// Values are a fixed function of their position, so they are equal on every machine. Ids repeat,
+/// within completions and between them. A setter replaces one array and panics if its length does
+/// not fit the batch. [`lengths`](Self::lengths) clears the padding of arrays that were set before
+/// it, so call it last.
 ///
 /// A component sees only the optional inputs that its `inputs` name, as in a trainer.
 #[derive(Clone, Debug)]
@@ -135,8 +137,8 @@ impl Fixture {
         self
     }
 
-    /// Makes the tokens at `places` of every completion those of others, such as the answer of an environment: no tokens of the policy,
-    /// between such tokens.
+    /// Makes the tokens at `places` of every completion those of others, such as the answer of an
+    /// environment: no tokens of the policy, between such tokens.
     ///
     /// # Panics
     ///
@@ -195,7 +197,8 @@ impl Fixture {
     }
 
     /// Sets the sampler's own log-probabilities, `[B, T]`, nats, for
-    /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps). Without it they are 1% off `old_logps`.
+    /// [`RolloutContext::sampler_logps`](crate::RolloutContext::sampler_logps). Without it they are
+    /// 1% off `old_logps`.
     #[must_use]
     pub fn sampler_logps(mut self, sampler_logps: &[f32]) -> Self {
         assert_eq!(
@@ -207,10 +210,12 @@ impl Fixture {
         self
     }
 
-    /// Sets the texts that the completions' tokens add, for [`RolloutContext::text`](crate::RolloutContext::text) and
-    /// [`span`](crate::RolloutContext::span): one list per completion, with a text per token. A list of fewer than T texts ends its
-    /// completion there, as in [`lengths`](Self::lengths). Without it, a token's text depends on its id alone; there are letters,
-    /// words, digits, signs and line breaks among them.
+    /// Sets the texts that the completions' tokens add, for
+    /// [`RolloutContext::text`](crate::RolloutContext::text) and
+    /// [`span`](crate::RolloutContext::span): one list per completion, with a text per token. A
+    /// list of fewer than T texts ends its completion there, as in [`lengths`](Self::lengths).
+    /// Without it, a token's text depends on its id alone; there are letters, words, digits, signs
+    /// and line breaks among them.
     ///
     /// ```
     /// use capo_plugin::testing::Fixture;
@@ -238,8 +243,9 @@ impl Fixture {
         self.lengths(&lengths)
     }
 
-    /// Sets the ids of the prompts, one list per group, for [`RolloutContext::prompt_ids`](crate::RolloutContext::prompt_ids). Call it
-    /// after [`groups_of`](Self::groups_of).
+    /// Sets the ids of the prompts, one list per group, for
+    /// [`RolloutContext::prompt_ids`](crate::RolloutContext::prompt_ids). Call it after
+    /// [`groups_of`](Self::groups_of).
     ///
     /// # Panics
     ///
@@ -260,7 +266,8 @@ impl Fixture {
         self
     }
 
-    /// Sets the last layer to a copy of `layer`, whose D, K and V may differ. The optimizer's state takes the new shape.
+    /// Sets the last layer to a copy of `layer`, whose D, K and V may differ. The optimizer's state
+    /// takes the new shape.
     ///
     /// # Panics
     ///
@@ -271,8 +278,8 @@ impl Fixture {
         self
     }
 
-    /// Sets the tokens that earlier masks kept, `[B, T]`: 0 for a dropped token, 1 for a kept one. Padding is always
-    /// dropped.
+    /// Sets the tokens that earlier masks kept, `[B, T]`: 0 for a dropped token, 1 for a kept one.
+    /// Padding is always dropped.
     ///
     /// # Panics
     ///
@@ -294,7 +301,8 @@ impl Fixture {
         self
     }
 
-    /// Sets the learning rate of the coming step by itself, which a warm-up has below the optimizer's. A mask or a weight sees it.
+    /// Sets the learning rate of the coming step by itself, which a warm-up has below the
+    /// optimizer's. A mask or a weight sees it.
     #[must_use]
     pub fn step_learning_rate(mut self, rate: f64) -> Self {
         self.step_learning_rate = Some(rate);

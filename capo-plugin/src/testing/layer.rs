@@ -20,7 +20,8 @@ impl LayerData {
     pub(super) fn new(dims: Dims, width: usize, k: usize, vocab_size: usize) -> Self {
         let n = dims.len();
         let (b, t) = (dims.completions as i64, dims.tokens as i64);
-        // Ids ascend from an offset per token, so that tokens share rows of the vocabulary unevenly.
+        // Ids ascend from an offset per token, so that tokens share rows of the vocabulary
+        // unevenly.
         let topk_ids = (0..n * k)
             .map(|i| ((i / k) * 3 + i % k) as u32 % vocab_size as u32)
             .collect();

@@ -25,7 +25,8 @@ impl Measured {
         ParameterGroup::new("last_layer", 1000),
     ];
 
-    /// The update after `scales`, one per group, have shortened it: its divergences fall with the square of its length.
+    /// The update after `scales`, one per group, have shortened it: its divergences fall with the
+    /// square of its length.
     #[must_use]
     pub fn scaled(&self, scales: [f64; 3]) -> Self {
         let norms = [0, 1, 2].map(|group| self.norms[group] * scales[group]);

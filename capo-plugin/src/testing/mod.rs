@@ -55,8 +55,9 @@
 //! assert_eq!(fixture.mask(&mut mask).unwrap().token_mask, [1, 1, 0, 1, 0, 0]);
 //! ```
 //!
-//! [`conform`] runs the checks of `host check LIB` on every component of a plugin. [`check_key_docs`] compares the keys described in
-//! [`register!`](crate::register) with the existing keys. [`Fixture::derivative`] measures the derivative that an objective should return.
+//! [`conform`] runs the checks of `host check LIB` on every component of a plugin.
+//! [`check_key_docs`] compares the keys described in [`register!`](crate::register) with the
+//! existing keys. [`Fixture::derivative`] measures the derivative that an objective should return.
 
 mod calls;
 pub mod check;
@@ -115,8 +116,8 @@ builders! {
     step_control "a step control": StepControl => StepControlHandle, "test.step-control";
 }
 
-/// Checks the key descriptions in this image's `register!`s: they must cover exactly the keys that the types read.
-/// One test serves all components of a plugin.
+/// Checks the key descriptions in this image's `register!`s: they must cover exactly the keys that
+/// the types read. One test serves all components of a plugin.
 ///
 /// ```
 /// # use capo_plugin::testing;
@@ -141,7 +142,8 @@ fn json(table: &str) -> Result<String, PluginError> {
     object(table).map(|object| serde_json::Value::Object(object).to_string())
 }
 
-/// Converts `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string or an array of such values.
+/// Converts `key = value` lines to a JSON object; a value is a number, a boolean, a quoted string
+/// or an array of such values.
 fn object(table: &str) -> Result<serde_json::Map<String, serde_json::Value>, PluginError> {
     let mut object = serde_json::Map::new();
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -85,11 +85,13 @@ pub struct Answer {
     /// What an environment has said, a line for each observation.
     pub said: Vec<String>,
     pub(super) completions: usize,
-    /// `[B, T]` or `[B]`: 1 for the entries of a recorded array that count, real tokens or all completions.
+    /// `[B, T]` or `[B]`: 1 for the entries of a recorded array that count, real tokens or all
+    /// completions.
     pub(super) mask: Vec<u8>,
 }
 
-/// A live component of any point: [`RewardHandle`], [`AdvantageHandle`], [`ObjectiveHandle`], [`MaskHandle`], [`WeightHandle`], [`StepControlHandle`].
+/// A live component of any point: [`RewardHandle`], [`AdvantageHandle`], [`ObjectiveHandle`],
+/// [`MaskHandle`], [`WeightHandle`], [`StepControlHandle`].
 ///
 /// An error is the component's own message, or the rule that it broke, as training would show it.
 pub trait Observed {
@@ -110,7 +112,8 @@ pub trait Observed {
         Ok(())
     }
 
-    /// Runs one whole step on `input`, with only the inputs that the component asked for. The step is taken if any token counts.
+    /// Runs one whole step on `input`, with only the inputs that the component asked for. The step
+    /// is taken if any token counts.
     fn step(&mut self, input: &Input) -> Result<Answer, PluginError> {
         step(self, input, None)
     }
@@ -435,7 +438,8 @@ impl Observed for StepControlHandle {
 }
 
 impl Answer {
-    /// The first output that differs by more than `tolerance`, relative to the larger value; 0 compares bits.
+    /// The first output that differs by more than `tolerance`, relative to the larger value; 0
+    /// compares bits.
     pub fn difference(&self, other: &Self, tolerance: f32) -> Option<String> {
         for ((name, ours), (_, theirs)) in self.outputs.iter().zip(&other.outputs) {
             let (ours, theirs) = (narrow(ours), narrow(theirs));
@@ -473,7 +477,8 @@ impl Answer {
             .or_else(said)
     }
 
-    /// The first name under which the two answers recorded different bits. Of numbers per token, only real tokens are compared.
+    /// The first name under which the two answers recorded different bits. Of numbers per token,
+    /// only real tokens are compared.
     pub fn record_difference(&self, other: &Self) -> Option<String> {
         let (ours, theirs) = (self.recorded(), other.recorded());
         if ours.len() != theirs.len() {

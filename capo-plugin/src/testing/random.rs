@@ -6,8 +6,9 @@ use super::{Fixture, RolloutFixture};
 use crate::{Draws, OptimizerKind, Purpose};
 
 impl Fixture {
-    /// A batch drawn from `seed`: shape, lengths, groups and values. Some batches have tied logits, or values of
-    /// 1e-30 or 1e30 in one array. Log-probabilities are at most 0, and padding satisfies the trainer's guarantees.
+    /// A batch drawn from `seed`: shape, lengths, groups and values. Some batches have tied logits,
+    /// or values of 1e-30 or 1e30 in one array. Log-probabilities are at most 0, and padding
+    /// satisfies the trainer's guarantees.
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
         let group = 1 + draw.below(4);
@@ -33,7 +34,8 @@ impl Fixture {
 
     fn draw_values(&mut self, draw: &mut Draws) {
         let scale = if draw.below(2) == 0 { 1e-30 } else { 1e30 };
-        // Only one array is extreme at a time: products of two extremes say nothing about a component.
+        // Only one array is extreme at a time: products of two extremes say nothing about a
+        // component.
         let extreme = draw.below(8);
         let scale_of = |array: usize| if array == extreme { scale } else { 1.0 };
         let fill = |draw: &mut Draws, array: &mut [f32], low: f32, high: f32, scale: f32| {
@@ -73,8 +75,8 @@ impl Fixture {
 }
 
 impl RolloutFixture {
-    /// A rollout drawn from `seed`: groups, prompts, purposes, columns of any shape. Its texts are empty, long,
-    /// non-ASCII or correct.
+    /// A rollout drawn from `seed`: groups, prompts, purposes, columns of any shape. Its texts are
+    /// empty, long, non-ASCII or correct.
     pub fn random(seed: u64) -> Self {
         let mut draw = Draws::new(seed, 0);
         let (group, groups) = (1 + draw.below(4), 1 + draw.below(4));

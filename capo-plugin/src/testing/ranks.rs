@@ -170,7 +170,8 @@ impl Ranks for ThreadRank<'_> {
 
 /// Calls on one of several ranks. Their errors are the messages that a host would show.
 impl Fixture {
-    /// Ends the step of a mask on one of several ranks, which holds this batch's completions. Returns the mask's reports.
+    /// Ends the step of a mask on one of several ranks, which holds this batch's completions.
+    /// Returns the mask's reports.
     pub fn step_end_on(
         &self,
         seat: &ThreadRank<'_>,
@@ -183,7 +184,8 @@ impl Fixture {
         })
     }
 
-    /// Ends the step of a weight on one of several ranks, which holds this batch's completions. Returns the weight's reports.
+    /// Ends the step of a weight on one of several ranks, which holds this batch's completions.
+    /// Returns the weight's reports.
     pub fn weighed_step_end_on(
         &self,
         seat: &ThreadRank<'_>,

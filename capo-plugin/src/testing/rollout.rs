@@ -52,7 +52,8 @@ struct OwnedCompletion {
     text: String,
     ids: Vec<u32>,
     truncated: bool,
-    /// Seed of the group's episodes; `None` for the group's number. It moves with the group, as a prompt's own random stream does.
+    /// Seed of the group's episodes; `None` for the group's number. It moves with the group, as a
+    /// prompt's own random stream does.
     seed: Option<u64>,
 }
 
@@ -92,7 +93,8 @@ impl RolloutFixture {
         )
     }
 
-    /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the length limit cut it off.
+    /// Completions in groups of `group_size`: the dataset's row of each, its text, and if the
+    /// length limit cut it off.
     pub(super) fn of<'r>(
         group_size: usize,
         completions: impl Iterator<Item = (&'r Row, String, bool)>,
@@ -176,7 +178,8 @@ impl RolloutFixture {
         self
     }
 
-    /// The completions with their groups in another order: group `g` of the result is group `order[g]`.
+    /// The completions with their groups in another order: group `g` of the result is group
+    /// `order[g]`.
     ///
     /// # Panics
     ///

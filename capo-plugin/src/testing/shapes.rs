@@ -3,8 +3,9 @@
 use super::{Fixture, RolloutFixture};
 use crate::{CompletionContext, ContextData, PromptContext, Purpose};
 
-/// Named batches of every kind that a trainer makes, in the order of their steps: completions of different lengths,
-/// tokens sampled by an older policy, a single token, a completion without tokens, and unusual values.
+/// Named batches of every kind that a trainer makes, in the order of their steps: completions of
+/// different lengths, tokens sampled by an older policy, a single token, a completion without
+/// tokens, and unusual values.
 pub fn batches() -> Vec<(&'static str, Fixture)> {
     let ragged = Fixture::new(4, 5)
         .groups_of(2)
@@ -35,8 +36,8 @@ pub fn batches() -> Vec<(&'static str, Fixture)> {
         .collect()
 }
 
-/// Named rollouts of every kind that a trainer makes, in the order of their steps: a group, several prompts with
-/// columns, one completion, odd texts, and held-out prompts.
+/// Named rollouts of every kind that a trainer makes, in the order of their steps: a group, several
+/// prompts with columns, one completion, odd texts, and held-out prompts.
 pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
     let group =
         RolloutFixture::new(&["1+3=4", "4", "5", "2+"]).truncated(&[false, false, false, true]);
@@ -69,8 +70,9 @@ pub fn rollouts() -> Vec<(&'static str, RolloutFixture)> {
         .collect()
 }
 
-/// A context of four completions of three tokens for two prompts, with an empty text, a two-byte character and a prompt without a
-/// dataset line. For tests of what carries a context, here and in a loader.
+/// A context of four completions of three tokens for two prompts, with an empty text, a two-byte
+/// character and a prompt without a dataset line. For tests of what carries a context, here and in
+/// a loader.
 #[doc(hidden)]
 pub fn odd_context() -> ContextData {
     let prompt = |ids, number, line| PromptContext { ids, number, line };

@@ -1,4 +1,5 @@
-//! Results of a component on every batch of [`batches`] or [`rollouts`], as text to store and compare.
+//! Results of a component on every batch of [`batches`] or [`rollouts`], as text to store and
+//! compare.
 
 use std::fmt::Write;
 
@@ -8,9 +9,10 @@ use crate::Point;
 
 /// Renders the results of `component` to four significant digits, for a snapshot test.
 ///
-/// The component gets [`batches`] (a reward: [`rollouts`]) in order and keeps its state between them. Each completion has a line,
-/// with `.` for padding and `value*3` for a value that occurs three times in a row. Then follow the recorded numbers, sorted by
-/// name, and the warnings. An error replaces the results. The text is equal on every machine if the component's numbers are.
+/// The component gets [`batches`] (a reward: [`rollouts`]) in order and keeps its state between
+/// them. Each completion has a line, with `.` for padding and `value*3` for a value that occurs
+/// three times in a row. Then follow the recorded numbers, sorted by name, and the warnings. An
+/// error replaces the results. The text is equal on every machine if the component's numbers are.
 ///
 /// ```
 /// use capo_plugin::prelude::*;
@@ -52,7 +54,8 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// Sets the number of significant digits, at least one. Use few where the last digits depend on the order of sums.
+    /// Sets the number of significant digits, at least one. Use few where the last digits depend on
+    /// the order of sums.
     #[must_use]
     pub fn digits(self, digits: usize) -> Self {
         Self {
@@ -61,7 +64,8 @@ impl Snapshot {
         }
     }
 
-    /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`, `token_mask`, `weight`, or a recorded name.
+    /// Renders only these results and records: `reward`, `advantage`, `loss`, `dloss_dlogp`,
+    /// `token_mask`, `weight`, or a recorded name.
     #[must_use]
     pub fn only(self, names: &[&str]) -> Self {
         Self {
@@ -131,7 +135,8 @@ impl Sheet<'_> {
         }
     }
 
-    /// Writes the outputs, then the records sorted by name; several numbers under one name keep their order.
+    /// Writes the outputs, then the records sorted by name; several numbers under one name keep
+    /// their order.
     fn answer(
         &mut self,
         Answer {
@@ -170,7 +175,8 @@ impl Sheet<'_> {
         }
     }
 
-    /// Writes one line per completion if the name is wanted; `close` omits the spaces between values.
+    /// Writes one line per completion if the name is wanted; `close` omits the spaces between
+    /// values.
     fn rows<T: Copy + Into<f64>>(
         &mut self,
         name: &str,

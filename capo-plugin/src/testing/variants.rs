@@ -21,7 +21,8 @@ impl Fixture {
         )
     }
 
-    /// The batch of completions `rows` alone, as one group: the share of one of several ranks, or a micro-batch.
+    /// The batch of completions `rows` alone, as one group: the share of one of several ranks, or a
+    /// micro-batch.
     ///
     /// # Panics
     ///
@@ -60,8 +61,9 @@ impl Fixture {
         other
     }
 
-    /// Fills the values that padding leaves open (ids, log-probabilities, entropy, the last layer) with others,
-    /// numbered by `salt`. Advantages and losses stay zero there, as the trainer guarantees.
+    /// Fills the values that padding leaves open (ids, log-probabilities, entropy, the last layer)
+    /// with others, numbered by `salt`. Advantages and losses stay zero there, as the trainer
+    /// guarantees.
     #[must_use]
     pub fn padding(mut self, salt: u64) -> Self {
         let (mask, vocab_size) = (self.mask.clone(), self.layer.vocab_size);

@@ -1,4 +1,5 @@
-//! The components of the point `environment`, as objects: [`crate::Environment`] describes the methods.
+//! The components of the point `environment`, as objects: [`crate::Environment`] describes the
+//! methods.
 
 // `sabi_trait` generates code that these lints refuse.
 #![allow(

@@ -15,7 +15,8 @@ use crate::Extension;
 /// Revision of the root. It stays 1 for as long as old plugins load.
 pub const ABI_VERSION: u32 = 1;
 
-/// The symbol that every image exports: a version, and a function that answers questions about the image.
+/// The symbol that every image exports: a version, and a function that answers questions about the
+/// image.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginRoot_Ref, prefix_fields = PluginRoot_Prefix)))]
@@ -46,7 +47,8 @@ pub(crate) fn leak_root(
     .leak_into_prefix()
 }
 
-/// Type behind the id of a point whose components are objects of type `W`, such as [`MaskBox`](super::MaskBox).
+/// Type behind the id of a point whose components are objects of type `W`, such as
+/// [`MaskBox`](super::MaskBox).
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct PointList<W> {
@@ -82,9 +84,11 @@ pub struct KeyDoc {
     pub name: RString,
     /// One-line meaning for users.
     pub about: RString,
-    /// The default as JSON text; `null` where absence has a meaning of its own. `RNone` where a table must have the key.
+    /// The default as JSON text; `null` where absence has a meaning of its own. `RNone` where a
+    /// table must have the key.
     pub default: ROption<RString>,
-    /// Range in which to search for a good value. The first key with a range has the strongest effect.
+    /// Range in which to search for a good value. The first key with a range has the strongest
+    /// effect.
     pub range: ROption<KeyRange>,
 }
 
@@ -119,8 +123,9 @@ pub struct RecipeInfo {
     pub name: RString,
     /// One-line description for users.
     pub about: RString,
-    /// TOML with `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and `[[step_control]]`. It may also hold
-    /// `[train]`, `[rollout]` and `[[reward]]`, with values for keys that the user did not set.
+    /// TOML with `[advantage]`, `[objective]` and any number of `[[mask]]`, `[[weight]]` and
+    /// `[[step_control]]`. It may also hold `[train]`, `[rollout]` and `[[reward]]`, with values
+    /// for keys that the user did not set.
     pub toml: RString,
     /// Name of the crate that registered the recipe.
     pub package: RString,

@@ -1,6 +1,8 @@
-//! The components of each point, as objects: [`crate::Reward`] and its siblings describe the methods.
+//! The components of each point, as objects: [`crate::Reward`] and its siblings describe the
+//! methods.
 //!
-//! `extension` answers what a later minor version of a point asks its components; today's components know the ids of their points' files.
+//! `extension` answers what a later minor version of a point asks its components; today's
+//! components know the ids of their points' files.
 
 // `sabi_trait` generates code that these lints refuse.
 #![allow(

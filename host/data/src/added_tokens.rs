@@ -1,4 +1,5 @@
-//! Tokens that only the files beside a `tokenizer.json` name. Source: `_from_pretrained` of transformers' tokenizers.
+//! Tokens that only the files beside a `tokenizer.json` name. Source: `_from_pretrained` of
+//! transformers' tokenizers.
 
 use anyhow::{Result, anyhow, ensure};
 use capo_loader::contain::contain;
@@ -10,9 +11,11 @@ use super::tokenizer_configs::{TokenizerConfigs, text};
 /// Stands for an id that is not stated.
 const NO_ID: u64 = u64::MAX;
 
-/// Adds the tokens of `tokenizer_config.json`; if it lists none by id, also those of `special_tokens_map.json` and `added_tokens.json`.
+/// Adds the tokens of `tokenizer_config.json`; if it lists none by id, also those of
+/// `special_tokens_map.json` and `added_tokens.json`.
 ///
-/// A token for which the model has no embedding stays unknown. It is an error if a new token gets another id than the file gives it.
+/// A token for which the model has no embedding stays unknown. It is an error if a new token gets
+/// another id than the file gives it.
 pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Result<()> {
     let decoder = configs.tokenizer["added_tokens_decoder"].as_object();
     let [map, added] = [&configs.special, &configs.added]
@@ -67,7 +70,8 @@ pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Resu
     Ok(())
 }
 
-/// The special tokens that a file names, in the order in which transformers numbers new ones: `bos_token` and the like, then lists.
+/// The special tokens that a file names, in the order in which transformers numbers new ones:
+/// `bos_token` and the like, then lists.
 fn special(config: &Map<String, Value>) -> Vec<&str> {
     const FIRST: [&str; 7] = [
         "bos_token",

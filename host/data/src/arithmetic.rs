@@ -1,15 +1,18 @@
 //! The embedded task `embedded:arithmetic`: three-digit addition with a short worked solution.
 //!
-//! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the previous carry, least
-//! significant first, then `=` and the answer. About a tenth of all pairs is held out, the same pairs in every run; a pair
-//! and its mirror image (`972+448=`) fall on the same side.
+//! Prompt `448+972=`, completion `10 12 14=1420`: the sum of each pair of digits with the previous
+//! carry, least significant first, then `=` and the answer. About a tenth of all pairs is held out,
+//! the same pairs in every run; a pair and its mirror image (`972+448=`) fall on the same side.
 //!
-//! `embedded:arithmetic-with-slips` is the same task taught by fallible teachers: its worked solutions forget each carry
-//! with probability one half. Prompts, answers and the split are the same. A model trained on it knows how to add and
-//! is unsure about carries, which leaves reinforcement learning something to do.
+//! `embedded:arithmetic-with-slips` is the same task taught by fallible teachers: its worked
+//! solutions forget each carry with probability one half. Prompts, answers and the split are the
+//! same. A model trained on it knows how to add and is unsure about carries, which leaves
+//! reinforcement learning something to do.
 //!
-//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Three of four worked solutions are guesses, which write the numbers behind one another. The others are
-//! conversations with a calculator, `448 972=`, `435456=`, `435456`, which miscopy a digit now and then.
+//! `embedded:products` asks for three-digit products, `448 972=`, of the same pairs. Three of four
+//! worked solutions are guesses, which write the numbers behind one another. The others are
+//! conversations with a calculator, `448 972=`, `435456=`, `435456`, which miscopy a digit now and
+//! then.
 
 use anyhow::Result;
 use host_ops::rng;
@@ -23,7 +26,8 @@ const SMALLEST: u64 = 100;
 const OPERANDS: u64 = 900;
 /// One pair in this many is held out.
 const HELD_OUT_SHARE: u64 = 10;
-/// Seed of the split and of the held-out order, which belong to the task and do not depend on the run's seed.
+/// Seed of the split and of the held-out order, which belong to the task and do not depend on the
+/// run's seed.
 const TASK_SEED: u64 = 0;
 /// One of so many worked solutions of products is no guess.
 const GUESSES: u64 = 4;
@@ -65,7 +69,8 @@ impl Arithmetic {
         self.name
     }
 
-    /// Refuses demands that its first prompts do not meet. All other prompts have the same characters and length.
+    /// Refuses demands that its first prompts do not meet. All other prompts have the same
+    /// characters and length.
     pub(super) fn check(&self, demands: &Demands<'_>) -> Result<()> {
         let target = demands.purpose == Purpose::Teaching;
         (0..SAMPLES).try_for_each(|cursor| {
@@ -75,7 +80,8 @@ impl Arithmetic {
         })
     }
 
-    /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are not held out.
+    /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are
+    /// not held out.
     pub fn train(&self, cursor: u64) -> Example {
         let mut rng = rng::stream(self.seed, "data.arithmetic", &[cursor]);
         loop {
@@ -86,7 +92,8 @@ impl Arithmetic {
         }
     }
 
-    /// The first `count` held-out prompts, without repetition, in an order that does not depend on the seed.
+    /// The first `count` held-out prompts, without repetition, in an order that does not depend on
+    /// the seed.
     ///
     /// It is an error if `count` exceeds their number (about 81,000).
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
@@ -163,7 +170,8 @@ fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
     format!("{a} {b}=<eos>{value}={}", copy(value))
 }
 
-/// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the answer that results.
+/// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the
+/// answer that results.
 fn worked(a: u64, b: u64, mut forgets: impl FnMut() -> bool) -> String {
     let (mut carry, mut answer) = (0, 0);
     let sums = [1, 10, 100].map(|place| {

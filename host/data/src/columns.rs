@@ -49,7 +49,8 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
 
-/// The error about a column that is needed, where the row has it without a text; `None` if the row has no such column.
+/// The error about a column that is needed, where the row has it without a text; `None` if the row
+/// has no such column.
 pub(super) fn blank(row: &Map<String, Value>, column: &str) -> Option<Error> {
     Some(match at(row, column)? {
         Value::Null => anyhow!("column `{column}` is null (give it a value, or remove the row)"),
@@ -57,7 +58,8 @@ pub(super) fn blank(row: &Map<String, Value>, column: &str) -> Option<Error> {
     })
 }
 
-/// A number as text. Floats are as Python writes them: in the `2.5e-6` of Rust, `e` could be Euler's number.
+/// A number as text. Floats are as Python writes them: in the `2.5e-6` of Rust, `e` could be
+/// Euler's number.
 pub(super) fn shown(number: &Number) -> String {
     number
         .as_f64()

@@ -1,12 +1,14 @@
-//! Token ids of a text that goes on behind other text: a solution behind its prompt, a reply behind a turn.
+//! Token ids of a text that goes on behind other text: a solution behind its prompt, a reply behind
+//! a turn.
 
 use anyhow::Result;
 
 use super::tokenizer::Tokenizer;
 
 impl Tokenizer {
-    /// Token ids of a text behind other text: those of [`Self::encode`], without the space that SentencePiece tokenizers put before a text.
-    /// TRL's `SFTTrainer` gets them by encoding both texts together. Errors are those of [`Self::encode`].
+    /// Token ids of a text behind other text: those of [`Self::encode`], without the space that
+    /// SentencePiece tokenizers put before a text. TRL's `SFTTrainer` gets them by encoding both
+    /// texts together. Errors are those of [`Self::encode`].
     pub fn encode_after(&self, text: &str) -> Result<Vec<u32>> {
         let alone = self.encode(text)?;
         let behind = if self.puts_space {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
 use serde_json::{Error, Result};
 
-/// Most levels of lists and objects in each other. serde_json, with which a component may read arguments, ends at 127.
+/// Most levels of lists and objects in each other. serde_json, with which a component may read
+/// arguments, ends at 127.
 const MOST_LEVELS: usize = 120;
 
 /// A value of JSON.
@@ -130,8 +131,8 @@ fn is_whole(number: &str) -> bool {
             .is_ok_and(|number: f64| number.fract() == 0.0)
 }
 
-/// The value that `raw` writes, which serde_json has found to be JSON. A list or an object reads each of its values anew, so that numbers keep
-/// their digits.
+/// The value that `raw` writes, which serde_json has found to be JSON. A list or an object reads
+/// each of its values anew, so that numbers keep their digits.
 fn build(raw: &str, level: usize) -> Result<Json> {
     if level > MOST_LEVELS {
         return Err(Error::custom(format!(

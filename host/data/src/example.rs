@@ -12,11 +12,13 @@ use super::files::Unit;
 pub struct Example {
     /// The model's input as text; a conversation is formatted by the chat template.
     pub prompt: String,
-    /// Final answer of a correct completion; empty only if the row has none, and no reward reads it.
+    /// Final answer of a correct completion; empty only if the row has none, and no reward reads
+    /// it.
     pub answer: String,
     /// A worked completion, including the answer, for supervised training.
     pub solution: Option<String>,
-    /// Text to learn after the prompt, including its end, as a chat template formats it; `None` without a template.
+    /// Text to learn after the prompt, including its end, as a chat template formats it; `None`
+    /// without a template.
     pub reply: Option<String>,
     /// Every column of the row except the prompt, as a JSON object.
     pub columns: String,
@@ -48,7 +50,8 @@ impl Row {
 }
 
 impl Example {
-    /// The completion that supervised training should teach: the worked solution, or the bare answer if there is none.
+    /// The completion that supervised training should teach: the worked solution, or the bare
+    /// answer if there is none.
     pub fn target(&self) -> &str {
         self.solution.as_deref().unwrap_or(&self.answer)
     }

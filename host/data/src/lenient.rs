@@ -1,4 +1,5 @@
-//! JSON as other programs write it: Python's `NaN`, whole numbers of any length, a list of rows in place of lines.
+//! JSON as other programs write it: Python's `NaN`, whole numbers of any length, a list of rows in
+//! place of lines.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -12,7 +13,8 @@ use crate::exact::Json;
 /// The bytes of the byte order mark with which some programs begin a file in UTF-8.
 pub(super) const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads JSON. `NaN` and infinities are null, and a whole number beyond 64 bits is its text, so that it keeps its digits.
+/// Reads JSON. `NaN` and infinities are null, and a whole number beyond 64 bits is its text, so
+/// that it keeps its digits.
 pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
     serde_json::from_slice(&plain(json, true))
 }
@@ -29,7 +31,8 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is one")
 }
 
-/// JSON without `NaN` and infinities, and with whole numbers beyond 64 bits as text if `quotes_long`.
+/// JSON without `NaN` and infinities, and with whole numbers beyond 64 bits as text if
+/// `quotes_long`.
 fn plain(json: &[u8], quotes_long: bool) -> Cow<'_, [u8]> {
     static RARE: LazyLock<Regex> = LazyLock::new(|| regex("NaN|Infinity|[0-9]{19}"));
     static WORD: LazyLock<Regex> =

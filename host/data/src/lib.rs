@@ -1,7 +1,7 @@
 //! Prompts with known answers, from the embedded arithmetic task or from files.
 //!
-//! The order of training prompts is a pure function of the run's seed and of the cursor (prompts consumed so far), so a
-//! checkpoint needs only the cursor.
+//! The order of training prompts is a pure function of the run's seed and of the cursor (prompts
+//! consumed so far), so a checkpoint needs only the cursor.
 
 mod added_tokens;
 mod arithmetic;
@@ -53,14 +53,16 @@ use anyhow::Result;
 /// Training prompts and held-out prompts.
 #[derive(Clone, Debug)]
 pub enum Dataset {
-    /// Three-digit addition, embedded and endless. The chat template, if any, formats its prompts as conversations.
+    /// Three-digit addition, embedded and endless. The chat template, if any, formats its prompts
+    /// as conversations.
     Arithmetic(Arithmetic, Option<Chat>),
     /// Rows from files.
     Rows(Rows),
 }
 
 impl Dataset {
-    /// The embedded task called `name`, with its training order drawn from `seed`; `None` if there is no such task.
+    /// The embedded task called `name`, with its training order drawn from `seed`; `None` if there
+    /// is no such task.
     pub fn embedded(name: &str, seed: u64, demands: &Demands<'_>) -> Result<Option<Self>> {
         let Some(task) = Arithmetic::named(name, seed) else {
             return Ok(None);
@@ -85,7 +87,8 @@ impl Dataset {
         }
     }
 
-    /// Hash of the training rows that are used, with their formatted prompts; `None` for generated prompts.
+    /// Hash of the training rows that are used, with their formatted prompts; `None` for generated
+    /// prompts.
     pub fn fingerprint(&self) -> Option<&str> {
         match self {
             Dataset::Arithmetic(..) => None,
@@ -93,7 +96,8 @@ impl Dataset {
         }
     }
 
-    /// The first `count` held-out prompts, equal for every seed; a longer list begins with a shorter one.
+    /// The first `count` held-out prompts, equal for every seed; a longer list begins with a
+    /// shorter one.
     ///
     /// It is an error if fewer exist, or none.
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {

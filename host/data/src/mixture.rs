@@ -6,16 +6,18 @@ use host_ops::rng;
 /// Number of choices of one random stream: a jump ahead costs one stream per block.
 const BLOCK: u64 = 1 << 12;
 
-/// Draws a dataset for each cursor, with probabilities proportional to the weights, as `interleave_datasets` does.
+/// Draws a dataset for each cursor, with probabilities proportional to the weights, as
+/// `interleave_datasets` does.
 ///
-/// The dataset at a cursor is a function of the seed and the cursor. Earlier draws of each dataset are counted from the start, and the
-/// counts are stored for later cursors.
+/// The dataset at a cursor is a function of the seed and the cursor. Earlier draws of each dataset
+/// are counted from the start, and the counts are stored for later cursors.
 #[derive(Clone, Debug)]
 pub(super) struct Mixture {
     /// Sums of the weights up to and including each dataset; the last is 1.
     upto: Vec<f64>,
     seed: u64,
-    /// First cursor of `block`, a multiple of [`BLOCK`]; `before` counts the draws of earlier cursors.
+    /// First cursor of `block`, a multiple of [`BLOCK`]; `before` counts the draws of earlier
+    /// cursors.
     start: u64,
     before: Vec<u64>,
     /// Indices of the datasets that are drawn from cursor `start` on.
@@ -53,7 +55,8 @@ impl Mixture {
         Ok(mixture)
     }
 
-    /// The dataset of the prompt at `cursor`, and the number of earlier prompts from the same dataset.
+    /// The dataset of the prompt at `cursor`, and the number of earlier prompts from the same
+    /// dataset.
     pub(super) fn at(&mut self, cursor: u64) -> (usize, u64) {
         if cursor < self.start {
             self.start = 0;

@@ -1,4 +1,5 @@
-//! Reads prompts with their completions from a JSONL file, as ids or as text, one row after another.
+//! Reads prompts with their completions from a JSONL file, as ids or as text, one row after
+//! another.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -34,8 +35,9 @@ pub struct Limits {
 
 /// The rows of a file, read on demand and checked against a model.
 ///
-/// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; ids take precedence. Prompt and completion
-/// text are encoded separately, and only a prompt may begin with special tokens. Empty lines are skipped.
+/// A row is a JSON object with `prompt_ids` or `prompt`, and `completion_ids` or `completion`; ids
+/// take precedence. Prompt and completion text are encoded separately, and only a prompt may begin
+/// with special tokens. Empty lines are skipped.
 pub struct Pairs<'a> {
     name: String,
     lines: Box<dyn BufRead>,
@@ -48,8 +50,8 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Opens the file at `path`, or standard input for `-`, for the model in `model_files`. With `add_special_tokens`, the text of a prompt
-    /// begins with those of the tokenizer.
+    /// Opens the file at `path`, or standard input for `-`, for the model in `model_files`. With
+    /// `add_special_tokens`, the text of a prompt begins with those of the tokenizer.
     pub fn open(
         path: &Path,
         model_files: &'a dyn NamedFiles,

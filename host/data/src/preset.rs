@@ -13,13 +13,17 @@ use super::columns::{at, blank, shown, text_of};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// Columns `question` and `answer`; the latter is a solution with the final answer after `####`.
+    /// Columns `question` and `answer`; the latter is a solution with the final answer after
+    /// `####`.
     Gsm8k,
-    /// Columns `problem` or `question`, `solution`, and `answer` or `final_answer`, else the last `\boxed{}` of the solution.
+    /// Columns `problem` or `question`, `solution`, and `answer` or `final_answer`, else the last
+    /// `\boxed{}` of the solution.
     Math,
-    /// Column `prompt`, the messages of a conversation, and the answer under `reward_model.ground_truth`, as in verl and DAPO.
+    /// Column `prompt`, the messages of a conversation, and the answer under
+    /// `reward_model.ground_truth`, as in verl and DAPO.
     Verl,
-    /// Columns `Question`, `Correct Answer` and three `Incorrect Answer N`, which become four choices; the answer is a letter.
+    /// Columns `Question`, `Correct Answer` and three `Incorrect Answer N`, which become four
+    /// choices; the answer is a letter.
     Gpqa,
 }
 
@@ -50,7 +54,8 @@ impl Preset {
         }
     }
 
-    /// Refuses the other presets of a run if the reward that this one brings does not read their answers.
+    /// Refuses the other presets of a run if the reward that this one brings does not read their
+    /// answers.
     pub fn check_beside(self, others: impl IntoIterator<Item = Self>) -> Result<()> {
         let named = |preset: Self| format!("{preset:?}").to_lowercase();
         for other in others {
@@ -110,7 +115,8 @@ fn math(row: &mut Map<String, Value>) -> Result<()> {
         )?,
     };
     columns.iter().for_each(|column| drop(row.remove(*column)));
-    // A solution that is a list is not text; one that cannot be read stays, and is an error where it is learned.
+    // A solution that is a list is not text; one that cannot be read stays, and is an error where
+    // it is learned.
     if let Ok(Some(solution)) = solution {
         row.insert("solution".into(), Value::String(solution));
     }

@@ -31,8 +31,9 @@ pub struct Reading {
     pub answer_is_unread: bool,
 }
 
-/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one message. `teaches` says that the solution is
-/// learned. Returns `None` for a row that the filter leaves out.
+/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one
+/// message. `teaches` says that the solution is learned. Returns `None` for a row that the filter
+/// leaves out.
 ///
 /// Errors name the column.
 pub(super) fn parse(
@@ -88,7 +89,8 @@ pub(super) fn parse(
             None,
         ),
     };
-    // What nobody reads may be anything: an answer if no reward compares it, and a solution beside an answer.
+    // What nobody reads may be anything: an answer if no reward compares it, and a solution beside
+    // an answer.
     let text = |column: &str, is_read: bool| {
         if is_read {
             text_of(&row, column)
@@ -161,7 +163,8 @@ mod tests {
             answer: "reward_model.ground_truth".into(),
             ..Columns::default()
         };
-        // A solution stands in for a missing answer, columns can be renamed and shared, and dots lead into columns. Numbers keep all digits.
+        // A solution stands in for a missing answer, columns can be renamed and shared, and dots
+        // lead into columns. Numbers keep all digits.
         let long = r#"{"prompt": "p", "answer": 123456789012345678901234567890, "x": NaN}"#;
         let kept = r#"{"answer":"123456789012345678901234567890","x":null}"#;
         let in_column = r#"{"reward_model":{"ground_truth":"4"}}"#;

@@ -1,4 +1,5 @@
-//! Finds rows that no run can use when data are opened. They are reported with file and line, or left out.
+//! Finds rows that no run can use when data are opened. They are reported with file and line, or
+//! left out.
 
 use std::sync::{Arc, OnceLock};
 
@@ -90,7 +91,8 @@ impl Example {
         Ok(self)
     }
 
-    /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the end that the chat template gives it.
+    /// Token ids of the target, which follow `prompt` tokens. An end token is last; a reply has the
+    /// end that the chat template gives it.
     pub fn target_ids(
         &self,
         tokenizer: &Tokenizer,
@@ -153,8 +155,8 @@ pub(super) struct Checked {
     pub finding: Option<Finding>,
 }
 
-/// Refuses or leaves out the `rows` that do not meet the demands; with `target`, their targets must meet them too. If there are many
-/// rows, a thread checks the later ones and stores its finding.
+/// Refuses or leaves out the `rows` that do not meet the demands; with `target`, their targets must
+/// meet them too. If there are many rows, a thread checks the later ones and stores its finding.
 pub(super) fn check(
     rows: &mut Arc<Vec<Example>>,
     demands: &Demands<'_>,
@@ -190,8 +192,8 @@ fn first(rows: &[Example], bytes: usize) -> usize {
 /// Name of the limit on solutions, for a message.
 const POSITIONS: &str = "the model has positions";
 
-/// Refuses a text that is far too long for `limit` tokens before it is encoded, for the tokenizer takes hundreds of bytes of memory for each
-/// byte; `name` describes the limit.
+/// Refuses a text that is far too long for `limit` tokens before it is encoded, for the tokenizer
+/// takes hundreds of bytes of memory for each byte; `name` describes the limit.
 fn bounded<'a>(text: &'a str, limit: usize, name: &str) -> Result<&'a str> {
     ensure!(
         !is_far_too_long(text, limit),

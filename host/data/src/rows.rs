@@ -28,13 +28,15 @@ pub struct Rows {
     order: Order,
     /// Draws among weighted datasets; without weights, datasets follow one another.
     mixture: Option<Mixture>,
-    /// The newest epoch and its order of rows: one entry per weighted dataset, or one for all datasets together.
+    /// The newest epoch and its order of rows: one entry per weighted dataset, or one for all
+    /// datasets together.
     orders: Vec<(u64, Vec<usize>)>,
     fingerprint: String,
 }
 
 impl Rows {
-    /// Reads all files whole. Rows are checked now, or, if that would take long, while training goes on.
+    /// Reads all files whole. Rows are checked now, or, if that would take long, while training
+    /// goes on.
     ///
     /// Errors name the file, the row and the column.
     pub fn open(
@@ -87,8 +89,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The prompt at `cursor`: each epoch visits all rows once, in its own random order. It depends only on the seed and the usable
-    /// rows, not on other rows of the files.
+    /// The prompt at `cursor`: each epoch visits all rows once, in its own random order. It depends
+    /// only on the seed and the usable rows, not on other rows of the files.
     pub fn train(&mut self, cursor: u64) -> Result<Example> {
         self.train.iter().try_for_each(Set::check_finding)?;
         let (index, cursor) = self

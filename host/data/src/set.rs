@@ -1,4 +1,5 @@
-//! The rows of one dataset in memory: the rows that are used, and counts of the rows that were left out.
+//! The rows of one dataset in memory: the rows that are used, and counts of the rows that were left
+//! out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -213,7 +214,8 @@ impl LeftOut {
     }
 }
 
-/// The rows of a dataset that meet the demands, in order, and the number of rows that were left out.
+/// The rows of a dataset that meet the demands, in order, and the number of rows that were left
+/// out.
 pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>, usize)> {
     let mut set = Set::read(source, demands)?;
     set.check(demands, false)?;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use capo_loader::contain::contain;
 use tokenizers::Model;
 
-/// Ids that no text of others may have: those of special tokens, and of added tokens that the model's own vocabulary does not have. What stands
-/// for unknown characters is none of them.
+/// Ids that no text of others may have: those of special tokens, and of added tokens that the
+/// model's own vocabulary does not have. What stands for unknown characters is none of them.
 pub(super) fn special_ids(inner: &tokenizers::Tokenizer) -> BTreeSet<u32> {
     const UNKNOWN: &str = "\u{10fffe}";
     let unknown = contain(|| inner.encode_fast(UNKNOWN, false))

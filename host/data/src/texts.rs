@@ -1,4 +1,5 @@
-//! Converts whole texts to token ids with a model's `tokenizer.json`. No completion ends here, so no end token is needed.
+//! Converts whole texts to token ids with a model's `tokenizer.json`. No completion ends here, so
+//! no end token is needed.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,8 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Opens the tokenizer among the files of a model. If `special`, it adds the tokens with which its model begins and ends a text.
+    /// Opens the tokenizer among the files of a model. If `special`, it adds the tokens with which
+    /// its model begins and ends a text.
     ///
     /// Texts are cut to their first `longest` tokens.
     pub fn open(files: &dyn NamedFiles, longest: usize, special: bool) -> Result<Self> {
@@ -49,7 +51,8 @@ impl Texts {
         })
     }
 
-    /// Token ids of a text, and true if it was cut; text that the vocabulary cannot express is an error.
+    /// Token ids of a text, and true if it was cut; text that the vocabulary cannot express is an
+    /// error.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
         let encode = || {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -69,13 +72,15 @@ impl Texts {
             .with_context(|| format!("cannot encode `{}`", quote(text)))
     }
 
-    /// The padding id: the padding token, else the end token, else the model's `pad_token_id`; `None` if none is named.
+    /// The padding id: the padding token, else the end token, else the model's `pad_token_id`;
+    /// `None` if none is named.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad
     }
 }
 
-/// Refuses a reference with another vocabulary than the policy: both must have the same token at every id, added tokens included.
+/// Refuses a reference with another vocabulary than the policy: both must have the same token at
+/// every id, added tokens included.
 pub fn same_tokens(policy: &dyn NamedFiles, reference: &dyn NamedFiles) -> Result<()> {
     let (ours, theirs) = (vocabulary(policy)?, vocabulary(reference)?);
     let differs = |id: &&u32| ours.get(id) != theirs.get(id);
@@ -115,7 +120,8 @@ mod tests {
     use super::*;
     use crate::Tokenizer;
 
-    /// The embedded tokenizer's directory. If special tokens are requested, it puts texts between `<eos>` and `<eos>`.
+    /// The embedded tokenizer's directory. If special tokens are requested, it puts texts between
+    /// `<eos>` and `<eos>`.
     fn folder(config: Option<&Value>) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let mut tokenizer: Value = serde_json::from_slice(Tokenizer::TINY_ARITHMETIC[0].1).unwrap();

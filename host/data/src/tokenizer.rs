@@ -1,4 +1,5 @@
-//! Converts text to token ids and back with any Hugging Face `tokenizer.json`, and finds the ids that end and pad a completion.
+//! Converts text to token ids and back with any Hugging Face `tokenizer.json`, and finds the ids
+//! that end and pad a completion.
 
 use std::collections::BTreeSet;
 use std::sync::Once;
@@ -34,8 +35,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Files of a model directory with a tokenizer or its texts, besides `config.json`. Some are read by other modules. Only the first must
-    /// exist.
+    /// Files of a model directory with a tokenizer or its texts, besides `config.json`. Some are
+    /// read by other modules. Only the first must exist.
     pub const FILES: [&'static str; 11] = [
         "tokenizer.json",
         "tokenizer_config.json",
@@ -49,8 +50,9 @@ impl Tokenizer {
         "merges.txt",
         "tokenizer.model",
     ];
-    /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`, ten digits, `+`, `=` and
-    /// the space. It has no `<unk>`, so other text is an error instead of a silent substitute.
+    /// The embedded character-level tokenizer as pairs of file name and contents: `<pad>`, `<eos>`,
+    /// ten digits, `+`, `=` and the space. It has no `<unk>`, so other text is an error instead of
+    /// a silent substitute.
     pub const TINY_ARITHMETIC: [(&'static str, &'static [u8]); 2] = [
         (
             "tokenizer.json",
@@ -83,9 +85,11 @@ impl Tokenizer {
             .with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
     }
 
-    /// Reads a tokenizer from the bytes of a `tokenizer.json`; its own truncation and padding settings are turned off.
+    /// Reads a tokenizer from the bytes of a `tokenizer.json`; its own truncation and padding
+    /// settings are turned off.
     ///
-    /// Errors: bytes that are not a tokenizer, no end token, or an end or padding token outside the vocabulary.
+    /// Errors: bytes that are not a tokenizer, no end token, or an end or padding token outside the
+    /// vocabulary.
     pub fn from_bytes(tokenizer_json: &[u8], configs: &TokenizerConfigs) -> Result<Self> {
         let inner = tokenizer_json::read(tokenizer_json, configs)?;
         let eos = eos_ids(&inner, configs)?;
@@ -97,7 +101,8 @@ impl Tokenizer {
                 "token {id} ends or fills completions, but the model's `vocab_size` is {size} (use the model's tokenizer)"
             );
         }
-        // Encoding is tested when rows are checked. Decoding is tested here, because no completion has been sampled yet.
+        // Encoding is tested when rows are checked. Decoding is tested here, because no completion
+        // has been sampled yet.
         let ids: Vec<u32> = (0..SAMPLES).collect();
         contain(|| inner.decode(&ids, true).is_ok())?;
         let special = special_ids(&inner);
@@ -113,9 +118,11 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts before a text, as in transformers.
+    /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts
+    /// before a text, as in transformers.
     ///
-    /// Special tokens that it would put after a text are left out, because the completion goes on there.
+    /// Special tokens that it would put after a text are left out, because the completion goes on
+    /// there.
     pub fn with_special_tokens(mut self, add_special_tokens: bool) -> Result<Self> {
         if !add_special_tokens {
             return Ok(self);
@@ -137,7 +144,8 @@ impl Tokenizer {
         &self.begin
     }
 
-    /// Token ids of a prompt: its text's after the special tokens, unless the text begins with them. Errors are those of [`Self::encode`].
+    /// Token ids of a prompt: its text's after the special tokens, unless the text begins with
+    /// them. Errors are those of [`Self::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         static REPEATED: Once = Once::new();
         if text.is_empty() && !self.begin.is_empty() {
@@ -156,7 +164,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Token ids of a text, without special tokens. Text that the vocabulary cannot express, or that gives no token, is an error.
+    /// Token ids of a text, without special tokens. Text that the vocabulary cannot express, or
+    /// that gives no token, is an error.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let ids = self
             .ids(text)
@@ -204,7 +213,8 @@ impl Tokenizer {
         self.decode_with(ids, &[])
     }
 
-    /// Text of completion ids, as from [`Tokenizer::decode`], with those special tokens that are among `kept`.
+    /// Text of completion ids, as from [`Tokenizer::decode`], with those special tokens that are
+    /// among `kept`.
     pub(super) fn decode_with(&self, ids: &[u32], kept: &[&str]) -> Result<String> {
         let added = self.inner.get_added_vocabulary();
         let is_special =
@@ -226,8 +236,8 @@ impl Tokenizer {
             .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
-    /// A function that returns the text that each id adds after `prompt`, without special tokens. It returns `None` while a character is
-    /// incomplete.
+    /// A function that returns the text that each id adds after `prompt`, without special tokens.
+    /// It returns `None` while a character is incomplete.
     pub fn stream(&self, prompt: &[u32]) -> Result<impl FnMut(u32) -> Result<Option<String>>> {
         let mut stream = self.inner.decode_stream(true);
         let mut step = move |id| {
@@ -239,8 +249,8 @@ impl Tokenizer {
         Ok(step)
     }
 
-    /// Byte range in `text`, the text of completion `ids`, that each id stands for. A character of several tokens belongs to the last of
-    /// them.
+    /// Byte range in `text`, the text of completion `ids`, that each id stands for. A character of
+    /// several tokens belongs to the last of them.
     pub fn spans(&self, ids: &[u32], text: &str) -> Result<Vec<[u32; 2]>> {
         let pieces = || -> Result<Vec<Option<String>>, tokenizers::Error> {
             let mut stream = self.inner.decode_stream(true);
@@ -258,7 +268,8 @@ impl Tokenizer {
             };
             return Ok(pieces.iter().map(span).collect());
         }
-        // The decoder's words depend on what follows, so a span ends where the text of the ids so far stops to agree with the whole.
+        // The decoder's words depend on what follows, so a span ends where the text of the ids so
+        // far stops to agree with the whole.
         let mut end = 0;
         let span = |count: usize| {
             let start = end;
@@ -284,8 +295,8 @@ impl Tokenizer {
     }
 }
 
-/// Names and contents of the files that must replace those of a model, so that the token `eos` ends completions before all others. Source:
-/// `eos_token` of TRL's `SFTConfig`.
+/// Names and contents of the files that must replace those of a model, so that the token `eos` ends
+/// completions before all others. Source: `eos_token` of TRL's `SFTConfig`.
 pub fn with_eos_token(files: &dyn NamedFiles, eos: &str) -> Result<Vec<(&'static str, Vec<u8>)>> {
     let configs = TokenizerConfigs::of(files)?;
     let inner = tokenizer_json::read(&files.read("tokenizer.json")?, &configs)?;
@@ -336,7 +347,8 @@ fn common(a: &str, b: &str) -> u32 {
         .sum()
 }
 
-/// The tokenizer's own end token first, then the ids of the generation config, or else of the model's config.
+/// The tokenizer's own end token first, then the ids of the generation config, or else of the
+/// model's config.
 fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Vec<u32>> {
     static UNKNOWN: Once = Once::new();
     let mut ids: Vec<u32> = named_token(inner, &configs.tokenizer, "eos_token")?
@@ -361,7 +373,8 @@ fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<
     Ok(ids)
 }
 
-/// The padding id; `None` if the files name none, or one that the vocabulary lacks, which transformers never reads either.
+/// The padding id; `None` if the files name none, or one that the vocabulary lacks, which
+/// transformers never reads either.
 fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Option<u32>> {
     if let Some(id) = named_token(inner, &configs.tokenizer, "pad_token")? {
         return Ok(Some(id));
@@ -398,7 +411,8 @@ pub(super) fn named_token(
 struct Numbered {
     /// Those that the tokenizer or the model has; the tokenizer's come first.
     known: Vec<u32>,
-    /// A sentence about the first of the others. Some configs have `-1` for no token, or an id of another tokenizer.
+    /// A sentence about the first of the others. Some configs have `-1` for no token, or an id of
+    /// another tokenizer.
     unknown: Option<String>,
 }
 

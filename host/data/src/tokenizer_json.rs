@@ -1,4 +1,5 @@
-//! Reads a `tokenizer.json`, which is checked before the tokenizers crate reads it: a few bytes of the file can claim all memory.
+//! Reads a `tokenizer.json`, which is checked before the tokenizers crate reads it: a few bytes of
+//! the file can claim all memory.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use capo_loader::contain::contain;
@@ -10,12 +11,14 @@ use super::tokenizer_configs::TokenizerConfigs;
 
 /// Largest token id; vocabularies in use end below 2^19.
 const LARGEST_ID: u64 = (1 << 24) - 1;
-/// Largest number of characters of all regular expressions together, with counted repetitions expanded.
+/// Largest number of characters of all regular expressions together, with counted repetitions
+/// expanded.
 const MOST_PATTERN: usize = 1 << 12;
 /// Largest factor by which replacements may lengthen a text.
 const MOST_GROWTH: usize = 1 << 10;
 
-/// Reads a tokenizer, with the tokens of the files beside it; its own truncation and padding settings are turned off.
+/// Reads a tokenizer, with the tokens of the files beside it; its own truncation and padding
+/// settings are turned off.
 pub(super) fn read(bytes: &[u8], configs: &TokenizerConfigs) -> Result<Tokenizer> {
     check(bytes).map_err(|error| anyhow!("`tokenizer.json` cannot be read: {error}"))?;
     let mut tokenizer = contain(|| Tokenizer::from_bytes(bytes))?
@@ -201,7 +204,8 @@ fn times(numbers: &str) -> Option<usize> {
     Some(largest)
 }
 
-/// Checks the declared length of a `precompiled_charsmap`: base64 of a byte count, then at least that many bytes.
+/// Checks the declared length of a `precompiled_charsmap`: base64 of a byte count, then at least
+/// that many bytes.
 fn check_table(table: &str) -> Result<()> {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = 0_u64;

@@ -1,7 +1,9 @@
-//! Prints the time of a decoding step beside the least that the machine allows: `cargo bench -p host-model --bench decode [-- ROWS CONTEXT]`.
+//! Prints the time of a decoding step beside the least that the machine allows:
+//! `cargo bench -p host-model --bench decode [-- ROWS CONTEXT]`.
 //!
-//! The bound is the longer of two times: weights and cache read once at the bandwidth of a sum over as many bytes, and the step's arithmetic at
-//! the rate of the matrix library's product of 1,024 rows. Both are measured beside the steps, on the threads that these have.
+//! The bound is the longer of two times: weights and cache read once at the bandwidth of a sum over
+//! as many bytes, and the step's arithmetic at the rate of the matrix library's product of 1,024
+//! rows. Both are measured beside the steps, on the threads that these have.
 
 mod common;
 

@@ -31,7 +31,8 @@ fn main() {
     parts();
 }
 
-/// Prints the rates of products on one thread, for each of the processor's instructions, beside the rate of the instruction itself.
+/// Prints the rates of products on one thread, for each of the processor's instructions, beside the
+/// rate of the instruction itself.
 fn products() {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(1)
@@ -61,7 +62,8 @@ fn products() {
     });
 }
 
-/// Prints the forms in which a model multiplies with a weight: by rows of activations, of gradients, and for the weight's own gradient.
+/// Prints the forms in which a model multiplies with a weight: by rows of activations, of
+/// gradients, and for the weight's own gradient.
 fn products_of((rows, inner, outputs): (usize, usize, usize)) {
     print!("  {rows} x {inner} x {outputs}:");
     for dtype in [DType::F32, DType::BF16] {

@@ -1,7 +1,8 @@
 //! The backward pass, layer by layer, as the transpose of each step of `decoder`.
 //!
-//! The passes do not use candle's autograd. It starts every gradient from a tensor of zeros, and adds to it in a
-//! thread pool that spins. Tests compare the gradients with transformers and with finite differences.
+//! The passes do not use candle's autograd. It starts every gradient from a tensor of zeros, and
+//! adds to it in a thread pool that spins. Tests compare the gradients with transformers and with
+//! finite differences.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub(super) struct Tape {
     pub(super) packed: Arc<Packed>,
     pub(super) tokens: Tokens,
     pub(super) layers: Vec<Stored>,
-    /// The residual stream of the token before each completion token, before the final norm, `[K, D]`.
+    /// The residual stream of the token before each completion token, before the final norm,
+    /// `[K, D]`.
     pub(super) last: Tensor,
     /// True if the head shares its weight with the embedding.
     pub(super) tied: bool,
@@ -70,7 +72,8 @@ impl LayerGradients<'_> {
         }
     }
 
-    /// Adds the gradients of `part`'s weight and bias, or of its adapter. Returns the gradient by `x` `[N, in]`; `dy` is `[N, out]`.
+    /// Adds the gradients of `part`'s weight and bias, or of its adapter. Returns the gradient by
+    /// `x` `[N, in]`; `dy` is `[N, out]`.
     fn linear(&mut self, part: &str, linear: &Linear, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         if !self.frozen {
             self.add(
@@ -91,7 +94,8 @@ impl LayerGradients<'_> {
         Ok(dx)
     }
 
-    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[N, H * head_dim]`; `dy` has the same shape.
+    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[N, H * head_dim]`;
+    /// `dy` has the same shape.
     fn head_norm(
         &mut self,
         part: &str,
@@ -108,7 +112,8 @@ impl LayerGradients<'_> {
 }
 
 impl Tape {
-    /// A tape of the rows `rows` alone, whose tokens are `own` and their completion tokens `chosen`, with copies of their activations.
+    /// A tape of the rows `rows` alone, whose tokens are `own` and their completion tokens
+    /// `chosen`, with copies of their activations.
     pub(super) fn of(&self, rows: &[usize], own: &Sequences, chosen: &Tensor) -> Result<Self> {
         let packed = Packed::new(own, self.packed.shares);
         let places = Tensor::new(packed.places_in(&self.packed, rows), self.last.device())?;
@@ -143,8 +148,9 @@ impl Tape {
         sum.get()
     }
 
-    /// Adds the gradients of the trained parameters to `sum`, from the gradients by the features `[K, D]` and by the head `[V, D]`.
-    /// `d_head` is `None` for a frozen head. Activations that nothing else shares are freed as soon as they have been used.
+    /// Adds the gradients of the trained parameters to `sum`, from the gradients by the features
+    /// `[K, D]` and by the head `[V, D]`. `d_head` is `None` for a frozen head. Activations that
+    /// nothing else shares are freed as soon as they have been used.
     pub(super) fn backward(
         mut self,
         d_hidden: &Tensor,
@@ -173,7 +179,8 @@ impl Tape {
         } else {
             0
         };
-        // The first tokens of all completions of a prompt come after the same token, whose gradient is their sum.
+        // The first tokens of all completions of a prompt come after the same token, whose gradient
+        // is their sum.
         let zeros = Tensor::zeros(
             (self.packed.ids.len(), d_last.dim(1)?),
             DType::F32,
@@ -205,7 +212,8 @@ impl Tape {
         }
     }
 
-    /// Adds the gradients of head and embedding, given the gradient by the residual stream that enters the first layer.
+    /// Adds the gradients of head and embedding, given the gradient by the residual stream that
+    /// enters the first layer.
     fn embedding_backward(&self, dx: &Tensor, d_head: Tensor, sum: &mut Gradients) -> Result<()> {
         let embedding = &self.model.embedding;
         let start = if self.tied {
@@ -224,7 +232,8 @@ impl Tape {
 
 /// The gradient by a layer's input, `[N, D]`, from the gradient by its output.
 ///
-/// Cheap activations are recomputed. Norms and the gate's product would take a third of a layer's stored bytes.
+/// Cheap activations are recomputed. Norms and the gate's product would take a third of a layer's
+/// stored bytes.
 fn layer_backward(
     layer: &Layer,
     saved: Saved,
@@ -260,7 +269,8 @@ fn layer_backward(
     let sizes = layer.sizes.heads;
     let [queries, keys, values] =
         ops::attention_backward(heads.each(), &d_mixed, &tokens.packing, sizes)?;
-    // The gradients by the outputs of the three projections, `[N, H or KV * head_dim]`, before the norms of heads.
+    // The gradients by the outputs of the three projections, `[N, H or KV * head_dim]`, before the
+    // norms of heads.
     let back = |x: &Tensor, heads| {
         tokens
             .rope

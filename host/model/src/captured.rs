@@ -1,4 +1,5 @@
-//! Outputs of sampled tokens, collected in the sampler's own passes. The policy then needs no second pass for them.
+//! Outputs of sampled tokens, collected in the sampler's own passes. The policy then needs no
+//! second pass for them.
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
@@ -43,7 +44,8 @@ impl Captured {
         }
     }
 
-    /// Adds one token per row, drawn from the logits of `next`: its id, and its index in the completion.
+    /// Adds one token per row, drawn from the logits of `next`: its id, and its index in the
+    /// completion.
     pub(super) fn take(&mut self, next: &Next, drawn: Vec<(u32, usize)>) -> Result<()> {
         let Next {
             rows,
@@ -74,7 +76,8 @@ impl Captured {
         Ok(())
     }
 
-    /// The outputs of `rows` rows of `tokens` tokens each. Padding positions repeat the outputs of another token.
+    /// The outputs of `rows` rows of `tokens` tokens each. Padding positions repeat the outputs of
+    /// another token.
     pub(super) fn finish(self, rows: usize, tokens: usize) -> Result<TokenOutputs> {
         let Self {
             capture,

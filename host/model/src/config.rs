@@ -11,12 +11,15 @@ use super::rotary::{Rotary, Scaling};
 /// The name of the configuration file in a model directory.
 pub const CONFIG_FILE: &str = "config.json";
 
-/// Upper limit of every size: kernels and token ids use 32 bits, and products of four sizes fit into 128.
+/// Upper limit of every size: kernels and token ids use 32 bits, and products of four sizes fit
+/// into 128.
 pub(super) const LARGEST: usize = i32::MAX as usize;
-/// Upper limit of the number of layers. Layers are built one after another, and no model has a tenth of this number.
+/// Upper limit of the number of layers. Layers are built one after another, and no model has a
+/// tenth of this number.
 pub(super) const MOST_LAYERS: usize = 4096;
 
-/// Settings of a decoder from `config.json`. The complete JSON is stored, and written again with the weights.
+/// Settings of a decoder from `config.json`. The complete JSON is stored, and written again with
+/// the weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Config {
     /// Family of the model.
@@ -39,7 +42,8 @@ pub struct Config {
     pub max_position_embeddings: usize,
     /// True if the head shares its weight with the embedding.
     pub tie_word_embeddings: bool,
-    /// True if the attention projections have biases, in families that leave this open; see [`Config::biases`].
+    /// True if the attention projections have biases, in families that leave this open; see
+    /// [`Config::biases`].
     attention_bias: bool,
     /// True if the feed-forward projections have biases, in families that leave this open.
     mlp_bias: bool,
@@ -77,14 +81,16 @@ fn unread() -> Rotary {
 }
 
 impl Config {
-    /// Reads and checks `config.json`; a missing, malformed or unsupported file is an error that names its path.
+    /// Reads and checks `config.json`; a missing, malformed or unsupported file is an error that
+    /// names its path.
     pub fn load(files: &ModelFiles) -> Result<Self> {
         let bytes = files.read(CONFIG_FILE)?;
         Self::from_json(&bytes)
             .with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))
     }
 
-    /// Parses and checks the text of a `config.json`. An unsupported or unknown setting is an error.
+    /// Parses and checks the text of a `config.json`. An unsupported or unknown setting is an
+    /// error.
     pub fn from_json(bytes: &[u8]) -> Result<Self> {
         let json: Map<String, Value> =
             serde_json::from_slice(bytes).context("not a JSON object")?;
@@ -122,9 +128,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The text of `config.json` for weights saved in 32-bit floats, with all keys as they were read.
+    /// The text of `config.json` for weights saved in 32-bit floats, with all keys as they were
+    /// read.
     ///
-    /// The `rope_parameters` of transformers 5 are also written under the keys of release 4, which ignores `rope_parameters`.
+    /// The `rope_parameters` of transformers 5 are also written under the keys of release 4, which
+    /// ignores `rope_parameters`.
     pub fn to_json(&self) -> Result<String> {
         let mut json = self.json.clone();
         json.insert("torch_dtype".to_owned(), json!("float32"));
@@ -146,7 +154,8 @@ impl Config {
         Ok(text)
     }
 
-    /// Width of one attention head: `head_dim` or the family's default, else `hidden_size / num_attention_heads`.
+    /// Width of one attention head: `head_dim` or the family's default, else
+    /// `hidden_size / num_attention_heads`.
     pub fn head_dim(&self) -> usize {
         self.head_dim
             .unwrap_or(self.hidden_size / self.num_attention_heads)
@@ -173,8 +182,8 @@ impl Config {
         self.model_type == Family::Qwen3
     }
 
-    /// The id whose embedding gets no gradient from its use as an input: `pad_token_id`, counted from the end if negative.
-    /// In transformers, it is the `padding_idx` of `nn.Embedding`.
+    /// The id whose embedding gets no gradient from its use as an input: `pad_token_id`, counted
+    /// from the end if negative. In transformers, it is the `padding_idx` of `nn.Embedding`.
     pub fn padding(&self) -> Option<u32> {
         let stated = self.json.get("pad_token_id")?.as_i64()?;
         let id = if stated < 0 {

@@ -1,4 +1,5 @@
-//! The decoder of all families: one forward pass for training, log-probabilities and prompts of generation. Its transpose is in `backward`.
+//! The decoder of all families: one forward pass for training, log-probabilities and prompts of
+//! generation. Its transpose is in `backward`.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use super::packed::Tokens;
 use super::params::Params;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
 
-/// The weights in the form that the passes read. Tensors share storage with the policy's unless a conversion is needed.
+/// The weights in the form that the passes read. Tensors share storage with the policy's unless a
+/// conversion is needed.
 #[derive(Clone)]
 pub(super) struct Decoder {
     /// Token embedding, `[V, D]`, in its stored dtype.
@@ -36,7 +38,8 @@ pub(super) struct Layer {
     pub(super) query: Linear,
     pub(super) key: Linear,
     pub(super) value: Linear,
-    /// Weights of the norms of each query head and of each key head, `[head_dim]`, in families that have them.
+    /// Weights of the norms of each query head and of each key head, `[head_dim]`, in families that
+    /// have them.
     pub(super) head_norms: Option<QueriesAndKeys>,
     pub(super) output: Linear,
     pub(super) post_norm: Tensor,
@@ -47,7 +50,8 @@ pub(super) struct Layer {
     pub(super) joined: Option<Joined>,
 }
 
-/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and little more.
+/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and
+/// little more.
 #[derive(Clone)]
 pub(super) struct Joined {
     /// Queries, keys and values, `[(H + 2 KV) * head_dim, D]`.
@@ -103,7 +107,8 @@ pub(super) struct QueriesAndKeys {
 pub(super) struct Saved {
     /// Input of the layer in the residual stream, `[N, D]`.
     pub(super) x: Tensor,
-    /// Queries and keys before the norms of heads, `[N, H or KV * head_dim]`, in families that have these norms.
+    /// Queries and keys before the norms of heads, `[N, H or KV * head_dim]`, in families that have
+    /// these norms.
     pub(super) unnormed: Option<QueriesAndKeys>,
     pub(super) heads: Heads,
     /// Values mixed by attention, `[N, H * head_dim]`.
@@ -122,7 +127,8 @@ pub(super) struct Gated {
 }
 
 impl Saved {
-    /// A copy with `f` applied to each tensor. The first axis of every tensor is that of the tokens.
+    /// A copy with `f` applied to each tensor. The first axis of every tensor is that of the
+    /// tokens.
     pub(super) fn map(
         &self,
         f: impl Fn(&Tensor) -> candle_core::Result<Tensor>,
@@ -159,7 +165,8 @@ impl Saved {
 }
 
 impl Layer {
-    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have no joined form.
+    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have
+    /// no joined form.
     pub(super) fn join(&mut self, all: Option<&Tensor>) -> Result<()> {
         if self.has_adapter() {
             return Ok(());
@@ -254,7 +261,8 @@ impl Layer {
             .any(|linear| linear.adapter.is_some())
     }
 
-    /// The residual stream before the layer, `[N, D]`, and its norm: `x`, and the output `more` of an earlier layer, if it is not in it yet.
+    /// The residual stream before the layer, `[N, D]`, and its norm: `x`, and the output `more` of
+    /// an earlier layer, if it is not in it yet.
     pub(super) fn normed(&self, x: &Tensor, more: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         match more {
             None => Ok((
@@ -270,8 +278,8 @@ impl Layer {
         }
     }
 
-    /// Queries, keys and values of `normed` `[N, D]` before their rotation, `[N, H or KV * head_dim]`; and the queries and keys before their
-    /// norms.
+    /// Queries, keys and values of `normed` `[N, D]` before their rotation,
+    /// `[N, H or KV * head_dim]`; and the queries and keys before their norms.
     pub(super) fn projected(
         &self,
         normed: &Tensor,
@@ -310,7 +318,8 @@ impl Layer {
         ))
     }
 
-    /// The whole layer: returns the residual stream `[N, D]` after it, and the activations for its backward pass.
+    /// The whole layer: returns the residual stream `[N, D]` after it, and the activations for its
+    /// backward pass.
     pub(super) fn forward(&self, x: Tensor, tokens: &Tokens) -> Result<(Tensor, Saved)> {
         let (unnormed, heads) = self.heads(&x, &tokens.rope)?;
         let mixed = ops::attention(heads.each(), &tokens.packing, self.sizes.heads)?;
@@ -327,8 +336,8 @@ impl Layer {
         ))
     }
 
-    /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]` to `x` `[N, D]`. Returns the MLP's output, which is still
-    /// to be added to that.
+    /// Second half of the layer: adds the projection of `mixed` `[N, H * head_dim]` to `x`
+    /// `[N, D]`. Returns the MLP's output, which is still to be added to that.
     pub(super) fn gated(&self, x: &Tensor, mixed: &Tensor) -> Result<(Tensor, Gated)> {
         let (x, normed) = ops::add_rms_norm(
             &self.output.forward(mixed)?,
@@ -350,8 +359,8 @@ fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 }
 
 impl Decoder {
-    /// The model over `weights`, with activations of `dtype`, without an autograd graph and without dropout. Later updates of the weights
-    /// take effect here if theirs is the same dtype.
+    /// The model over `weights`, with activations of `dtype`, without an autograd graph and without
+    /// dropout. Later updates of the weights take effect here if theirs is the same dtype.
     pub(super) fn new(
         config: &Config,
         weights: &Params,
@@ -373,8 +382,9 @@ impl Decoder {
         })
     }
 
-    /// The model with `dropout` of a rate before the adapter's first factors. `rows` are the numbers of the rows in their batch, each with
-    /// its number of tokens, which lie behind each other.
+    /// The model with `dropout` of a rate before the adapter's first factors. `rows` are the
+    /// numbers of the rows in their batch, each with its number of tokens, which lie behind each
+    /// other.
     pub(super) fn for_rows(
         mut self,
         dropout: Option<(Dropout, f64)>,
@@ -416,8 +426,8 @@ impl Decoder {
 
     /// Copies the matrices into the memory order that products with few rows read fastest.
     ///
-    /// Without the copy, such products with 48 rows and D = 128 spend most of their time reordering the weights. Later
-    /// updates of the weights have no effect on the copies.
+    /// Without the copy, such products with 48 rows and D = 128 spend most of their time reordering
+    /// the weights. Later updates of the weights have no effect on the copies.
     pub(super) fn pack(mut self) -> Result<Self> {
         for linear in self
             .layers
@@ -430,8 +440,8 @@ impl Decoder {
         Ok(self)
     }
 
-    /// Prepares the matrices for many products with few rows, which generation with a larger model uses: f32 needs no copy of the weights,
-    /// and bf16 needs one of half their size.
+    /// Prepares the matrices for many products with few rows, which generation with a larger model
+    /// uses: f32 needs no copy of the weights, and bf16 needs one of half their size.
     pub(super) fn stream(mut self) -> Result<Self> {
         let dtype = self.final_norm.dtype();
         let on_cpu = self.head.weight.device().is_cpu();
@@ -463,7 +473,8 @@ impl Decoder {
         )?)
     }
 
-    /// The residual stream `[N, D]` after all layers. `each` is called with the activations of each layer.
+    /// The residual stream `[N, D]` after all layers. `each` is called with the activations of each
+    /// layer.
     pub(super) fn residual(
         &self,
         tokens: &Tokens,
@@ -478,7 +489,8 @@ impl Decoder {
         Ok(x)
     }
 
-    /// Applies the final norm. The product of the resulting features with the head gives the logits.
+    /// Applies the final norm. The product of the resulting features with the head gives the
+    /// logits.
     pub(super) fn features(&self, x: &Tensor) -> Result<Tensor> {
         Ok(ops::rms_norm(x, &self.final_norm, self.eps)?)
     }

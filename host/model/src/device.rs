@@ -85,8 +85,9 @@ fn open_cuda(name: &str, number: usize) -> Result<Device> {
 
 /// The device `number` with one stream for all threads of this process.
 ///
-/// `Device::new_cuda` takes CUDA's per-thread default stream, whose handle means another stream on every thread. Passes of the model
-/// run on a thread of rayon and components on the main thread, so nothing would order one behind the other.
+/// `Device::new_cuda` takes CUDA's per-thread default stream, whose handle means another stream on
+/// every thread. Passes of the model run on a thread of rayon and components on the main thread, so
+/// nothing would order one behind the other.
 #[cfg(feature = "cuda")]
 fn one_stream(number: usize) -> candle_core::Result<Device> {
     use candle_core::cuda_backend::WrapErr;
@@ -98,11 +99,13 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(number)?;
-    // Without this, each tensor costs four calls of the driver more, to make and to destroy two events.
-    // SAFETY: events order the streams of a process. All tensors of this device are allocated, written, read and freed on its one
-    // stream: it is the only `Device` of this number, and components get its stream with every tensor.
+    // Without this, each tensor costs four calls of the driver more, to make and to destroy two
+    // events. SAFETY: events order the streams of a process. All tensors of this device are
+    // allocated, written, read and freed on its one stream: it is the only `Device` of this number,
+    // and components get its stream with every tensor.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
-    // Not all of candle's calls make the device's context current first, and the driver wants it on each thread that calls.
+    // Not all of candle's calls make the device's context current first, and the driver wants it on
+    // each thread that calls.
     let stream = device.as_cuda_device()?.cuda_stream();
     for bound in rayon::broadcast(|_| stream.context().bind_to_thread()) {
         bound.w()?;
@@ -111,8 +114,9 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
     Ok(device)
 }
 
-/// Lets the driver retain freed memory for the next allocation. By default it releases all of it whenever the host waits for the
-/// device, which happens at every token. If the driver refuses, allocation is only slower.
+/// Lets the driver retain freed memory for the next allocation. By default it releases all of it
+/// whenever the host waits for the device, which happens at every token. If the driver refuses,
+/// allocation is only slower.
 #[cfg(feature = "cuda")]
 fn keep_memory(number: usize) {
     use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
@@ -120,7 +124,8 @@ fn keep_memory(number: usize) {
     let mut all = u64::MAX;
     let mut keep = || {
         let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
-        // SAFETY: device and memory pool come from the driver itself, and this attribute is a 64-bit number.
+        // SAFETY: device and memory pool come from the driver itself, and this attribute is a
+        // 64-bit number.
         unsafe {
             let pool = result::device::get_default_mem_pool(device)?;
             let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

@@ -21,7 +21,8 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// The heads of `policy` now, and of `before`. Logits are divided by `temperature`. The value is valid until the weights change.
+    /// The heads of `policy` now, and of `before`. Logits are divided by `temperature`. The value
+    /// is valid until the weights change.
     pub fn new(policy: &Policy, before: &Params, temperature: f64) -> Result<Self> {
         let name = head_name(policy.config());
         let after = policy.weights().get(name)?.as_detached_tensor();
@@ -42,8 +43,8 @@ impl Heads {
         })
     }
 
-    /// KL divergence, old to new, that the head's change alone causes, summed over all tokens, nats. `hidden` `[N, D]` holds the
-    /// features of the old policy.
+    /// KL divergence, old to new, that the head's change alone causes, summed over all tokens,
+    /// nats. `hidden` `[N, D]` holds the features of the old policy.
     pub fn divergence_by_head(&self, hidden: &Tensor) -> Result<f64> {
         let change = self.change.as_ref().context(FROZEN)?;
         let hidden = hidden.to_dtype(DType::F32)?;
@@ -55,7 +56,8 @@ impl Heads {
     /// `old` and `new`, `[N, D]` each, are the features of the old and the new policy.
     pub fn divergence(&self, old: &Tensor, new: &Tensor) -> Result<f64> {
         let (old, new) = (old.to_dtype(DType::F32)?, new.to_dtype(DType::F32)?);
-        // Products of differences avoid the cancellation of a difference of products: h1 W1 - h0 W0 = (h1 - h0) W1 + h0 (W1 - W0).
+        // Products of differences avoid the cancellation of a difference of products: h1 W1 - h0 W0
+        // = (h1 - h0) W1 + h0 (W1 - W0).
         let moved = (new - &old)?;
         match &self.change {
             None => self.sum(&old, &moved, &self.after),

@@ -27,8 +27,8 @@ const FILES: &[(&str, &[u8])] = files!(
     "tokenizer_config.json"
 );
 
-/// The files that `model_name_or_path` names: an embedded model, a directory, a GGUF file, or an id in the cache of the Hugging Face Hub.
-/// An adapter's files come with the files of its base.
+/// The files that `model_name_or_path` names: an embedded model, a directory, a GGUF file, or an id
+/// in the cache of the Hugging Face Hub. An adapter's files come with the files of its base.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     let own = own_files(model_name_or_path)?;
     if own.contains(ADAPTER_CONFIG_FILE) {
@@ -98,7 +98,8 @@ fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
     Ok(files)
 }
 
-/// The files of an adapter, together with those of the base model that it names. A folder that holds both is its own base.
+/// The files of an adapter, together with those of the base model that it names. A folder that
+/// holds both is its own base.
 fn with_base(own: ModelFiles, model_name_or_path: &str) -> Result<ModelFiles> {
     let name = base_name(&own)?;
     let place = format!(

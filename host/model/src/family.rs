@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
-    /// Llama 2 and 3, and models of their form: SmolLM2, TinyLlama. Source: `transformers.LlamaForCausalLM`.
+    /// Llama 2 and 3, and models of their form: SmolLM2, TinyLlama. Source:
+    /// `transformers.LlamaForCausalLM`.
     Llama,
     /// Mistral without a sliding window. Source: `transformers.MistralForCausalLM`.
     Mistral,
@@ -44,7 +45,8 @@ pub(super) const HARMLESS: &[&str] = &[
     "do_sample max_length max_new_tokens min_length num_beams repetition_penalty temperature top_k top_p",
 ];
 
-/// Keys that are supported with one value only: the key, that value as JSON, and the mechanism that other values would enable.
+/// Keys that are supported with one value only: the key, that value as JSON, and the mechanism that
+/// other values would enable.
 const FIXED: &[(&str, &str, &str)] = &[
     ("add_cross_attention", "false", "cross-attention"),
     ("attention_dropout", "0", "dropout"),
@@ -68,8 +70,9 @@ const FIXED: &[(&str, &str, &str)] = &[
 const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed expert ffn gate head hidden layer lora mamba mlp moe norm \
     position prun quant residual rope rotary router scal softcap sparse ssm vision window";
 
-/// True if an unknown setting may be ignored. Such a setting begins with `_`, or is a text, list or table that is empty or whose name
-/// contains no mechanism. A number or a switch may affect the computation under any name.
+/// True if an unknown setting may be ignored. Such a setting begins with `_`, or is a text, list or
+/// table that is empty or whose name contains no mechanism. A number or a switch may affect the
+/// computation under any name.
 pub(super) fn may_ignore(key: &str, value: &Value) -> bool {
     let name = key.to_lowercase();
     let says_something = match value {
@@ -129,7 +132,8 @@ impl Family {
         }
     }
 
-    /// The name of the family's language model in `architectures`. It begins with the variant's name.
+    /// The name of the family's language model in `architectures`. It begins with the variant's
+    /// name.
     pub(super) fn architecture(self) -> String {
         format!("{self:?}ForCausalLM")
     }
@@ -160,7 +164,8 @@ impl Family {
         }
     }
 
-    /// Refuses settings of `config.json` that this decoder does not compute. An unknown key is refused, or ignored with a warning.
+    /// Refuses settings of `config.json` that this decoder does not compute. An unknown key is
+    /// refused, or ignored with a warning.
     pub(super) fn check(self, json: &Map<String, Value>) -> Result<()> {
         self.check_architectures(json)?;
         self.check_window(json)?;
@@ -179,7 +184,8 @@ impl Family {
         Ok(())
     }
 
-    /// Refuses a setting that this decoder does not compute. Returns false for an unknown setting that may be ignored.
+    /// Refuses a setting that this decoder does not compute. Returns false for an unknown setting
+    /// that may be ignored.
     fn check_key(self, key: &str, value: &Value) -> Result<bool> {
         if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
             let same = match value {

@@ -32,7 +32,8 @@ impl<T: Read + Seek> Source for T {}
 pub enum ModelFiles {
     /// A directory on disk.
     Directory(PathBuf),
-    /// A directory with a manifest, such as a checkpoint: every file is verified against the manifest.
+    /// A directory with a manifest, such as a checkpoint: every file is verified against the
+    /// manifest.
     Checkpoint(SealedFolder),
     /// Pairs of file name and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
@@ -60,8 +61,8 @@ pub struct Replacement {
 }
 
 impl ModelFiles {
-    /// These files, with the contents of the file at `path` as the file `name`, whether or not `name` existed. An unreadable file is an
-    /// error that names its path.
+    /// These files, with the contents of the file at `path` as the file `name`, whether or not
+    /// `name` existed. An unreadable file is an error that names its path.
     pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
         let (bytes, place) = (files::read(path)?.into(), format!("`{}`", path.display()));
         Ok(Self::With(
@@ -78,7 +79,8 @@ impl ModelFiles {
         })
     }
 
-    /// The whole contents of the file `name`; a missing or unreadable file is an error that names its path.
+    /// The whole contents of the file `name`; a missing or unreadable file is an error that names
+    /// its path.
     pub fn read(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         match self {
             Self::Directory(directory) => {
@@ -162,8 +164,9 @@ impl ModelFiles {
         }
     }
 
-    /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its configuration and weights. A tokenizer's
-    /// files fit each other alone, so all are of the adapter's folder if it has a tokenizer, else of the base's, as in transformers.
+    /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its
+    /// configuration and weights. A tokenizer's files fit each other alone, so all are of the
+    /// adapter's folder if it has a tokenizer, else of the base's, as in transformers.
     fn holder(&self, name: &str) -> &Self {
         let Self::Adapter { own, base } = self else {
             return self;
@@ -213,7 +216,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     anyhow!("cannot read `{}`: {error} ({hint})", path.display())
 }
 
-/// A sentence about the files that a model's folder has in place of the absent one at `path`, and the way out.
+/// A sentence about the files that a model's folder has in place of the absent one at `path`, and
+/// the way out.
 fn absent(path: &Path) -> Option<String> {
     let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
     // A link of the Hub's cache may lead nowhere.

@@ -20,7 +20,8 @@ use super::size::{self, Shape};
 /// Most rows in one part of a forward pass.
 const MOST_ROWS: usize = 32;
 
-/// One forward pass over `[B, T]` completion tokens, with or without the activations for a backward pass.
+/// One forward pass over `[B, T]` completion tokens, with or without the activations for a backward
+/// pass.
 #[derive(Clone)]
 pub struct Forward {
     /// Parts of the pass; each covers consecutive rows of the batch.
@@ -46,8 +47,8 @@ pub(super) struct Part {
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
-    /// It stores every activation, or with `with_gradient_checkpointing` only the input of each layer. The weights must not change before
-    /// the backward pass.
+    /// It stores every activation, or with `with_gradient_checkpointing` only the input of each
+    /// layer. The weights must not change before the backward pass.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.run(rows, loss_temperature, true)
     }
@@ -78,8 +79,8 @@ impl Policy {
         parts.map(bytes).sum()
     }
 
-    /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in each, and the least number: each prompt
-    /// once. The last token of a completion is not read.
+    /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in
+    /// each, and the least number: each prompt once. The last token of a completion is not read.
     pub fn tokens_of_passes(&self, rows: &Sequences, at_once: usize) -> (usize, usize) {
         let passes = (0..rows.rows())
             .step_by(at_once)
@@ -93,8 +94,9 @@ impl Policy {
         (computed, Packed::new(rows, true).ids.len())
     }
 
-    /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the batch has several micro-batches.
-    /// `rejected`: tokens that masks reject get gradients of their own.
+    /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the
+    /// batch has several micro-batches. `rejected`: tokens that masks reject get gradients of their
+    /// own.
     pub fn training_bytes(
         &self,
         shape: Shape,
@@ -116,7 +118,8 @@ impl Policy {
             self.gradient_checkpointing,
         );
         let (copies, head) = self.copied_bytes();
-        // Matrices below the head that are copies have gradients in bf16, which several micro-batches add in f32.
+        // Matrices below the head that are copies have gradients in bf16, which several
+        // micro-batches add in f32.
         let smaller = if several || self.adapter().is_some() {
             0
         } else {
@@ -140,7 +143,8 @@ impl Policy {
         ]
     }
 
-    /// Bytes of the copies in bf16 that passes on a GPU read, and those of the head among them. An embedding of its own has none.
+    /// Bytes of the copies in bf16 that passes on a GPU read, and those of the head among them. An
+    /// embedding of its own has none.
     pub(super) fn copied_bytes(&self) -> (u128, u128) {
         if self.device().is_cpu() || self.dtype() != DType::BF16 {
             return (0, 0);
@@ -178,7 +182,8 @@ impl Policy {
         ))
     }
 
-    /// The tokens of `rows`. Under dropout, rows with the same prompt differ, so each has a prompt of its own.
+    /// The tokens of `rows`. Under dropout, rows with the same prompt differ, so each has a prompt
+    /// of its own.
     fn packed(&self, rows: &Sequences) -> Packed {
         Packed::new(rows, self.drops().is_none())
     }
@@ -234,7 +239,8 @@ impl Part {
         self.rows.rows() * self.rows.completion_len
     }
 
-    /// The rows `[rows * T, ..]` of a tensor of the completion tokens, `[K, ..]`. Padding repeats its row's last token.
+    /// The rows `[rows * T, ..]` of a tensor of the completion tokens, `[K, ..]`. Padding repeats
+    /// its row's last token.
     pub(super) fn padded(&self, of_tokens: &Tensor) -> Result<Tensor> {
         if self.count() == of_tokens.dim(0)? {
             return Ok(of_tokens.clone());
@@ -242,7 +248,8 @@ impl Part {
         Ok(of_tokens.index_select(&Tensor::new(self.rows.places(), of_tokens.device())?, 0)?)
     }
 
-    /// Adds the gradients of a loss to `sum`; `cotangents` are its derivatives by this part's outputs.
+    /// Adds the gradients of a loss to `sum`; `cotangents` are its derivatives by this part's
+    /// outputs.
     fn backward(self, cotangents: &Cotangents<'_>, sum: &mut Gradients) -> Result<()> {
         let tape = self
             .tape
@@ -334,10 +341,11 @@ impl Forward {
         Ok(sum)
     }
 
-    /// Adds the gradients of a loss to `sum`, which is empty or has every gradient. Activations are freed as they are used.
+    /// Adds the gradients of a loss to `sum`, which is empty or has every gradient. Activations are
+    /// freed as they are used.
     ///
-    /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is the derivative by the tokens' entropies,
-    /// if the loss depends on them.
+    /// `d_logps`, `[B, T]`, is the derivative by the log-probabilities. `d_entropy`, `[B, T]`, is
+    /// the derivative by the tokens' entropies, if the loss depends on them.
     pub fn finish(
         self,
         d_logps: &[f32],
@@ -357,7 +365,8 @@ impl Forward {
         add_all(self.parts.into_iter().zip(cotangents).collect(), sum)
     }
 
-    /// The gradients when `d_logps` is 0 in most rows: only the other rows run the backward pass. `None` if every row is 0.
+    /// The gradients when `d_logps` is 0 in most rows: only the other rows run the backward pass.
+    /// `None` if every row is 0.
     ///
     /// If rows of 0 stand between the other rows, the activations of those other rows are copied.
     pub fn backward_of_nonzero(&self, d_logps: &[f32]) -> Result<Option<Gradients>> {
@@ -413,7 +422,8 @@ fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<usize>, Vec<f32>) {
     (rows, values.concat())
 }
 
-/// Adds the gradients of all parts to `sum`. The parts' gradients are first added to each other, in order.
+/// Adds the gradients of all parts to `sum`. The parts' gradients are first added to each other, in
+/// order.
 fn add_all(mut parts: Vec<(Part, Cotangents<'_>)>, sum: &mut Gradients) -> Result<()> {
     if parts.len() == 1
         && let Some((part, cotangents)) = parts.pop()

@@ -49,7 +49,8 @@ pub struct Generation {
     pub logps: bool,
     /// True to return the log-probabilities under the distribution that the tokens were drawn from.
     pub sampler_logps: bool,
-    /// Number of most likely tokens to return at each position, at most the vocabulary; 0 returns none. They need `sampler_logps`.
+    /// Number of most likely tokens to return at each position, at most the vocabulary; 0 returns
+    /// none. They need `sampler_logps`.
     pub top_k: usize,
     /// Most rows that are sampled at once; further rows wait for one to end. 0 is no limit.
     pub max_num_seqs: usize,
@@ -67,9 +68,11 @@ impl Generation {
 }
 
 impl Policy {
-    /// Samples one completion per prompt. Row `b` uses `rngs[b]` alone, with one random number per token.
+    /// Samples one completion per prompt. Row `b` uses `rngs[b]` alone, with one random number per
+    /// token.
     ///
-    /// A row's completion does not depend on the other rows: on a CPU by no bit of its logits, on a GPU up to their rounding.
+    /// A row's completion does not depend on the other rows: on a CPU by no bit of its logits, on a
+    /// GPU up to their rounding.
     pub fn generate<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
@@ -81,11 +84,13 @@ impl Policy {
             .0)
     }
 
-    /// Samples one completion per prompt as [`Policy::generate`] does. If `capture` asks for them, it also returns the outputs of the drawn
-    /// tokens, `[B, T]`. With `partners` a completion is a conversation: the partner of a range of rows answers their turns, and counts
-    /// rows from the range's first.
+    /// Samples one completion per prompt as [`Policy::generate`] does. If `capture` asks for them,
+    /// it also returns the outputs of the drawn tokens, `[B, T]`. With `partners` a completion is a
+    /// conversation: the partner of a range of rows answers their turns, and counts rows from the
+    /// range's first.
     ///
-    /// The outputs equal those of [`Policy::forward`] up to rounding, because each pass here processes one token.
+    /// The outputs equal those of [`Policy::forward`] up to rounding, because each pass here
+    /// processes one token.
     pub fn generate_with_outputs<R: Rng + Send>(
         &self,
         prompts: &[Vec<u32>],
@@ -158,7 +163,8 @@ impl Policy {
         ))
     }
 
-    /// Samples one completion as [`Policy::generate`] does, and reports each token when it is drawn.
+    /// Samples one completion as [`Policy::generate`] does, and reports each token when it is
+    /// drawn.
     pub fn stream<R: Rng>(
         &self,
         prompt: &[u32],
@@ -218,7 +224,8 @@ impl Policy {
         }
     }
 
-    /// Samples some rows. `after` receives the completions so far whenever some rows have a new token.
+    /// Samples some rows. `after` receives the completions so far whenever some rows have a new
+    /// token.
     fn generate_part<R: Rng>(
         &self,
         model: &Decoder,
@@ -271,7 +278,8 @@ struct Batch<'a, R> {
     generation: &'a Generation,
     rngs: &'a mut [R],
     completions: Vec<SampledTokens>,
-    /// Tokens that have not run through the model, each with its row: of rows whose turns go on the newest, and behind it a partner's reply.
+    /// Tokens that have not run through the model, each with its row: of rows whose turns go on the
+    /// newest, and behind it a partner's reply.
     new: Vec<(usize, u32)>,
     /// Number of rows that wait for a partner's reply.
     waiting: usize,
@@ -378,7 +386,8 @@ impl<'a, R: Rng> Batch<'a, R> {
             .context("a row has drawn no token")
     }
 
-    /// Draws a token for each row, and stores the log-probabilities and top tokens that were asked for.
+    /// Draws a token for each row, and stores the log-probabilities and top tokens that were asked
+    /// for.
     fn draw(
         &mut self,
         sampling: &SamplingParams,

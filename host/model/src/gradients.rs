@@ -7,7 +7,8 @@ use candle_core::{DType, Tensor};
 
 use super::ops;
 
-/// The gradient of a loss by every trained weight, ordered by name, each in f32 or in the policy's dtype.
+/// The gradient of a loss by every trained weight, ordered by name, each in f32 or in the policy's
+/// dtype.
 ///
 /// Each tensor owns its storage, because others are added to it in place.
 #[derive(Debug, Default)]

@@ -1,4 +1,5 @@
-//! Groups of weights whose steps can be scaled separately: the embedding, each block, the last layer.
+//! Groups of weights whose steps can be scaled separately: the embedding, each block, the last
+//! layer.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ pub struct Group {
     pub tensors: Vec<String>,
 }
 
-/// All weights by group, in the order of the forward pass. A head that is tied to the embedding counts as the embedding.
+/// All weights by group, in the order of the forward pass. A head that is tied to the embedding
+/// counts as the embedding.
 pub fn groups(params: &Params) -> Vec<Group> {
     let mut groups = BTreeMap::new();
     for (tensor, var) in params.iter() {

@@ -1,4 +1,5 @@
-//! Lookup of models and datasets in the local cache of the Hugging Face Hub, by id. Nothing is downloaded here.
+//! Lookup of models and datasets in the local cache of the Hugging Face Hub, by id. Nothing is
+//! downloaded here.
 
 use std::env;
 use std::fs;
@@ -8,12 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::config::CONFIG_FILE;
 
-/// Folder of the newest snapshot of the model `id`, such as `Qwen/Qwen2.5-0.5B`; `None` if `id` is not a model id or is not cached.
+/// Folder of the newest snapshot of the model `id`, such as `Qwen/Qwen2.5-0.5B`; `None` if `id` is
+/// not a model id or is not cached.
 pub fn find(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_in(&cache, id))
 }
 
-/// Folder of the newest snapshot of the dataset `id`, such as `openai/gsm8k`; `None` as in [`find`].
+/// Folder of the newest snapshot of the dataset `id`, such as `openai/gsm8k`; `None` as in
+/// [`find`].
 pub fn find_dataset(id: &str) -> Result<Option<PathBuf>> {
     cache().map_or(Ok(None), |cache| find_dataset_in(&cache, id))
 }
@@ -46,8 +49,9 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// `path` with the home folder `user` in place of a leading `~`, and with the values of `$NAME` and `${NAME}`; a name without a value stays.
-/// Source: `os.path.expandvars(os.path.expanduser(path))` in `huggingface_hub.constants`.
+/// `path` with the home folder `user` in place of a leading `~`, and with the values of `$NAME` and
+/// `${NAME}`; a name without a value stays. Source: `os.path.expandvars(os.path.expanduser(path))`
+/// in `huggingface_hub.constants`.
 fn expanded(path: &str, user: Option<&Path>, value: impl Fn(&str) -> Option<String>) -> String {
     let below = path
         .strip_prefix('~')
@@ -71,7 +75,8 @@ fn expanded(path: &str, user: Option<&Path>, value: impl Fn(&str) -> Option<Stri
     })
 }
 
-/// The user's access token for the Hub: of the environment, else the one that `hf auth login` stored.
+/// The user's access token for the Hub: of the environment, else the one that `hf auth login`
+/// stored.
 pub fn token() -> Option<String> {
     let file =
         || fs::read_to_string(path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
@@ -122,7 +127,8 @@ fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     Ok(Some(snapshot))
 }
 
-/// The newest snapshot of `id` in its folder, `None` without one; `fetch` is the remedy that an error about damage names.
+/// The newest snapshot of `id` in its folder, `None` without one; `fetch` is the remedy that an
+/// error about damage names.
 fn snapshot(folder: &Path, id: &str, fetch: &str) -> Result<Option<PathBuf>> {
     if !is_id(id) || !folder.is_dir() {
         return Ok(None);

@@ -34,8 +34,8 @@ impl KvCache {
         })
     }
 
-    /// Stores the keys and values of packed tokens at the beginning of all cache rows: `tokens`, `[B, P]` u32, names that of each place;
-    /// `u32::MAX` is none.
+    /// Stores the keys and values of packed tokens at the beginning of all cache rows: `tokens`,
+    /// `[B, P]` u32, names that of each place; `u32::MAX` is none.
     pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor) -> Result<()> {
         let (keys, values) = &self.layers[layer];
         let (_, kv_heads, _, width) = keys.dims4()?;
@@ -49,7 +49,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Stores the keys and values of packed tokens at the beginning of some rows: each of `rows` has its tokens and its cache row.
+    /// Stores the keys and values of packed tokens at the beginning of some rows: each of `rows`
+    /// has its tokens and its cache row.
     pub(super) fn fill(
         &self,
         layer: usize,
@@ -74,8 +75,9 @@ impl KvCache {
         Ok(())
     }
 
-    /// Stores keys and values of new tokens, then computes attention. `projected` are its queries, keys and values
-    /// before their rotation, `[A, H or KV * head_dim]`. Returns the mixed values `[A, H * head_dim]`.
+    /// Stores keys and values of new tokens, then computes attention. `projected` are its queries,
+    /// keys and values before their rotation, `[A, H or KV * head_dim]`. Returns the mixed values
+    /// `[A, H * head_dim]`.
     pub(super) fn attend(
         &self,
         layer: usize,

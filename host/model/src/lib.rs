@@ -1,8 +1,9 @@
-//! Decoders with trainable weights or adapters: loading and saving, the forward pass, log-probabilities, gradients, generation; the
-//! optimizers of their weights.
+//! Decoders with trainable weights or adapters: loading and saving, the forward pass,
+//! log-probabilities, gradients, generation; the optimizers of their weights.
 //!
-//! The model is implemented here because the fused operations of `candle-transformers` have no backward pass.
-//! Weights have their Hugging Face names and are 32-bit floats. Activations may have another dtype.
+//! The model is implemented here because the fused operations of `candle-transformers` have no
+//! backward pass. Weights have their Hugging Face names and are 32-bit floats. Activations may have
+//! another dtype.
 
 mod backward;
 mod captured;

@@ -46,7 +46,8 @@ impl Linear {
         Self::forward_all([self], x, out).map(|[y]| y)
     }
 
-    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call, which gives the bits of single ones.
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call,
+    /// which gives the bits of single ones.
     pub(super) fn forward_all<const COUNT: usize>(
         linears: [&Self; COUNT],
         x: &Tensor,
@@ -90,7 +91,8 @@ impl Linear {
         Ok(all.try_into().expect("as many products as linears"))
     }
 
-    /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if all have one, as in each family.
+    /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if
+    /// all have one, as in each family.
     pub(super) fn join<const COUNT: usize>(
         linears: [&mut Self; COUNT],
         all: Option<&Tensor>,
@@ -110,7 +112,8 @@ impl Linear {
         Ok(joined)
     }
 
-    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its columns.
+    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its
+    /// columns.
     pub(super) fn forward_joined<const COUNT: usize>(
         linears: [&Self; COUNT],
         joined: Option<&Self>,

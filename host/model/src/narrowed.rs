@@ -10,7 +10,8 @@ use super::ops;
 use super::params::Params;
 use super::shapes::{FINAL_NORM, head_name};
 
-/// Weights of a layer. Those that read the same input follow each other, so that together they are one matrix.
+/// Weights of a layer. Those that read the same input follow each other, so that together they are
+/// one matrix.
 const PARTS: [&str; 18] = [
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -41,7 +42,8 @@ pub(super) fn is_rounded(device: &Device, dtype: DType) -> bool {
 pub(super) struct Narrowed<'a> {
     weights: &'a Params,
     pub(super) dtype: DType,
-    /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its own.
+    /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its
+    /// own.
     copies: HashMap<String, Tensor>,
     /// The tensor of which the copies are parts.
     pub(super) all: Option<Tensor>,

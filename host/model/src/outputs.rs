@@ -16,19 +16,22 @@ pub struct Wants {
     pub entropy: bool,
     /// The features of each token.
     pub hidden: bool,
-    /// Number of top tokens in the data of the last layer, at most the vocabulary; `None` computes no such data.
+    /// Number of top tokens in the data of the last layer, at most the vocabulary; `None` computes
+    /// no such data.
     pub last_layer_k: Option<usize>,
 }
 
-/// Outputs of every completion token, `[B, T]` row-major. Padding positions hold arbitrary finite values.
+/// Outputs of every completion token, `[B, T]` row-major. Padding positions hold arbitrary finite
+/// values.
 #[derive(Debug, Clone)]
 pub struct TokenOutputs {
-    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats. With `Policy::with_truncation`, they are under
-    /// the truncated distribution.
+    /// Log-probabilities of the tokens under `logits / loss_temperature`, `[B, T]`, nats. With
+    /// `Policy::with_truncation`, they are under the truncated distribution.
     pub logps: Vec<f32>,
     /// Entropy of `softmax(logits / loss_temperature)`, `[B, T]`, nats.
     pub entropy: Option<Vec<f32>>,
-    /// Features from which each token's logits are computed, `[B * T, D]`, on the policy's device and in its dtype.
+    /// Features from which each token's logits are computed, `[B * T, D]`, on the policy's device
+    /// and in its dtype.
     pub hidden: Option<Tensor>,
     /// Data of the last layer, for curvature models.
     pub last_layer: Option<LastLayerOutputs>,
@@ -48,7 +51,8 @@ pub enum LastLayerOutputs {
 pub struct LastLayerData {
     /// Features from which each token's logits are computed, `[B, T, D]`.
     pub hidden: Vec<f32>,
-    /// Ids of the K largest logits, `[B, T, K]`, in descending order of the logit; equal logits in order of the id.
+    /// Ids of the K largest logits, `[B, T, K]`, in descending order of the logit; equal logits in
+    /// order of the id.
     pub topk_ids: Vec<u32>,
     /// The K largest logits, `[B, T, K]`, raw (temperature 1).
     pub topk_logits: Vec<f32>,
@@ -82,7 +86,8 @@ pub struct LastLayerTensors {
 }
 
 impl LastLayerOutputs {
-    /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an empty list.
+    /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an
+    /// empty list.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
         let (mut host, mut device) = (None::<LastLayerData>, Vec::new());
         for part in parts {
@@ -187,7 +192,8 @@ impl Forward {
     }
 }
 
-/// Assembles outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and the top tokens' ids and logits `[N, K]`.
+/// Assembles outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and
+/// the top tokens' ids and logits `[N, K]`.
 pub(super) fn collect(
     wants: &Wants,
     stats: &Tensor,
@@ -295,7 +301,8 @@ impl Part {
         })
     }
 
-    /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if the loss is.
+    /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if
+    /// the loss is.
     fn stats(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let of = |logits: &Tensor| ops::logit_stats(logits, targets, self.loss_temperature);
         let stats = of(logits)?;

@@ -1,4 +1,5 @@
-//! The distinct tokens of a batch as rows of one matrix: a prompt once, behind it the completions that continue it, and no padding.
+//! The distinct tokens of a batch as rows of one matrix: a prompt once, behind it the completions
+//! that continue it, and no padding.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +12,8 @@ use super::config::Config;
 use super::ops::{Packing, Rope, RopeTable};
 use super::sequences::Sequences;
 
-/// The tokens of a batch in the order in which they run through the model: all but the last of each row.
+/// The tokens of a batch in the order in which they run through the model: all but the last of each
+/// row.
 pub(super) struct Packed {
     /// Token ids, `[N]`.
     pub(super) ids: Vec<u32>,

@@ -1,4 +1,5 @@
-//! Parallel work on independent items, one thread per item; and work whose operations use all threads.
+//! Parallel work on independent items, one thread per item; and work whose operations use all
+//! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -6,15 +7,17 @@ use std::sync::{Mutex, OnceLock};
 use anyhow::{Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Most threads that stay awake for the operations of one thread. On machines with many, more would only get into each other's way.
+/// Most threads that stay awake for the operations of one thread. On machines with many, more would
+/// only get into each other's way.
 const AWAKE: usize = 8;
 
 /// The results of `work` on every item, in order.
 ///
-/// Each item runs in a pool of one thread, so rayon's operations and candle's matrix products never wait for another
-/// thread. On a busy machine, small products on two threads are slower than on one, because each waits for the thread
-/// that was descheduled. A single item may use all threads, but runs on one of them: work that arrives from a
-/// thread outside the pool puts that thread to sleep at every operation.
+/// Each item runs in a pool of one thread, so rayon's operations and candle's matrix products never
+/// wait for another thread. On a busy machine, small products on two threads are slower than on
+/// one, because each waits for the thread that was descheduled. A single item may use all threads,
+/// but runs on one of them: work that arrives from a thread outside the pool puts that thread to
+/// sleep at every operation.
 pub(super) fn side_by_side<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(T) -> Result<R> + Sync,
@@ -58,10 +61,12 @@ pub(super) fn side_by_side<T: Send, R: Send>(
     results.into_iter().map(result).collect()
 }
 
-/// `work` on the first of rayon's threads, while others stay awake for the parallel operations in it: a thread that falls asleep between two
-/// of them wakes 40 to 70 µs after it is needed. They yield to whatever else wants to run.
+/// `work` on the first of rayon's threads, while others stay awake for the parallel operations in
+/// it: a thread that falls asleep between two of them wakes 40 to 70 µs after it is needed. They
+/// yield to whatever else wants to run.
 ///
-/// It is always the same thread, because the allocator gives memory that another thread frees back to the thread that allocated it.
+/// It is always the same thread, because the allocator gives memory that another thread frees back
+/// to the thread that allocated it.
 pub(super) fn on_all_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     /// Lets the others go, after a panic too.
     struct Done<'a>(&'a AtomicBool);

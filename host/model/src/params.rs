@@ -27,8 +27,9 @@ pub struct Params {
     vars: BTreeMap<String, Var>,
 }
 
-/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in memory. `format` says whose names the
-/// tensors have. A number that is not finite is an error: nobody could go on with the file.
+/// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in
+/// memory. `format` says whose names the tensors have. A number that is not finite is an error:
+/// nobody could go on with the file.
 pub fn save_tensors(
     path: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,
@@ -41,7 +42,8 @@ pub fn save_tensors(
         {
             bail!("`{name}` has a number that is not finite");
         }
-        // With a single entry, equal tensors make equal bytes: the library writes several in any order.
+        // With a single entry, equal tensors make equal bytes: the library writes several in any
+        // order.
         let metadata =
             format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
         let new = NewFile::create(path)?;
@@ -69,10 +71,12 @@ pub(crate) fn not_finite<'a>(
 }
 
 impl Params {
-    /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16) as f32.
+    /// Reads `model.safetensors` or the shards of `model.safetensors.index.json` (f32, bf16 or f16)
+    /// as f32.
     ///
-    /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped tensor is an error with path and name.
-    /// `more` is the name and the shape of a weight that the files hold in place of the head.
+    /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped
+    /// tensor is an error with path and name. `more` is the name and the shape of a weight that the
+    /// files hold in place of the head.
     pub(super) fn load(
         files: &ModelFiles,
         config: &Config,
@@ -87,7 +91,8 @@ impl Params {
         loading.load(files, config, device)
     }
 
-    /// Overwrites every weight in place from `files`, one at a time. Errors are as in [`Params::load`]; some weights are then new.
+    /// Overwrites every weight in place from `files`, one at a time. Errors are as in
+    /// [`Params::load`]; some weights are then new.
     pub(super) fn restore(
         &self,
         files: &ModelFiles,
@@ -99,10 +104,11 @@ impl Params {
             .map(drop)
     }
 
-    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`, biases and the embedding of padding 0, norms 1.
+    /// Fresh weights: matrices from `fill_normal` (standard normals) times `initializer_range`,
+    /// biases and the embedding of padding 0, norms 1.
     ///
-    /// Draws in the order of names, row-major. Sizes beyond the available memory are an error. Source:
-    /// `transformers.PreTrainedModel._init_weights`.
+    /// Draws in the order of names, row-major. Sizes beyond the available memory are an error.
+    /// Source: `transformers.PreTrainedModel._init_weights`.
     pub fn init(
         config: &Config,
         device: &Device,
@@ -132,7 +138,8 @@ impl Params {
         Ok(Self { vars })
     }
 
-    /// Zeros on the CPU, which take no memory until they are read or written. Sizes that fit no machine are an error.
+    /// Zeros on the CPU, which take no memory until they are read or written. Sizes that fit no
+    /// machine are an error.
     pub(super) fn zeros(config: &Config) -> Result<Self> {
         size::fits_any_machine(config)?;
         let zeros = shapes(config)
@@ -147,7 +154,8 @@ impl Params {
         files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
     }
 
-    /// Writes `model.safetensors` and `config.json` into `directory` (created if missing), each file atomically.
+    /// Writes `model.safetensors` and `config.json` into `directory` (created if missing), each
+    /// file atomically.
     pub fn save(&self, config: &Config, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create `{}`", directory.display()))?;
@@ -162,7 +170,8 @@ impl Params {
         save_tensors(path, self.vars.iter().map(named), Some("pt"))
     }
 
-    /// Overwrites every weight in place with the weights of `other`. A different set of names or shapes is an error.
+    /// Overwrites every weight in place with the weights of `other`. A different set of names or
+    /// shapes is an error.
     pub fn assign(&self, other: &Self) -> Result<()> {
         ensure!(
             self.vars.keys().eq(other.vars.keys()),
@@ -233,7 +242,8 @@ struct Loading<'a> {
     into: Option<&'a Params>,
     /// A redundant `lm_head.weight` in a file whose configuration ties the head to the embedding.
     spare_head: Option<Vec<f32>>,
-    /// True if the model has no use for an `lm_head.weight` in its file, as transformers has none for that of a classifier.
+    /// True if the model has no use for an `lm_head.weight` in its file, as transformers has none
+    /// for that of a classifier.
     skips_head: bool,
 }
 

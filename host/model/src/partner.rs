@@ -1,4 +1,5 @@
-//! Sampled completions, and the other side of a conversation: it adds tokens to a row that is being sampled, whenever the row's turn has ended.
+//! Sampled completions, and the other side of a conversation: it adds tokens to a row that is being
+//! sampled, whenever the row's turn has ended.
 
 use std::ops::Range;
 
@@ -13,15 +14,17 @@ pub struct SampledTokens {
     pub added: Vec<Range<usize>>,
     /// True if the length limit ended the completion.
     pub truncated: bool,
-    /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and top-p, nats; empty
-    /// unless asked for.
+    /// Log-probabilities of the ids under `logits / temperature` (1 when greedy) before top-k and
+    /// top-p, nats; empty unless asked for.
     pub logps: Vec<f32>,
-    /// Log-probabilities of the ids under the distribution that they were drawn from, after top-k and top-p, nats; empty
-    /// unless asked for.
+    /// Log-probabilities of the ids under the distribution that they were drawn from, after top-k
+    /// and top-p, nats; empty unless asked for.
     pub sampler_logps: Vec<f32>,
-    /// `[tokens, top_k]`: ids of the most likely tokens at each position, most likely first; empty unless asked for.
+    /// `[tokens, top_k]`: ids of the most likely tokens at each position, most likely first; empty
+    /// unless asked for.
     pub top_ids: Vec<u32>,
-    /// Log-probabilities of `top_ids` under the sampled distribution, nats: minus infinity for a token outside top-k or top-p.
+    /// Log-probabilities of `top_ids` under the sampled distribution, nats: minus infinity for a
+    /// token outside top-k or top-p.
     pub top_logps: Vec<f32>,
 }
 
@@ -41,9 +44,11 @@ pub struct Reply {
     pub ids: Option<Vec<u32>>,
 }
 
-/// Answers the turns of some rows. Rows wait for their own replies alone, and what they draw does not depend on when a reply comes.
+/// Answers the turns of some rows. Rows wait for their own replies alone, and what they draw does
+/// not depend on when a reply comes.
 pub trait Partner: Send {
-    /// Receives a row whose turn has ended. A reply to it must come; if the row is truncated, it takes no more tokens.
+    /// Receives a row whose turn has ended. A reply to it must come; if the row is truncated, it
+    /// takes no more tokens.
     fn listen(&mut self, row: usize, sampled: &SampledTokens) -> Result<()>;
 
     /// The replies that have come. If `wait` is true, at least one.

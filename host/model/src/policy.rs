@@ -30,12 +30,14 @@ pub struct Policy {
     pub(super) gradient_checkpointing: bool,
     /// True if only the sizes of the weights are known.
     counted: bool,
-    /// Truncation of the distribution under which log-probabilities are computed; `None` for the full distribution.
+    /// Truncation of the distribution under which log-probabilities are computed; `None` for the
+    /// full distribution.
     pub(super) truncation: Option<Truncation>,
 }
 
 impl Policy {
-    /// Reads configuration and weights. A missing, malformed or unsupported file is an error with its path.
+    /// Reads configuration and weights. A missing, malformed or unsupported file is an error with
+    /// its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::load(files, &config, None, device)?;
@@ -66,8 +68,8 @@ impl Policy {
         }
     }
 
-    /// A policy that only counts its weights, for an estimate of a run on `device`: they are zeros on the CPU that are never read, and take no
-    /// memory.
+    /// A policy that only counts its weights, for an estimate of a run on `device`: they are zeros
+    /// on the CPU that are never read, and take no memory.
     pub fn counted(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
@@ -82,7 +84,8 @@ impl Policy {
         self.counted
     }
 
-    /// A policy with fresh weights in the architecture of `files`, drawn from the stream `model.init` of `seed`.
+    /// A policy with fresh weights in the architecture of `files`, drawn from the stream
+    /// `model.init` of `seed`.
     pub fn fresh(files: &ModelFiles, seed: u64, device: &Device) -> Result<Self> {
         let mut rng = rng::stream(seed, "model.init", &[]);
         let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
@@ -99,7 +102,8 @@ impl Policy {
         Ok(Self::of(config, weights, device))
     }
 
-    /// The frozen model with a fresh adapter that is trained in place of its weights. `seed` initializes the adapter's first factors.
+    /// The frozen model with a fresh adapter that is trained in place of its weights. `seed`
+    /// initializes the adapter's first factors.
     pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
         let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
         Ok(Self {
@@ -116,8 +120,8 @@ impl Policy {
         }
     }
 
-    /// A policy that shares the weights for passes between two of their updates. The passes share conversions of the weights, such as a GPU's
-    /// copy in bf16.
+    /// A policy that shares the weights for passes between two of their updates. The passes share
+    /// conversions of the weights, such as a GPU's copy in bf16.
     pub fn prepared(&self) -> Result<Self> {
         Ok(Self {
             decoder: Some(Arc::new(self.decoder()?)),
@@ -138,7 +142,8 @@ impl Policy {
         }
     }
 
-    /// The policy with computation in `dtype`: activations, features, the KV cache, and the weights as inputs of products.
+    /// The policy with computation in `dtype`: activations, features, the KV cache, and the weights
+    /// as inputs of products.
     ///
     /// The trained and saved weights stay f32, and so do logits and all results computed from them.
     pub fn with_dtype(self, dtype: DType) -> Self {
@@ -149,10 +154,11 @@ impl Policy {
         }
     }
 
-    /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the backward pass recomputes the layers one at a
-    /// time.
+    /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the
+    /// backward pass recomputes the layers one at a time.
     ///
-    /// Gradients stay the same bit by bit, except for rounding when only some of the rows run the backward pass.
+    /// Gradients stay the same bit by bit, except for rounding when only some of the rows run the
+    /// backward pass.
     pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
         Self {
             gradient_checkpointing,
@@ -160,7 +166,8 @@ impl Policy {
         }
     }
 
-    /// The policy with log-probabilities and their gradients under truncated distributions. The sampled token is never cut off.
+    /// The policy with log-probabilities and their gradients under truncated distributions. The
+    /// sampled token is never cut off.
     pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
         Self { truncation, ..self }
     }
@@ -205,7 +212,8 @@ impl Policy {
         self.adapter.as_ref()
     }
 
-    /// Dropout of this policy's passes, and the probability that a number is dropped. Rows with the same prompt then differ.
+    /// Dropout of this policy's passes, and the probability that a number is dropped. Rows with the
+    /// same prompt then differ.
     pub(super) fn drops(&self) -> Option<(Dropout, f64)> {
         let rate = self
             .adapter
@@ -245,7 +253,8 @@ impl Policy {
         self.dtype
     }
 
-    /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an adapter, the copy shares the weights.
+    /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an
+    /// adapter, the copy shares the weights.
     pub fn reference(&self) -> Result<Self> {
         if let Some(adapter) = &self.adapter {
             return Ok(Self {
@@ -263,7 +272,8 @@ impl Policy {
         })
     }
 
-    /// Writes the trained parameters: a Hugging Face directory, see `Params::save`, or an adapter's directory.
+    /// Writes the trained parameters: a Hugging Face directory, see `Params::save`, or an adapter's
+    /// directory.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
         match &self.adapter {
             Some(adapter) => adapter.save(directory),
@@ -271,8 +281,8 @@ impl Policy {
         }
     }
 
-    /// The model with its adapter merged in. The weights change in place, so policies that share them change too. A merged weight that is not
-    /// finite is an error.
+    /// The model with its adapter merged in. The weights change in place, so policies that share
+    /// them change too. A merged weight that is not finite is an error.
     pub fn merged(self) -> Result<Self> {
         let Some(adapter) = &self.adapter else {
             return Ok(self);
@@ -287,8 +297,9 @@ impl Policy {
         })
     }
 
-    /// Refuses prompts and completions whose total length in tokens exceeds the positions, or of which `rows` at a time do not fit into
-    /// memory. `section` is the configuration section that sets the completion length.
+    /// Refuses prompts and completions whose total length in tokens exceeds the positions, or of
+    /// which `rows` at a time do not fit into memory. `section` is the configuration section that
+    /// sets the completion length.
     pub fn check_lengths(
         &self,
         prompt: usize,
@@ -306,7 +317,8 @@ impl Policy {
         self.check_cache(rows, completion)
     }
 
-    /// Refuses completions whose keys and values, for `rows` rows at a time, do not fit into memory.
+    /// Refuses completions whose keys and values, for `rows` rows at a time, do not fit into
+    /// memory.
     pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
         if self.counted {
             Ok(())
@@ -315,10 +327,11 @@ impl Policy {
         }
     }
 
-    /// Splits `rows` rows into equal parts of at most `most`, which run in parallel; a larger model gets one part.
+    /// Splits `rows` rows into equal parts of at most `most`, which run in parallel; a larger model
+    /// gets one part.
     ///
-    /// Small matrix products do not gain from more threads, but whole parts do. The split depends only on the number of
-    /// rows, so the number of threads does not affect the bits of any result.
+    /// Small matrix products do not gain from more threads, but whole parts do. The split depends
+    /// only on the number of rows, so the number of threads does not affect the bits of any result.
     pub(super) fn split(&self, rows: usize, most: usize) -> Vec<Range<usize>> {
         let parts = if self.is_small() {
             (2 * rows.div_ceil(2 * most)).clamp(1, rows.max(1))
@@ -330,7 +343,8 @@ impl Policy {
             .collect()
     }
 
-    /// True if copies of the weights and of their gradients are cheap (at most 64 MiB each, on the CPU).
+    /// True if copies of the weights and of their gradients are cheap (at most 64 MiB each, on the
+    /// CPU).
     pub(super) fn is_small(&self) -> bool {
         self.device.is_cpu() && self.weights.element_count() <= 1 << 24
     }

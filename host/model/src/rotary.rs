@@ -1,4 +1,5 @@
-//! Rotary position embedding and its scaling, from `rope_theta` with `rope_scaling`, or from `rope_parameters`.
+//! Rotary position embedding and its scaling, from `rope_theta` with `rope_scaling`, or from
+//! `rope_parameters`.
 //!
 //! Source: `transformers.modeling_rope_utils`.
 
@@ -31,7 +32,8 @@ pub enum Scaling {
         /// Divisor of every frequency.
         factor: f64,
     },
-    /// `llama3`: low frequencies are divided, high frequencies are unchanged, and frequencies between them are interpolated.
+    /// `llama3`: low frequencies are divided, high frequencies are unchanged, and frequencies
+    /// between them are interpolated.
     Llama3 {
         /// Divisor of low frequencies.
         factor: f64,
@@ -42,7 +44,8 @@ pub enum Scaling {
         /// Number of positions in the first training.
         original: f64,
     },
-    /// `yarn`: like `llama3` by the index of the frequency; cosines and sines are also multiplied by a factor.
+    /// `yarn`: like `llama3` by the index of the frequency; cosines and sines are also multiplied
+    /// by a factor.
     Yarn {
         /// Divisor of low frequencies.
         factor: f64,
@@ -60,9 +63,11 @@ pub enum Scaling {
 }
 
 impl Rotary {
-    /// The rotary embedding from `config.json`, as transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`) writes it.
+    /// The rotary embedding from `config.json`, as transformers 4 (`rope_theta`, `rope_scaling`) or
+    /// 5 (`rope_parameters`) writes it.
     ///
-    /// Errors: a setting that its kind does not know, a missing or invalid setting, and two places that differ.
+    /// Errors: a setting that its kind does not know, a missing or invalid setting, and two places
+    /// that differ.
     pub(super) fn of(json: &Map<String, Value>, positions: usize) -> Result<Self> {
         let theta = at_least_1("rope_theta", json.get("rope_theta"))?.unwrap_or(DEFAULT_THETA);
         let read = |place: &'static str| -> Result<Option<Self>> {

@@ -5,10 +5,12 @@ use candle_core::Tensor;
 
 use super::ops::{self, NOT_FINITE, argmax, fused, nucleus, pick, top_ids, top_k, weigh};
 
-/// Settings of sampling. Temperature comes first, then top-k, then top-p, the order of Hugging Face.
+/// Settings of sampling. Temperature comes first, then top-k, then top-p, the order of Hugging
+/// Face.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Divisor of the logits. 0 is greedy: it takes the largest logit (the lower id among equals), without a random number.
+    /// Divisor of the logits. 0 is greedy: it takes the largest logit (the lower id among equals),
+    /// without a random number.
     pub temperature: f64,
     /// Number of largest logits kept; 0 keeps all.
     pub top_k: usize,
@@ -39,8 +41,9 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Draws a token from `logits` `[V]` with a `uniform` number in [0, 1), which greedy sampling ignores. The log-probability is computed
-    /// if `asked`. `None` if the largest logit is NaN or infinite.
+    /// Draws a token from `logits` `[V]` with a `uniform` number in [0, 1), which greedy sampling
+    /// ignores. The log-probability is computed if `asked`. `None` if the largest logit is NaN or
+    /// infinite.
     pub(super) fn draw(
         &self,
         logits: &[f32],
@@ -69,13 +72,15 @@ impl SamplingParams {
         Some(self.among(ids, &tops, largest, (uniform, asked), &mut scratch.weights))
     }
 
-    /// True if `draw_rows` can draw from `logits` on their device. Top-p without top-k would have to sort all logits.
+    /// True if `draw_rows` can draw from `logits` on their device. Top-p without top-k would have
+    /// to sort all logits.
     pub(super) fn can_draw_rows(&self, logits: &Tensor) -> Result<bool> {
         let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.is_unlimited(logits.dim(1)?);
         Ok(!fused(logits) && !sorts)
     }
 
-    /// Applies `draw` to every row of `logits` `[A, V]`. Only the numbers that a draw needs are copied to the host.
+    /// Applies `draw` to every row of `logits` `[A, V]`. Only the numbers that a draw needs are
+    /// copied to the host.
     pub(super) fn draw_rows(
         &self,
         logits: &Tensor,
@@ -117,8 +122,9 @@ impl SamplingParams {
         Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
     }
 
-    /// The `k` most likely tokens of each row of `logits` `[A, V]`, and their log-probabilities: minus infinity for tokens outside top-k or
-    /// top-p. `drawn` is the row's drawn token with its log-probability.
+    /// The `k` most likely tokens of each row of `logits` `[A, V]`, and their log-probabilities:
+    /// minus infinity for tokens outside top-k or top-p. `drawn` is the row's drawn token with its
+    /// log-probability.
     pub(super) fn tops(
         &self,
         logits: &Tensor,
@@ -154,7 +160,8 @@ impl SamplingParams {
         Ok(ids.to_vec2::<u32>()?.into_iter().zip(logps).collect())
     }
 
-    /// `log_softmax(logits / temperature)` at `ids`, one id per row of `logits` `[A, V]`, computed on the logits' device.
+    /// `log_softmax(logits / temperature)` at `ids`, one id per row of `logits` `[A, V]`, computed
+    /// on the logits' device.
     fn logps_of(&self, logits: &Tensor, ids: &[u32]) -> Result<Vec<f32>> {
         // A row without a drawn token has an id outside the vocabulary.
         let last = logits.dim(1)? as u32 - 1;
@@ -196,7 +203,8 @@ pub(super) struct Drawn {
     pub id: u32,
     /// Number of most likely tokens that could have been drawn.
     candidates: usize,
-    /// Log-probability under the distribution that the token was drawn from, nats; 0 unless asked for.
+    /// Log-probability under the distribution that the token was drawn from, nats; 0 unless asked
+    /// for.
     pub logp: f32,
 }
 

@@ -7,7 +7,8 @@ use anyhow::{Result, bail, ensure};
 /// A batch of prompts with their completions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequences {
-    /// Token ids, `[B, P + T]` row-major: prompts padded on the left, completions padded on the right.
+    /// Token ids, `[B, P + T]` row-major: prompts padded on the left, completions padded on the
+    /// right.
     pub ids: Vec<u32>,
     /// Index of the first real token of each row, `[B]`; less than `prompt_len`.
     pub starts: Vec<usize>,
@@ -17,7 +18,8 @@ pub struct Sequences {
     pub completion_len: usize,
     /// Number of tokens of each completion, `[B]`; at most `completion_len`.
     pub lengths: Vec<usize>,
-    /// Number of each row in its whole batch, `[B]`. Random draws for a row use it, so they do not depend on how the batch is split.
+    /// Number of each row in its whole batch, `[B]`. Random draws for a row use it, so they do not
+    /// depend on how the batch is split.
     pub numbers: Vec<u64>,
 }
 
@@ -38,8 +40,8 @@ impl Sequences {
         unused - self.lengths.iter().sum::<usize>()
     }
 
-    /// Number of tokens of the completion of `row` that a pass predicts. One of an empty completion is predicted, too: padding, which no
-    /// loss reads.
+    /// Number of tokens of the completion of `row` that a pass predicts. One of an empty completion
+    /// is predicted, too: padding, which no loss reads.
     pub(super) fn tokens_of(&self, row: usize) -> usize {
         self.lengths[row].max(1)
     }
@@ -136,7 +138,8 @@ impl Sequences {
             .collect()
     }
 
-    /// For each of the `[B, T]` completion tokens and their padding, its place among those without padding; for padding its row's last.
+    /// For each of the `[B, T]` completion tokens and their padding, its place among those without
+    /// padding; for padding its row's last.
     pub(super) fn places(&self) -> Vec<u32> {
         let mut before = 0;
         let own = |row| {

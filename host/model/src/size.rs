@@ -40,7 +40,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Number of tokens that a forward pass reads (prompts once, and all but the last of each completion), and number of log-probabilities that it returns.
+    /// Number of tokens that a forward pass reads (prompts once, and all but the last of each
+    /// completion), and number of log-probabilities that it returns.
     pub(super) fn counts(self) -> (u128, u128) {
         let Self {
             rows,
@@ -54,8 +55,8 @@ impl Shape {
     }
 }
 
-/// Bytes of the activations that a forward pass stores for its backward pass, by the numbers of tokens that run through the model and of
-/// log-probabilities.
+/// Bytes of the activations that a forward pass stores for its backward pass, by the numbers of
+/// tokens that run through the model and of log-probabilities.
 pub(super) fn activations(
     config: &Config,
     (inputs, tokens): (u128, u128),
@@ -114,7 +115,8 @@ pub(super) fn sampling(
     ]
 }
 
-/// Peak bytes of temporary tensors in a training pass with `parts` in parallel: one layer's gradients, or logits and the head's gradients.
+/// Peak bytes of temporary tensors in a training pass with `parts` in parallel: one layer's
+/// gradients, or logits and the head's gradients.
 pub(super) fn at_work(
     config: &Config,
     shape: Shape,
@@ -130,7 +132,8 @@ pub(super) fn at_work(
     );
     let (heads, keys) = widths(config);
     let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
-    // Attention probabilities of a block of queries for each head; in the backward pass, also their gradients.
+    // Attention probabilities of a block of queries for each head; in the backward pass, also their
+    // gradients.
     let longest = shape.prompt.saturating_add(shape.tokens);
     let scores = [config.num_attention_heads, BLOCK.min(longest), longest];
     let attention = scores.iter().fold(4_u128, |product, size| {
@@ -175,8 +178,8 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     Ok(())
 }
 
-/// Refuses weights that do not fit into the available memory, together with a second copy of the largest matrix, needed for conversion.
-/// On a GPU, only that copy takes host memory.
+/// Refuses weights that do not fit into the available memory, together with a second copy of the
+/// largest matrix, needed for conversion. On a GPU, only that copy takes host memory.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
     let (count, largest) = weights(config);
     let needed = BYTES.saturating_mul(if device.is_cpu() {
@@ -203,7 +206,8 @@ pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses `rows` completions of `tokens` tokens whose keys and values exceed the available host memory. GPU memory is not checked.
+/// Refuses `rows` completions of `tokens` tokens whose keys and values exceed the available host
+/// memory. GPU memory is not checked.
 pub(super) fn fits_cache(
     config: &Config,
     rows: usize,

@@ -1,4 +1,5 @@
-//! Rows that are sampled at the same time. Each has a slot in the KV cache until it ends; then a waiting row takes the slot.
+//! Rows that are sampled at the same time. Each has a slot in the KV cache until it ends; then a
+//! waiting row takes the slot.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use super::policy::Policy;
 const MOST_TOKENS: usize = 128;
 /// Where rows continue in any order, the number of tokens of a GPU's passes is a multiple of this.
 const MULTIPLE: usize = 64;
-/// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the model together.
+/// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the
+/// model together.
 const SHARE: usize = 8;
 
 pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<()> {
@@ -56,7 +58,8 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// Index of the first waiting row.
     waiting: usize,
-    /// True if rows continue in any order: then no bit of a row may depend on which tokens run through the model beside it.
+    /// True if rows continue in any order: then no bit of a row may depend on which tokens run
+    /// through the model beside it.
     any_order: bool,
     /// Fewest and most tokens of a pass, which is filled if it has fewer.
     fewest: usize,
@@ -68,8 +71,9 @@ pub(super) struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in `any_order` on a GPU, all passes have equally
-    /// many tokens, and one of them fills the last column: there, matrix libraries and kernels choose their order of sums by the number of
+    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in
+    /// `any_order` on a GPU, all passes have equally many tokens, and one of them fills the last
+    /// column: there, matrix libraries and kernels choose their order of sums by the number of
     /// tokens and the longest row.
     pub(super) fn new(
         policy: &'a Policy,
@@ -116,7 +120,8 @@ impl<'a> Slots<'a> {
         !self.free.is_empty() && self.waiting < self.prompts.len()
     }
 
-    /// Admits waiting rows if enough slots are free or the model is `idle`. Returns `None` if they must wait, or if no row waits.
+    /// Admits waiting rows if enough slots are free or the model is `idle`. Returns `None` if they
+    /// must wait, or if no row waits.
     pub(super) fn admit(&mut self, idle: bool) -> Result<Option<Next>> {
         let enough = self.free.len() >= self.count.div_ceil(SHARE) || idle;
         if !self.can_admit() || !enough {
@@ -196,7 +201,8 @@ impl<'a> Slots<'a> {
         }))
     }
 
-    /// Runs further tokens of some rows through the model. Those of a row stand together; the last of them predicts its next.
+    /// Runs further tokens of some rows through the model. Those of a row stand together; the last
+    /// of them predicts its next.
     pub(super) fn append(&mut self, tokens: &[(usize, u32)]) -> Result<Next> {
         let (mut rows, mut features) = (Vec::new(), Vec::new());
         let mut after = tokens
@@ -263,7 +269,8 @@ impl<'a> Slots<'a> {
             ids.push(*id);
             self.lengths[*row] += 1;
         }
-        // No token of a row reads the last column: that of the longest completion, which does not run, has its place there.
+        // No token of a row reads the last column: that of the longest completion, which does not
+        // run, has its place there.
         let all = tokens.len().max(self.fewest);
         places.resize(all, 0);
         positions.resize(all, self.longest - 1);

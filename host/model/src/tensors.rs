@@ -1,4 +1,5 @@
-//! Reads the tensors of a safetensors file one at a time. A large file is never in memory as a whole.
+//! Reads the tensors of a safetensors file one at a time. A large file is never in memory as a
+//! whole.
 
 use std::fmt::Debug;
 use std::io::{Read, Seek, SeekFrom};
@@ -75,7 +76,8 @@ impl<'a> TensorFile<'a> {
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
     }
 
-    /// A tensor of floats as f32, on `device`. An error names the tensor; a number that is not finite is one.
+    /// A tensor of floats as f32, on `device`. An error names the tensor; a number that is not
+    /// finite is one.
     pub(super) fn floats(&mut self, name: &str, device: &Device) -> Result<Tensor> {
         let floats = self.tensor(name, device).and_then(|tensor| {
             ensure!(tensor.dtype().is_float(), unsupported(tensor.dtype()));
@@ -100,7 +102,8 @@ fn unsupported(dtype: impl Debug) -> String {
     format!("dtype {dtype:?} is not supported (convert the weights to f32, bf16 or f16)")
 }
 
-/// The header at the beginning of a file of `size` bytes. Errors have the messages of the safetensors crate.
+/// The header at the beginning of a file of `size` bytes. Errors have the messages of the
+/// safetensors crate.
 fn header(source: &mut impl Read, size: u64) -> Result<Metadata> {
     ensure!(size >= LENGTH as u64, SafeTensorError::HeaderTooSmall);
     let mut length = [0; LENGTH];

@@ -11,7 +11,8 @@ use crate::optim::{Optimizer, OptimizerConfig, global_norm};
 
 const TEMPERATURE: f64 = 0.8;
 
-/// A random model whose norm weights and biases are random too. Small weights reduce the influence of rounding.
+/// A random model whose norm weights and biases are random too. Small weights reduce the influence
+/// of rounding.
 fn policy(tied: bool) -> Policy {
     random(tied, 0.3)
 }
@@ -284,7 +285,8 @@ fn completions_do_not_need_the_fused_kernels() {
                     .all(|(a, b)| (a - b).abs() < 1e-4)
             );
         }
-        // Unless log-probabilities before truncation are asked for, tokens are drawn on the logits' device.
+        // Unless log-probabilities before truncation are asked for, tokens are drawn on the logits'
+        // device.
         let drawn_there = generic(|| generate(&policy, sampling, false));
         assert!(
             drawn_there
@@ -373,7 +375,8 @@ fn activations_that_are_computed_again_change_no_bit() {
         };
         let mut some = d_logps();
         some[5..10].fill(0.0);
-        // Recomputation for some of the rows has matrix products of other sizes, which round differently.
+        // Recomputation for some of the rows has matrix products of other sizes, which round
+        // differently.
         let rounding = if dtype == DType::F32 { 1e-5 } else { 0.02 };
         for (by, tolerance) in [(d_logps(), f64::MIN_POSITIVE), (some, rounding)] {
             let stored = of(policy(true).with_dtype(dtype), &by);

@@ -11,7 +11,8 @@ use super::params::Params;
 /// Returns the elementwise factor of a tensor's squared change, given the tensor's name.
 pub type Factor<'a> = dyn Fn(&str) -> Result<Tensor> + 'a;
 
-/// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order. Without a factor, the factor is 1.
+/// `Σ (after - before)² factor` over each group's weights, in f64 and in a fixed order. Without a
+/// factor, the factor is 1.
 pub fn squares(
     before: &Params,
     after: &Params,
@@ -76,7 +77,8 @@ pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Applies the share `scales`, one per group, of the step from `before`: 1 leaves a group unchanged, 0 restores the bits of `before`.
+/// Applies the share `scales`, one per group, of the step from `before`: 1 leaves a group
+/// unchanged, 0 restores the bits of `before`.
 pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
     for (group, &scale) in groups
         .iter()

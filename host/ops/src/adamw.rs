@@ -7,7 +7,8 @@ pub use super::trained::{AdamW, Trained};
 #[cfg(not(feature = "cuda"))]
 const OP: &str = "adamw";
 
-/// True if [`squares`] and [`AdamW::update`] have kernels for these weights: all are on a CUDA device, and weights and moments are f32.
+/// True if [`squares`] and [`AdamW::update`] have kernels for these weights: all are on a CUDA
+/// device, and weights and moments are f32.
 pub fn takes_all(trained: &[Trained<'_>]) -> bool {
     #[cfg(feature = "cuda")]
     let takes = |x: &Tensor| super::cuda::takes(x) && x.is_contiguous();
@@ -25,7 +26,8 @@ pub fn takes_all(trained: &[Trained<'_>]) -> bool {
     !trained.is_empty() && trained.iter().all(one)
 }
 
-/// Sums of squares of the gradients, of the rejected ones, and of their sums; for what [`takes_all`] accepts.
+/// Sums of squares of the gradients, of the rejected ones, and of their sums; for what
+/// [`takes_all`] accepts.
 pub fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
     #[cfg(feature = "cuda")]
     return super::cuda::squares(trained);

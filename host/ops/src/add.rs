@@ -1,5 +1,5 @@
-//! Sums of two tensors, on rayon's threads. candle's own elementwise operations spin in a separate thread pool, which
-//! on a busy machine costs many times the addition.
+//! Sums of two tensors, on rayon's threads. candle's own elementwise operations spin in a separate
+//! thread pool, which on a busy machine costs many times the addition.
 
 use candle_core::{CustomOp2, DType, Result, Shape, Tensor};
 

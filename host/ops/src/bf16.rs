@@ -1,4 +1,5 @@
-//! Conversions between f32 and bf16 on the CPU: candle's own use one thread and convert one number at a time.
+//! Conversions between f32 and bf16 on the CPU: candle's own use one thread and convert one number
+//! at a time.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use half::bf16;
@@ -44,7 +45,8 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// Copies of f32 tensors on a GPU in bf16: one tensor, and its parts in their order; `None` elsewhere.
+/// Copies of f32 tensors on a GPU in bf16: one tensor, and its parts in their order; `None`
+/// elsewhere.
 pub fn narrowed(tensors: &[Tensor]) -> Result<Option<(Tensor, Vec<Tensor>)>> {
     #[cfg(feature = "cuda")]
     if tensors
@@ -57,8 +59,8 @@ pub fn narrowed(tensors: &[Tensor]) -> Result<Option<(Tensor, Vec<Tensor>)>> {
     Ok(None)
 }
 
-/// Rounds f32 on the CPU to bf16 stochastically: each number goes up or down with probabilities that preserve its mean. `key` seeds the
-/// choice.
+/// Rounds f32 on the CPU to bf16 stochastically: each number goes up or down with probabilities
+/// that preserve its mean. `key` seeds the choice.
 pub fn round_by_chance(x: &Tensor, key: u32) -> Result<Tensor> {
     x.apply_op1_no_bwd(&ByChance { key })
 }
@@ -88,7 +90,8 @@ impl CustomOp1 for ByChance {
     }
 }
 
-/// A pseudo-random number, distinct for each `x`. Source: `lowbias32` of Ch. Wellons' "hash-prospector".
+/// A pseudo-random number, distinct for each `x`. Source: `lowbias32` of Ch. Wellons'
+/// "hash-prospector".
 #[inline(always)]
 fn mixed(x: u32) -> u32 {
     let x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
@@ -96,7 +99,8 @@ fn mixed(x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// The result of `kernel` where it supports the first of `tensors`, else of `generic`. The kernel gets contiguous tensors.
+/// The result of `kernel` where it supports the first of `tensors`, else of `generic`. The kernel
+/// gets contiguous tensors.
 pub(super) fn by_kernel<const N: usize, R>(
     tensors: [&Tensor; N],
     generic: impl FnOnce() -> Result<R>,

@@ -1,5 +1,5 @@
-//! Addition of a bias row. candle's `broadcast_add` reduces its gradient over rows with an index computation per
-//! element; here the reduction is a matrix product with a row of ones.
+//! Addition of a bias row. candle's `broadcast_add` reduces its gradient over rows with an index
+//! computation per element; here the reduction is a matrix product with a row of ones.
 
 use candle_core::{CustomOp2, DType, Result, Shape, Tensor};
 

@@ -1,21 +1,25 @@
-//! Products in which no row depends on the rows beside it: models map each token's row like this, alone or in company.
+//! Products in which no row depends on the rows beside it: models map each token's row like this,
+//! alone or in company.
 //!
-//! On the CPU every sum of f32 runs in the order of the inner axis, in parts whose length depends on that axis alone. The matrix library adds
-//! like this where both matrices are large. Where it adds otherwise, the kernel for few rows takes its place. In tiles of bf16 the number of
-//! rows never matters. On a GPU the library decides.
+//! On the CPU every sum of f32 runs in the order of the inner axis, in parts whose length depends
+//! on that axis alone. The matrix library adds like this where both matrices are large. Where it
+//! adds otherwise, the kernel for few rows takes its place. In tiles of bf16 the number of rows
+//! never matters. On a GPU the library decides.
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 
 use super::few_rows::product_with_few_rows;
 use super::product::{in_f32, in_parts, product_by};
 
-/// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers of both inner axes side by side.
+/// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers
+/// of both inner axes side by side.
 const IN_LANES: usize = 256;
 /// Length of the inner axis up to which the matrix library rounds products before it adds them.
 const ROUNDED: usize = 2;
 
-/// [`product`](super::product) of the rows of `a` `[M, R]` with `b` `[R, N]`: each row of the result has the bits that it has in a product with
-/// fewer, more or other rows. A GPU's library promises that for equally many rows.
+/// [`product`](super::product) of the rows of `a` `[M, R]` with `b` `[R, N]`: each row of the
+/// result has the bits that it has in a product with fewer, more or other rows. A GPU's library
+/// promises that for equally many rows.
 pub fn product_of_rows(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     product_by(in_order, a, b, out)
 }

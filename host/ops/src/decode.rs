@@ -15,8 +15,8 @@ pub fn append_to_cache(cache: &Tensor, new: &Tensor, rows: &DecodeRows) -> Resul
     cache.inplace_op2(new, &Append(rows.clone()))
 }
 
-/// Queries, keys and values of new tokens, `[A, H or KV * width]`, before their rotation by `rope`. Keys and values go to their places in
-/// the caches; returns the rotated queries, `[A, H * width]`.
+/// Queries, keys and values of new tokens, `[A, H or KV * width]`, before their rotation by `rope`.
+/// Keys and values go to their places in the caches; returns the rotated queries, `[A, H * width]`.
 pub fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
     rope: &Rope,
@@ -45,7 +45,8 @@ pub fn decode_heads(
         .reshape((active, all))
 }
 
-/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to their own positions, as `[A, H * width]`.
+/// Attention of `queries` `[A, H * width]` over the caches `[B, KV, S, width]` up to their own
+/// positions, as `[A, H * width]`.
 pub fn decode_attention(
     queries: &Tensor,
     keys: &Tensor,
@@ -118,7 +119,8 @@ impl InplaceOp2 for Append {
 struct Attend(DecodeRows);
 
 impl Attend {
-    /// Attention of one row and one key-value head; `queries` and `out` are the heads that share it, `[G * width]`.
+    /// Attention of one row and one key-value head; `queries` and `out` are the heads that share
+    /// it, `[G * width]`.
     #[inline(always)]
     fn group<T: Real>(&self, queries: &[T], keys: &[T], values: &[T], width: usize, out: &mut [T]) {
         let count = keys.len() / width;

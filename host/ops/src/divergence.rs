@@ -15,11 +15,12 @@ const SMALL: f64 = 0.25;
 /// Smallest change whose exponential overflows.
 const HUGE: f64 = 600.0;
 
-/// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of two f32 tensors `[N, V]`,
-/// in nats, as `[N]` f64. NaN for a row with a non-finite number.
+/// `KL(softmax(logits / temperature) || softmax((logits + change) / temperature))` of every row of
+/// two f32 tensors `[N, V]`, in nats, as `[N]` f64. NaN for a row with a non-finite number.
 ///
-/// Let `p` be the first distribution and `x` the scaled change minus its mean under `p`. The result is `ln(1 + Σ p (e^x - 1 - x))`.
-/// No term is negative, so nothing cancels, and a change of 1e-6 is measured as precisely as a change of 10.
+/// Let `p` be the first distribution and `x` the scaled change minus its mean under `p`. The result
+/// is `ln(1 + Σ p (e^x - 1 - x))`. No term is negative, so nothing cancels, and a change of 1e-6 is
+/// measured as precisely as a change of 10.
 pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     if !fused(logits) {
         return generic::divergence(logits, change, temperature);
@@ -29,8 +30,8 @@ pub fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<
         .apply_op2_no_bwd(&change.contiguous()?, &Divergence { temperature })
 }
 
-/// Sum of [`divergence`] over the rows of the logits `hidden` `head`ᵀ, under their change by `moved` `by`ᵀ. Logits of few rows are in memory
-/// at a time.
+/// Sum of [`divergence`] over the rows of the logits `hidden` `head`ᵀ, under their change by
+/// `moved` `by`ᵀ. Logits of few rows are in memory at a time.
 pub fn divergence_of_products(
     [hidden, head]: [&Tensor; 2],
     [moved, by]: [&Tensor; 2],
@@ -95,7 +96,8 @@ impl Divergence {
         (moved / total).ln_1p()
     }
 
-    /// Divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation is harmless at this size.
+    /// Divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation is
+    /// harmless at this size.
     fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
         let scaled = |x: f64| x / self.temperature;
         let before = logits.iter().map(|logit| scaled(f64::from(*logit)));

@@ -15,8 +15,9 @@ const BLOCK: usize = 256;
 /// Result in place of an id: the row's largest logit is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
 
-/// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`. It inverts the cumulative distribution at
-/// `uniform` `[N]` f64 in [0, 1). `NOT_FINITE` for a row whose largest logit is not finite. The temperature must be above 0.
+/// One id per row of `logits` `[N, V]` f32 from `softmax(logits / temperature)`. It inverts the
+/// cumulative distribution at `uniform` `[N]` f64 in [0, 1). `NOT_FINITE` for a row whose largest
+/// logit is not finite. The temperature must be above 0.
 pub fn draw(logits: &Tensor, uniform: &Tensor, temperature: f64) -> Result<Tensor> {
     logits
         .contiguous()?
@@ -82,7 +83,8 @@ impl NullaryFnOnce for Weigh<'_> {
     }
 }
 
-/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never returns an index of weight 0.
+/// Inverts the cumulative distribution of `weights` at `uniform` in [0, 1); never returns an index
+/// of weight 0.
 pub fn pick(weights: &[f64], uniform: f64) -> usize {
     let sums: Vec<f64> = weights.chunks(BLOCK).map(sum).collect();
     let target = uniform * sums.iter().sum::<f64>();

@@ -1,6 +1,8 @@
-//! Products of a few rows with a large matrix, as in generation. The weights are read once, in the order of memory.
+//! Products of a few rows with a large matrix, as in generation. The weights are read once, in the
+//! order of memory.
 //!
-//! A matrix library first reorders the weights, which takes longer than the product itself for few rows.
+//! A matrix library first reorders the weights, which takes longer than the product itself for few
+//! rows.
 
 use std::ops::Range;
 
@@ -21,7 +23,8 @@ const TAKEN: usize = 12;
 /// Smallest number of work items per thread, so that a delayed thread leaves some to others.
 const SHARES: usize = 4;
 
-/// A weight `[N, K]` that many products of few rows read, each with the numbers that it has now if it is bf16.
+/// A weight `[N, K]` that many products of few rows read, each with the numbers that it has now if
+/// it is bf16.
 pub enum Streamed {
     /// As it is stored.
     Stored(Tensor),
@@ -51,8 +54,9 @@ impl Streamed {
     }
 }
 
-/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as `[M, N]` in the dtype `out`, f32 or bf16. The
-/// bits are those of `product_of_rows`, but for tiles of bf16 with more than 4,096 numbers in a sum.
+/// `x weight^T` for `x` `[M, K]` and each `weight` `[N, K]`, all f32 or all bf16 on the CPU, as
+/// `[M, N]` in the dtype `out`, f32 or bf16. The bits are those of `product_of_rows`, but for tiles
+/// of bf16 with more than 4,096 numbers in a sum.
 ///
 /// Threads share the rows of all weights, so that small matrices do not wait for each other.
 pub fn products_of_few_rows<const COUNT: usize>(
@@ -186,7 +190,8 @@ impl<W: Weight> WithSimd for Products<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        // As many sums as registers: with more, the compiler keeps some in memory and takes three times as long.
+        // As many sums as registers: with more, the compiler keeps some in memory and takes three
+        // times as long.
         match (self.rows <= S::F32_LANES, S::REGISTER_COUNT >= 32) {
             (true, _) => self.run::<S, 8, 1>(simd),
             (false, true) => self.run::<S, 8, 2>(simd),
@@ -211,7 +216,8 @@ impl<W: Weight> Products<'_, W> {
             .div_ceil(SHARES * rayon::current_num_threads())
             .div_ceil(BLOCK);
         let share = blocks.min(TAKEN) * BLOCK;
-        // Each product is a sequence of parts `[M, share]`, so that each thread writes one contiguous range.
+        // Each product is a sequence of parts `[M, share]`, so that each thread writes one
+        // contiguous range.
         let mut products: Vec<Vec<f32>> = weights
             .iter()
             .map(|weight| vec![0.0; weight.len() / inner * rows])
@@ -288,7 +294,8 @@ impl<S: Simd, W: Weight, const BLOCK: usize, const VECTORS: usize> pulp::Nullary
         let ((panels, _), lanes) = (S::as_simd_f32s(panels), VECTORS * S::F32_LANES);
         let outputs = weight.len() / inner;
         let row_of = |output: usize| &weight[output * inner..][..inner];
-        // A block's rows are far apart in memory, because the processor prefetches one row per page, not two.
+        // A block's rows are far apart in memory, because the processor prefetches one row per
+        // page, not two.
         let apart = outputs / BLOCK;
         let mut room = vec![
             0.0;
@@ -331,7 +338,8 @@ impl<S: Simd, W: Weight, const BLOCK: usize, const VECTORS: usize> pulp::Nullary
     }
 }
 
-/// Writes sums of `BLOCK` outputs to the rows of `part`; the outputs are `first` and those at multiples of `apart` after it.
+/// Writes sums of `BLOCK` outputs to the rows of `part`; the outputs are `first` and those at
+/// multiples of `apart` after it.
 #[inline(always)]
 fn write<S: Simd, const BLOCK: usize, const VECTORS: usize>(
     sums: &[[S::f32s; VECTORS]; BLOCK],

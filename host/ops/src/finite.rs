@@ -34,7 +34,8 @@ pub fn is_finite(x: &Tensor) -> Result<bool> {
     }
 }
 
-/// True if `test` holds for all values. It looks at a whole run at a time, which the compiler makes vectors of.
+/// True if `test` holds for all values. It looks at a whole run at a time, which the compiler makes
+/// vectors of.
 fn all<T: Copy + Sync>(values: &[T], test: impl Fn(T) -> bool + Sync) -> bool {
     let run = |values: &[T]| values.iter().fold(true, |all, value| all & test(*value));
     if values.len() <= RUN {

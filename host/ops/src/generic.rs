@@ -1,7 +1,8 @@
-//! Operations as compositions of candle's own, where a kernel of the same name lacks a device, a dtype or a size.
+//! Operations as compositions of candle's own, where a kernel of the same name lacks a device, a
+//! dtype or a size.
 //!
-//! Sums and functions are computed in f32 (f64 for f64); results have the arguments' dtype. Shapes and meaning are
-//! those of the kernel. On CUDA devices each step is a kernel of candle's.
+//! Sums and functions are computed in f32 (f64 for f64); results have the arguments' dtype. Shapes
+//! and meaning are those of the kernel. On CUDA devices each step is a kernel of candle's.
 
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
@@ -9,14 +10,17 @@ use candle_nn::ops::softmax_last_dim;
 use super::bias::sum_rows;
 use super::kept::{DecodeRows, ids};
 
-/// Mask value: far below every score, but finite, so that a row without a valid key does not become NaN.
+/// Mask value: far below every score, but finite, so that a row without a valid key does not become
+/// NaN.
 const MASKED: f64 = 1e30;
 
-/// Number of logits that a composition takes at a time: it holds up to ten arrays of as many, in f64.
+/// Number of logits that a composition takes at a time: it holds up to ten arrays of as many, in
+/// f64.
 const FEW_LOGITS: usize = 1 << 22;
 
-/// What `part` gives for each of the runs of few rows into which the rows of `logits` `[N, V]` are split: it gets the first one and their
-/// number. Rows do not depend on each other, so the split changes no bit.
+/// What `part` gives for each of the runs of few rows into which the rows of `logits` `[N, V]` are
+/// split: it gets the first one and their number. Rows do not depend on each other, so the split
+/// changes no bit.
 pub(super) fn few_rows(
     logits: &Tensor,
     mut part: impl FnMut(usize, usize) -> Result<Tensor>,
@@ -52,7 +56,8 @@ fn inverse_rms(x: &Tensor, eps: f64) -> Result<Tensor> {
         .recip()
 }
 
-/// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with `r = 1 / rms(x)`.
+/// `dx = r (w g - x r^2 mean(w g x))`, and the sum over rows of `g x r` for the weight, with
+/// `r = 1 / rms(x)`.
 pub(super) fn rms_norm_backward(
     x: &Tensor,
     weight: &Tensor,
@@ -72,7 +77,8 @@ pub(super) fn rms_norm_backward(
     ))
 }
 
-/// Attends over a copy of each token's row. Products are in the cache's dtype, as for whole sequences.
+/// Attends over a copy of each token's row. Products are in the cache's dtype, as for whole
+/// sequences.
 pub(super) fn decode_attention(
     queries: &Tensor,
     keys: &Tensor,
@@ -115,7 +121,8 @@ pub(super) fn decode_attention(
 
 /// Intermediate values for the rows of `logits` `[N, V]`.
 ///
-/// Largest scaled logit `[N, 1]`, scaled logits minus it `[N, V]`, their exponentials `[N, V]`, and the sum of the exponentials `[N, 1]`.
+/// Largest scaled logit `[N, 1]`, scaled logits minus it `[N, V]`, their exponentials `[N, V]`, and
+/// the sum of the exponentials `[N, 1]`.
 struct Rows {
     largest: Tensor,
     below: Tensor,
@@ -165,7 +172,8 @@ pub(super) fn logit_gradient(
     d_logits.scatter_add(&targets.unsqueeze(1)?, &weight, 1)
 }
 
-/// `d_v = -d_entropy / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)` and its entropy H.
+/// `d_v = -d_entropy / temperature * p_v (ln p_v + H)`, with `p = softmax(logits / temperature)`
+/// and its entropy H.
 pub(super) fn entropy_gradient(
     logits: &Tensor,
     d_entropy: &Tensor,

@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor};
 
-/// A tensor that is made on first use and kept; clones share it. For a second device it is made anew at each use.
+/// A tensor that is made on first use and kept; clones share it. For a second device it is made
+/// anew at each use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept(Arc<OnceLock<Tensor>>);
 
@@ -65,7 +66,8 @@ pub(crate) fn ids(values: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_iter(values.iter().map(|value| *value as u32), device)
 }
 
-/// New tokens and their places in the cache. A row of the cache begins with its first token, and may take several new ones at once.
+/// New tokens and their places in the cache. A row of the cache begins with its first token, and
+/// may take several new ones at once.
 #[derive(Debug, Clone)]
 pub struct DecodeRows {
     /// `[A]`: cache row of each new token.

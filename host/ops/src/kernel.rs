@@ -1,4 +1,5 @@
-//! Common parts of the CPU kernels: slices of storages, rows in parallel, reductions in a fixed order.
+//! Common parts of the CPU kernels: slices of storages, rows in parallel, reductions in a fixed
+//! order.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -11,11 +12,13 @@ use rayon::prelude::*;
 
 use super::number::{Number, Real};
 
-/// Smallest number of elements for which several threads pay off. To wake a thread takes some ten microseconds.
+/// Smallest number of elements for which several threads pay off. To wake a thread takes some ten
+/// microseconds.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 /// Number of elements that one task of `sum_blocks` or of an update handles.
 const BLOCK: usize = 1 << 14;
-/// Number of independent partial sums in a reduction. The compiler can use SIMD registers while the order stays fixed.
+/// Number of independent partial sums in a reduction. The compiler can use SIMD registers while the
+/// order stays fixed.
 const LANES: usize = 8;
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
@@ -75,7 +78,8 @@ pub fn stored<T: WithDType>((out, shape): (Vec<T>, Shape)) -> Result<(CpuStorage
     Ok((T::to_cpu_storage_owned(out), shape))
 }
 
-/// Makes a candle operation from a type whose `run`, generic over [`Number`], takes each argument as [`Arg`] and gives elements and shape.
+/// Makes a candle operation from a type whose `run`, generic over [`Number`], takes each argument
+/// as [`Arg`] and gives elements and shape.
 macro_rules! custom_op {
     ($op:ty, $name:literal, CustomOp1) => {
         custom_op!(@ $op, $name, CustomOp1, a al);
@@ -122,10 +126,12 @@ pub fn layout_error<T>(op: &'static str, what: String) -> Result<T> {
     Err(Error::Msg(format!("{op}: {what}")))
 }
 
-/// Calls `|row, out_row| ..` for every row of `width` elements of `out`, on several threads if there is enough work. `cost` is the number
-/// of elementary steps per element of `out`, 1 without it.
+/// Calls `|row, out_row| ..` for every row of `width` elements of `out`, on several threads if
+/// there is enough work. `cost` is the number of elementary steps per element of `out`, 1 without
+/// it.
 ///
-/// The body is compiled for the machine's widest vectors. The bits do not change, because no operations are fused.
+/// The body is compiled for the machine's widest vectors. The bits do not change, because no
+/// operations are fused.
 macro_rules! for_rows {
     ($out:expr, $width:expr, |$row:ident, $part:ident| $body:block) => {
         for_rows!($out, $width, 1, |$row, $part| $body)
@@ -142,8 +148,8 @@ macro_rules! for_rows {
 }
 pub(super) use for_rows;
 
-/// Like `for_rows!`, for a vector of [`Number`] of a given length: every row is computed in a buffer, which has numbers of earlier rows, and
-/// then written. So no memory is written twice.
+/// Like `for_rows!`, for a vector of [`Number`] of a given length: every row is computed in a
+/// buffer, which has numbers of earlier rows, and then written. So no memory is written twice.
 macro_rules! rows {
     ($number:ty; $len:expr, $width:expr, |$row:ident, $part:ident| $body:block) => {
         rows!($number; $len, $width, 1, |$row, $part| $body)
@@ -203,7 +209,8 @@ pub fn run_rows<T: Real>(
     }
 }
 
-/// Calls `part` with some rows of `out` and the number of the first one, on several threads if there is enough work.
+/// Calls `part` with some rows of `out` and the number of the first one, on several threads if
+/// there is enough work.
 fn in_parts<T: Send>(
     out: &mut [T],
     width: usize,
@@ -247,7 +254,8 @@ impl<N: Number, F: Fn(usize, &mut [N::Real])> NullaryFnOnce for WrittenRows<'_, 
     }
 }
 
-/// Some rows, starting with number `first`. A closure instead would be compiled for the narrowest vectors.
+/// Some rows, starting with number `first`. A closure instead would be compiled for the narrowest
+/// vectors.
 struct Rows<'a, T, F> {
     first: usize,
     width: usize,
@@ -342,7 +350,8 @@ pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     partial.iter().sum()
 }
 
-/// Calls `f(&mut a[i], b[i])` for every element of contiguous f32 tensors on the CPU, in place; `op` names the operation in errors.
+/// Calls `f(&mut a[i], b[i])` for every element of contiguous f32 tensors on the CPU, in place;
+/// `op` names the operation in errors.
 pub fn update2(
     op: &'static str,
     a: &Tensor,

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// NVRTC's; `--fmad=false` as in capo-core/src/cuda/image.rs, so that a kernel computes what its source says.
+/// NVRTC's; `--fmad=false` as in capo-core/src/cuda/image.rs, so that a kernel computes what its
+/// source says.
 pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
-/// The file of the machine code that comes from `parts` (sources, options, architecture, the compiler's version); `None` without a home.
+/// The file of the machine code that comes from `parts` (sources, options, architecture, the
+/// compiler's version); `None` without a home.
 pub fn file(parts: &[&str]) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
     let folder = env::var_os("XDG_CACHE_HOME")
@@ -40,7 +42,8 @@ fn is_machine_code(image: &[u8]) -> bool {
     image.starts_with(b"\x7fELF")
 }
 
-/// Keeps machine code in `file`. It is written beside it and renamed, so that nobody reads half of it.
+/// Keeps machine code in `file`. It is written beside it and renamed, so that nobody reads half of
+/// it.
 pub fn keep(file: &Path, image: &[u8]) -> io::Result<()> {
     if !is_machine_code(image) {
         return Ok(());

@@ -1,11 +1,14 @@
-//! Tensor operations that candle lacks or has only without a backward pass, and the random streams of a run ([`rng`]).
+//! Tensor operations that candle lacks or has only without a backward pass, and the random streams
+//! of a run ([`rng`]).
 //!
-//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each backward pass is a
-//! separate function, which the trainer's own backward pass calls: candle's autograd does not see through these ops.
-//! All kernels compute row by row in a fixed order, so the bits of a result do not depend on the number of threads. Those of a row do not
-//! depend on the rows beside it, in products of rows ([`product_of_rows`]) and in all that is no product.
-//! CUDA devices have kernels of their own (`cuda`) for f32 and bf16. `generic` has compositions for what they lack.
-//! On the CPU, kernels compute with f32 also for bf16, which they widen as they read and round as they write.
+//! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each
+//! backward pass is a separate function, which the trainer's own backward pass calls: candle's
+//! autograd does not see through these ops. All kernels compute row by row in a fixed order, so the
+//! bits of a result do not depend on the number of threads. Those of a row do not depend on the
+//! rows beside it, in products of rows ([`product_of_rows`]) and in all that is no product. CUDA
+//! devices have kernels of their own (`cuda`) for f32 and bf16. `generic` has compositions for what
+//! they lack. On the CPU, kernels compute with f32 also for bf16, which they widen as they read and
+//! round as they write.
 
 use candle_core::{DType, Tensor};
 
@@ -92,7 +95,8 @@ pub fn fused(x: &Tensor) -> bool {
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)
 }
 
-/// True if a fused kernel on the CPU or on CUDA supports the logits `x`; other tensors use `generic`.
+/// True if a fused kernel on the CPU or on CUDA supports the logits `x`; other tensors use
+/// `generic`.
 fn has_kernel(x: &Tensor) -> bool {
     fused(x) || x.device().is_cuda()
 }

@@ -14,9 +14,11 @@ use super::{
 
 /// Number of logits that exist at one time (16 MiB in f32): a CPU's caches hold them.
 const CHUNK_LOGITS: usize = 1 << 22;
-/// Number of logits that exist at one time on a GPU (512 MiB in f32). After each chunk the head's whole gradient is read and written.
+/// Number of logits that exist at one time on a GPU (512 MiB in f32). After each chunk the head's
+/// whole gradient is read and written.
 const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
-/// The head is read once for each chunk, so that there are at least as many rows in one, as long as their logits take 64 MiB at most.
+/// The head is read once for each chunk, so that there are at least as many rows in one, as long as
+/// their logits take 64 MiB at most.
 const FEWEST_ROWS: usize = 256;
 
 /// Rows of the head whose gradients by a chunk exist at one time on a CPU.
@@ -33,7 +35,8 @@ pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
         .max(1)
 }
 
-/// Features in the dtype in which the head reads them: bf16 where the processor has instructions for it, whose sums are f32, else f32 or f64.
+/// Features in the dtype in which the head reads them: bf16 where the processor has instructions
+/// for it, whose sums are f32, else f32 or f64.
 pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
     let multiplies_bf16 = || {
         let here = is_rounded(hidden);
@@ -56,8 +59,8 @@ fn takes(x: &Tensor) -> bool {
     return x.device().is_cuda();
 }
 
-/// The head `[V, D]` as logits are computed with it, for a model whose activations are of `dtype`: f32, or on a GPU a copy in bf16. On the CPU
-/// products round it while they read it.
+/// The head `[V, D]` as logits are computed with it, for a model whose activations are of `dtype`:
+/// f32, or on a GPU a copy in bf16. On the CPU products round it while they read it.
 pub fn head_for_logits(head: &Tensor, dtype: DType) -> Result<Tensor> {
     head.to_dtype(if dtype == DType::BF16 && head.device().is_cuda() {
         dtype
@@ -68,8 +71,9 @@ pub fn head_for_logits(head: &Tensor, dtype: DType) -> Result<Tensor> {
 
 /// Four numbers per row of `logits` `[N, V]` and target `[N]` (u32), as `[N, 4]`.
 ///
-/// The columns are the target's log-probability (nats), the logsumexp and the entropy (nats), all of
-/// `logits / temperature`; and the target's raw logit. A target outside the vocabulary is an error.
+/// The columns are the target's log-probability (nats), the logsumexp and the entropy (nats), all
+/// of `logits / temperature`; and the target's raw logit. A target outside the vocabulary is an
+/// error.
 pub fn logit_stats(logits: &Tensor, targets: &Tensor, temperature: f64) -> Result<Tensor> {
     if !has_kernel(logits) {
         return generic::logit_stats(logits, targets, temperature);
@@ -86,7 +90,8 @@ pub struct TokenCotangents<'a> {
     pub targets: &'a Tensor,
     /// `[N]`: derivative of the loss by the target's log-probability.
     pub d_logps: &'a Tensor,
-    /// `[N]`: derivative by the entropy of `softmax(logits / temperature)`; `None` if the loss has no such term.
+    /// `[N]`: derivative by the entropy of `softmax(logits / temperature)`; `None` if the loss has
+    /// no such term.
     pub d_entropy: Option<&'a Tensor>,
     /// Divisor of the logits.
     pub temperature: f64,
@@ -132,7 +137,8 @@ impl TokenCotangents<'_> {
     }
 }
 
-/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the logits'; neither argument may carry a graph.
+/// Gradients of a loss by `hidden` `[N, D]`, in its dtype, and by `head` `[V, D]`, in the logits';
+/// neither argument may carry a graph.
 ///
 /// The logits `hidden . head^T` are recomputed chunk by chunk.
 pub fn token_logps_vjp(
@@ -259,7 +265,8 @@ fn ids<'a>(op: &'static str, storage: &'a CpuStorage, layout: &Layout) -> Result
     }
 }
 
-/// Result of one pass over a row's logits z: largest scaled logit, `sum e^(z - max)`, `sum z e^(z - max)`.
+/// Result of one pass over a row's logits z: largest scaled logit, `sum e^(z - max)`,
+/// `sum z e^(z - max)`.
 struct Pass {
     largest: f64,
     sum: f64,

@@ -7,7 +7,8 @@ use half::bf16;
 
 /// A float that the kernels can compute with.
 pub trait Real: FloatDType + std::ops::Neg<Output = Self> {
-    /// `e^self`; for `f32` a vectorisable polynomial, within 2 units in the last place on `[-87, 88]`.
+    /// `e^self`; for `f32` a vectorisable polynomial, within 2 units in the last place on
+    /// `[-87, 88]`.
     fn exp(self) -> Self;
     /// The square root.
     fn sqrt(self) -> Self;
@@ -50,7 +51,8 @@ impl Real for f64 {
     }
 }
 
-/// A number in memory. Kernels compute with `Real`: numbers of bf16 are widened when they are read, and rounded when they are written.
+/// A number in memory. Kernels compute with `Real`: numbers of bf16 are widened when they are read,
+/// and rounded when they are written.
 pub trait Number: WithDType {
     /// The float that kernels compute with.
     type Real: Real + Number<Real = Self::Real>;
@@ -109,7 +111,8 @@ pub fn round_to_bf16(value: f32) -> u16 {
     ((if value.is_nan() { quiet } else { rounded }) >> 16) as u16
 }
 
-/// Cephes' `expf`: a reduction by multiples of ln 2, then a polynomial of degree 6; underflows to about 1e-38, not 0.
+/// Cephes' `expf`: a reduction by multiples of ln 2, then a polynomial of degree 6; underflows to
+/// about 1e-38, not 0.
 #[inline(always)]
 pub fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
@@ -121,7 +124,8 @@ pub fn exp_f32(x: f32) -> f32 {
         + r * (0.166_666_65
             + r * (0.041_665_796 + r * (0.008_333_452 + r * (1.398_2e-3 + r * 1.987_569_1e-4))));
     let p = 1.0 + r + r * r * tail;
-    // The last bits of `shifted` are the integer n; a cast would prevent vectorisation. NaN passes through `p`.
+    // The last bits of `shifted` are the integer n; a cast would prevent vectorisation. NaN passes
+    // through `p`.
     let power = f32::from_bits(
         shifted
             .to_bits()

@@ -1,4 +1,5 @@
-//! Updates of weights and moments, in place on the CPU. For other devices, `of` computes the new value with candle's operations.
+//! Updates of weights and moments, in place on the CPU. For other devices, `of` computes the new
+//! value with candle's operations.
 
 use candle_core::{Result, Tensor};
 
@@ -27,7 +28,8 @@ impl Mean {
     }
 }
 
-/// `v = beta v + (1 - beta) (scale g)^2`; with a rejected gradient `r`, `v = beta v + (1 - beta) ((scale g)^2 + (scale r)^2)`.
+/// `v = beta v + (1 - beta) (scale g)^2`; with a rejected gradient `r`,
+/// `v = beta v + (1 - beta) ((scale g)^2 + (scale r)^2)`.
 pub struct MeanSquare {
     /// Decay of the mean.
     pub beta: f64,

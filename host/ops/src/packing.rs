@@ -12,7 +12,8 @@ use super::kernel::layout_error;
 pub const BLOCK: usize = 128;
 /// Rows in a tile of the kernels of a GPU, as in `attention.cuh`.
 pub(crate) const TILE: usize = 64;
-/// Queries for which one block adds the gradients of a tile of keys: a prompt has those of all its completions, and would be waited for.
+/// Queries for which one block adds the gradients of a tile of keys: a prompt has those of all its
+/// completions, and would be waited for.
 pub const SHARE: usize = 384;
 /// The number of a tile's only share.
 const ALONE: usize = u32::MAX as usize;
@@ -89,7 +90,8 @@ impl Stem {
     }
 }
 
-/// Adds the queries of `tokens` rows from `first` on: to the last block if they fit and attend to the same rows, else in blocks of their own.
+/// Adds the queries of `tokens` rows from `first` on: to the last block if they fit and attend to
+/// the same rows, else in blocks of their own.
 fn cut(blocks: &mut Vec<Block>, context: &Range<usize>, first: usize, tokens: usize) {
     let whole = Piece {
         rows: first..first + tokens,
@@ -191,12 +193,15 @@ impl Packing {
 pub struct Tables {
     /// The first row of the prompt or completion of each row, `[N]`.
     ///
-    /// Tiles of up to `TILE` queries, `[.., 4]`: the first one, the end, where the stem begins and where its prompt ends.
+    /// Tiles of up to `TILE` queries, `[.., 4]`: the first one, the end, where the stem begins and
+    /// where its prompt ends.
     ///
-    /// Tiles of keys, `[.., 6]`: the first one, the end, the end of the queries that read them, where the prompt ends, the first of those
-    /// queries, and the number of the share, or `ALONE`. Where there are more than `SHARE` queries, each so many are a share.
+    /// Tiles of keys, `[.., 6]`: the first one, the end, the end of the queries that read them,
+    /// where the prompt ends, the first of those queries, and the number of the share, or `ALONE`.
+    /// Where there are more than `SHARE` queries, each so many are a share.
     ///
-    /// Tiles with several shares, `[.., 4]`: the first key, the end, the first share and their number.
+    /// Tiles with several shares, `[.., 4]`: the first key, the end, the first share and their
+    /// number.
     pub arrays: [Vec<u32>; 4],
     /// Number of shares.
     pub shares: usize,

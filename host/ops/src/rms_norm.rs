@@ -7,7 +7,8 @@ use super::kernel::{Arg, custom_op, dot, layout_error, rows};
 use super::number::{Number, Real};
 use super::{add, by_kernel, generic, on_cpu, to_dtype};
 
-/// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight` `[D]`.
+/// `y_i = w_i x_i / sqrt(mean(x^2) + eps)` over the last axis, for `x` `[.., D]` and `weight`
+/// `[D]`.
 ///
 /// Source: `transformers.LlamaRMSNorm`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
@@ -31,7 +32,8 @@ pub fn add_rms_norm(a: &Tensor, b: &Tensor, weight: &Tensor, eps: f64) -> Result
     Ok((sum, normed))
 }
 
-/// Gradients of `rms_norm` by `x`, added to `plus`, and by `weight`, for the gradient `grad` of its result.
+/// Gradients of `rms_norm` by `x`, added to `plus`, and by `weight`, for the gradient `grad` of its
+/// result.
 pub fn rms_norm_backward(
     x: &Tensor,
     weight: &Tensor,

@@ -1,10 +1,12 @@
 //! Named random streams: every draw of a run is a pure function of `(seed, name, indices)`.
 //!
-//! No state outlives a draw, so there is nothing to checkpoint: a resumed run opens the same stream,
-//! `stream(seed, "rollout.sample", &[step, row])`, and gets the same numbers. Integer and float draws are implemented here
-//! instead of taken from `rand`'s distributions, whose values may change between releases.
+//! No state outlives a draw, so there is nothing to checkpoint: a resumed run opens the same
+//! stream, `stream(seed, "rollout.sample", &[step, row])`, and gets the same numbers. Integer and
+//! float draws are implemented here instead of taken from `rand`'s distributions, whose values may
+//! change between releases.
 //!
-//! Draws in bulk take the stream's own type: so they are compiled in this crate, whose loops are optimized in test builds too.
+//! Draws in bulk take the stream's own type: so they are compiled in this crate, whose loops are
+//! optimized in test builds too.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -13,10 +15,11 @@ use sha2::{Digest, Sha256};
 /// Prefix of every hashed key. It must change if the draws in this file change.
 const DOMAIN: &[u8] = b"host.rng/1\0";
 
-/// The random stream called `name` at position `index` (for example `[step, row]`) of the run with this `seed`.
+/// The random stream called `name` at position `index` (for example `[step, row]`) of the run with
+/// this `seed`.
 ///
-/// Streams that differ in seed, name, an index or the number of indices are independent: the ChaCha key is the
-/// SHA-256 of all of them.
+/// Streams that differ in seed, name, an index or the number of indices are independent: the ChaCha
+/// key is the SHA-256 of all of them.
 pub fn stream(seed: u64, name: &str, index: &[u64]) -> ChaCha12Rng {
     let mut key = Sha256::new();
     key.update(DOMAIN);
@@ -49,7 +52,8 @@ pub fn below(rng: &mut ChaCha12Rng, bound: u64) -> u64 {
     }
 }
 
-/// Fills `out` with independent standard normal draws (Box–Muller, with both values of each pair used).
+/// Fills `out` with independent standard normal draws (Box–Muller, with both values of each pair
+/// used).
 pub fn fill_standard_normal(rng: &mut ChaCha12Rng, out: &mut [f32]) {
     for pair in out.chunks_mut(2) {
         // 1 - u is in (0, 1], so the logarithm is finite.

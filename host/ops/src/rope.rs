@@ -93,7 +93,8 @@ impl RopeTable {
     }
 }
 
-/// Rotation of one batch: token `s` of row `b` has position `first_index + s - starts[b]`, or 0 before the start.
+/// Rotation of one batch: token `s` of row `b` has position `first_index + s - starts[b]`, or 0
+/// before the start.
 #[derive(Debug, Clone)]
 pub struct Rope {
     /// Table of cosines and sines.
@@ -104,7 +105,8 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index` on.
+    /// Rotation of rows whose first real tokens are `starts` `[B]`, for tokens from `first_index`
+    /// on.
     pub fn new(table: Arc<RopeTable>, starts: impl Into<Starts>, first_index: usize) -> Self {
         Self {
             table,
@@ -140,7 +142,8 @@ impl Rope {
         on_cpu([x], |[x]| x.apply_op1_no_bwd(&kernel))
     }
 
-    /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the gradient `grad` of its result.
+    /// Gradient by the argument of `apply`, `[B, S, H * width]`, from the gradient `grad` of its
+    /// result.
     pub fn backward(&self, grad: &Tensor) -> Result<Tensor> {
         let (_, heads, _, _) = grad.dims4()?;
         let kernel = Rotate {
@@ -229,7 +232,8 @@ impl Rotate {
             heads,
             width,
         } = self.sizes(shape)?;
-        // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of the output.
+        // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of
+        // the output.
         let (outer, inner) = if self.inverse {
             (tokens, heads)
         } else {

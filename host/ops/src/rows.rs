@@ -5,8 +5,8 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor};
 use super::fused;
 use super::kernel::{layout_error, whole, whole_mut};
 
-/// Adds each of the `rows` `[N, D]` to the row of `sums` `[V, D]` that `ids` `[N]` names, in order and in place;
-/// `sums` must not be shared. Rows with the id `padding` are left out.
+/// Adds each of the `rows` `[N, D]` to the row of `sums` `[V, D]` that `ids` `[N]` names, in order
+/// and in place; `sums` must not be shared. Rows with the id `padding` are left out.
 pub fn add_rows(sums: Tensor, ids: &[u32], rows: &Tensor, padding: Option<u32>) -> Result<Tensor> {
     if let Some(padding) = padding.filter(|padding| ids.contains(padding)) {
         let (places, ids): (Vec<u32>, Vec<u32>) = (0..)

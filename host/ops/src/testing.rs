@@ -47,7 +47,8 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f64 {
     differences.fold(0.0, |max, x| if x <= max { max } else { x })
 }
 
-/// For f32 and bf16: what keeps the products' units at work with numbers from registers and the nearest cache, and its operations.
+/// For f32 and bf16: what keeps the products' units at work with numbers from registers and the
+/// nearest cache, and its operations.
 pub fn possible(instructions: Instructions) -> [(impl Fn(), f64); 2] {
     const STEPS: usize = 4;
     const REPEATS: usize = 2_000;

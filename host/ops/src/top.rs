@@ -5,13 +5,14 @@ use rayon::prelude::*;
 
 use super::kernel::{dtype_error, layout_error, slice};
 
-/// Ids of the `k` largest logits of every row of `logits` `[N, V]` f32, as `[N, k]` u32: descending, the lower id
-/// first among equals. A `k` above V is an error.
+/// Ids of the `k` largest logits of every row of `logits` `[N, V]` f32, as `[N, k]` u32:
+/// descending, the lower id first among equals. A `k` above V is an error.
 pub fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
     logits.contiguous()?.apply_op1_no_bwd(&TopIds { k })
 }
 
-/// Ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch space.
+/// Ids of the `k` largest `logits`, descending, the lower id first among equals; `order` is scratch
+/// space.
 pub fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
     order.clear();
     order.extend(0..logits.len() as u32);

@@ -18,7 +18,8 @@ pub struct Trained<'a> {
     pub decay_factor: f64,
 }
 
-/// A step of all weights: [`Mean`], [`MeanSquare`] and [`Update`](super::optimizer::Update) after each other.
+/// A step of all weights: [`Mean`], [`MeanSquare`] and [`Update`](super::optimizer::Update) after
+/// each other.
 pub struct AdamW {
     /// The mean of gradients.
     pub mean: Mean,

@@ -18,11 +18,11 @@ pub struct Truncation {
     pub top_p: f64,
 }
 
-/// `logits` `[N, V]` f32 with the logits of all excluded tokens set to a large negative value. Each row's target `[N]` (u32) is never
-/// excluded.
+/// `logits` `[N, V]` f32 with the logits of all excluded tokens set to a large negative value. Each
+/// row's target `[N]` (u32) is never excluded.
 ///
-/// These logits decide which tokens are excluded. A target may be outside them if it was drawn by an older policy, or in another
-/// precision.
+/// These logits decide which tokens are excluded. A target may be outside them if it was drawn by
+/// an older policy, or in another precision.
 pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
     let (Truncation { top_k, top_p, .. }, vocab) = (truncation, logits.dim(1)?);
     let k = if top_k == 0 { vocab } else { top_k.min(vocab) };

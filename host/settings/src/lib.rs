@@ -10,9 +10,12 @@
 //! }
 //! ```
 //!
-//! The attribute gives each field its default in serde, and the struct `Default` and `Settings` with a `Setting` per field. Both names must
-//! be imported where it stands. Unknown fields are refused, and empty lists are not written. The keys of `#[setting(...)]` are `default` and the fields of `Setting`. A key without a value says `true`, or for
-//! `trl` and `verl` that the name there is the same. An `Option` without a default is `None`; any other field without one must be given.
+//! The attribute gives each field its default in serde, and the struct `Default` and `Settings`
+//! with a `Setting` per field. Both names must be imported where it stands. Unknown fields are
+//! refused, and empty lists are not written. The keys of `#[setting(...)]` are `default` and the
+//! fields of `Setting`. A key without a value says `true`, or for `trl` and `verl` that the name
+//! there is the same. An `Option` without a default is `None`; any other field without one must be
+//! given.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Code;

@@ -1,4 +1,5 @@
-//! The checks by name: those of a component, from `capo_plugin::testing`, and those that only a host can make.
+//! The checks by name: those of a component, from `capo_plugin::testing`, and those that only a
+//! host can make.
 
 use std::collections::BTreeSet;
 

@@ -80,7 +80,8 @@ pub fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-/// Number of threads, once it has fallen to `wanted`, or once all remaining threads have been idle or working for a while.
+/// Number of threads, once it has fallen to `wanted`, or once all remaining threads have been idle
+/// or working for a while.
 fn settle(wanted: usize) -> usize {
     let (start, mut looks) = (cpu_time(), 0);
     loop {
@@ -119,7 +120,8 @@ fn stdout_quiet(subject: &Subject<'_>) -> Verdict {
     success("nothing was written to standard output")
 }
 
-/// Measures the CPU time of one step on a batch of usual size, the least of several runs; it never fails.
+/// Measures the CPU time of one step on a batch of usual size, the least of several runs; it never
+/// fails.
 fn call_time(subject: &Subject<'_>) -> Verdict {
     let mut instance = subject.create()?;
     let mut least = Duration::MAX;

@@ -1,4 +1,5 @@
-//! Random batches for checks. Each is a function of a seed and a number, so that a single one can be run again.
+//! Random batches for checks. Each is a function of a seed and a number, so that a single one can
+//! be run again.
 
 use anyhow::{Context, Result};
 use capo_plugin::testing::check::{Subject, take_random};
@@ -38,7 +39,8 @@ pub fn parse(text: &str) -> Result<(String, Cases)> {
     })
 }
 
-/// Runs the cases and passes each to `begin` first. Returns the number of cases that were refused with an error, or what failed.
+/// Runs the cases and passes each to `begin` first. Returns the number of cases that were refused
+/// with an error, or what failed.
 pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> Result<u64, String> {
     let mut refused = 0;
     for case in cases.first..cases.first + cases.count {

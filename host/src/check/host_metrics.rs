@@ -36,7 +36,8 @@ fn alternatives(names: &str) -> Vec<String> {
 }
 
 fn matches(pattern: &str, point: Point, metric: &str) -> bool {
-    // The name of a mask, a weight or a step control has a dot. Others record under their own names, or under names of any form.
+    // The name of a mask, a weight or a step control has a dot. Others record under their own
+    // names, or under names of any form.
     let own = |part: &str, of: Point| {
         part.contains('.') && (point == of || matches!(point, Point::Advantage | Point::Objective))
     };

@@ -12,7 +12,8 @@ use capo_plugin::{Image, PluginError, Point};
 use super::conduct::cpu_time;
 use crate::config::{self, Draft};
 
-/// Name of the system function that begins an unwinding panic; only libraries that unwind contain it.
+/// Name of the system function that begins an unwinding panic; only libraries that unwind contain
+/// it.
 const UNWINDING: &[u8] = b"_Unwind_RaiseException";
 /// Text that every library that may panic contains.
 const PANICKING: &[u8] = b"panicked at ";
@@ -27,7 +28,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the library at `path`, or takes this executable if there is none, and measures the CPU time.
+    /// Loads the library at `path`, or takes this executable if there is none, and measures the CPU
+    /// time.
     pub fn by(path: Option<&Path>) -> anyhow::Result<Self> {
         let start = cpu_time();
         let image = path.map_or_else(|| Ok(Image::own()), open::load)?;
@@ -106,7 +108,8 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
         let own = Image::own().components(point)?;
         for info in loaded.image.components(point)? {
             let id = info.id.as_str();
-            // A library for other hosts may contain components that are also built into this trainer.
+            // A library for other hosts may contain components that are also built into this
+            // trainer.
             let built_in = own
                 .iter()
                 .any(|own| own.id == info.id && own.package == info.package);

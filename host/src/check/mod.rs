@@ -1,8 +1,9 @@
 //! `host check`: tests if a library keeps the rules of its extension points.
 //!
-//! Checks run in other processes, so that a crash or a call that does not return is a result too. The parent never loads
-//! the library. Checks that need no process of their own share one first; any that does not pass there runs again alone.
-//! The checks of a component come from `capo_plugin::testing`; `catalog` adds those of the host.
+//! Checks run in other processes, so that a crash or a call that does not return is a result too.
+//! The parent never loads the library. Checks that need no process of their own share one first;
+//! any that does not pass there runs again alone. The checks of a component come from
+//! `capo_plugin::testing`; `catalog` adds those of the host.
 
 mod catalog;
 mod conduct;
@@ -40,7 +41,8 @@ const ALONE: [&str; 4] = [PANICS_CONTAINED, THREADS, STDOUT_QUIET, CALL_TIME];
 /// Number of random inputs that one process checks.
 const CASES_PER_PROCESS: u64 = 200;
 
-/// Checks libraries, or does one check as the child of such a process. Returns true if no result is bad.
+/// Checks libraries, or does one check as the child of such a process. Returns true if no result is
+/// bad.
 pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
     match &args.run_one {
         Some(task) => perform(task).map(|()| true),
@@ -257,7 +259,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Runs `checks` in one child process. Returns those that passed, with their durations in seconds.
+    /// Runs `checks` in one child process. Returns those that passed, with their durations in
+    /// seconds.
     fn together(
         &self,
         library: &Library,

@@ -101,7 +101,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Description of the end of a process that should have answered and exited with 0; `stderr` is its output.
+/// Description of the end of a process that should have answered and exited with 0; `stderr` is its
+/// output.
 pub fn describe(exit: ExitStatus, stderr: &str) -> String {
     let Some(signal) = exit.signal() else {
         return format!(

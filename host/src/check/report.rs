@@ -84,7 +84,8 @@ impl Report {
         let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
         let count = |status| rows().filter(|row| row.outcome.status == status).count();
         let counts = Status::ALL.map(|status| (status.name(), count(status)));
-        // The built-in reward model is unchecked until a model is named for it, which is no failure of any plugin.
+        // The built-in reward model is unchecked until a model is named for it, which is no failure
+        // of any plugin.
         let is_bad = |library: &str, outcome: &Outcome| {
             outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN)
         };

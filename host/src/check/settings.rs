@@ -28,7 +28,8 @@ pub struct CheckArgs {
     /// A key of a component that needs it, as in `example.surprise-cap.max_nats=5`. Repeatable.
     #[arg(long, value_name = "COMPONENT.KEY=VALUE")]
     pub set: Vec<String>,
-    /// A JSONL dataset for rewards that read its columns; without one, rows of additions are made up.
+    /// A JSONL dataset for rewards that read its columns; without one, rows of additions are made
+    /// up.
     #[arg(long, value_name = "FILE")]
     pub rows: Option<PathBuf>,
     /// Also runs N random batches or rollouts through each component.
@@ -68,7 +69,8 @@ pub fn apply<'a>(
     let mut components: Vec<&mut Component> = components.collect();
     for text in sets {
         let (path, value) = parse_set(text)?;
-        // Components get their tables as JSON, which has no number for `nan` and `inf`, so these become strings.
+        // Components get their tables as JSON, which has no number for `nan` and `inf`, so these
+        // become strings.
         let value = match value {
             Value::Float(number) if !number.is_finite() => {
                 Value::String(text[text.find('=').unwrap_or(0) + 1..].into())

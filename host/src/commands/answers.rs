@@ -1,4 +1,5 @@
-//! The answers of an evaluation as JSON lines, appended while it runs. An evaluation that was killed continues from them.
+//! The answers of an evaluation as JSON lines, appended while it runs. An evaluation that was
+//! killed continues from them.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -31,7 +32,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Opens `PATH.partial` beside `path`, and continues it if it holds answers of the same `evaluation`.
+    /// Opens `PATH.partial` beside `path`, and continues it if it holds answers of the same
+    /// `evaluation`.
     pub(super) fn open(path: &Path, evaluation: &str, benchmarks: &[Benchmark]) -> Result<Self> {
         output::prepare(path)?;
         let partial = path.with_added_extension("partial");
@@ -68,7 +70,8 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Reads the existing answers; returns the number of bytes in whole lines, up to the last question with all of its answers.
+    /// Reads the existing answers; returns the number of bytes in whole lines, up to the last
+    /// question with all of its answers.
     fn take_up(&mut self, benchmarks: &[Benchmark]) -> Result<u64> {
         let shown = self.partial.display();
         let mut lines = BufReader::new(&self.file);

@@ -26,7 +26,8 @@ const SETTINGS: [(&str, &str); 7] = [
 
 /// The text of `README.md` for the model of the run in `dir` after `step`.
 pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
-    // Those of the last step: a resume at this checkpoint may have changed them for the steps after it.
+    // Those of the last step: a resume at this checkpoint may have changed them for the steps after
+    // it.
     let text = provenance::settings_at(dir, step.saturating_sub(1))?;
     let settings = settings::read(&text)?;
     let from = settings
@@ -119,7 +120,8 @@ fn base_id(name: &str) -> Option<String> {
     folder.map(|folder| folder.replacen("--", "/", 1))
 }
 
-/// A model's or a file's name without the folders of one machine: the id of a snapshot, else the last part of a path.
+/// A model's or a file's name without the folders of one machine: the id of a snapshot, else the
+/// last part of a path.
 fn short(path: &str) -> String {
     base_id(path)
         .or_else(|| Some(Path::new(path).file_name()?.to_str()?.to_owned()))
@@ -154,7 +156,8 @@ fn license(base: &ModelFiles) -> Option<String> {
     (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
 }
 
-/// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step has no line.
+/// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step
+/// has no line.
 fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let lines = Lines::read(path)?;
     let Some((_, line)) = lines.rows().find(|(found, _)| *found == step) else {

@@ -194,7 +194,8 @@ impl Actor {
     }
 }
 
-/// Prints one episode: who says what, then the reward and the metrics. An empty line separates it from `another`.
+/// Prints one episode: who says what, then the reward and the metrics. An empty line separates it
+/// from `another`.
 fn show(episodes: &Completed, recorded: Values, another: bool) {
     let Some(
         conversation @ Conversation {

@@ -174,7 +174,8 @@ fn names_embedded_task(sets: &[String]) -> bool {
     })
 }
 
-/// Settings that say nothing but the model and the rows, in place of the embedded task's: its lengths and its reward are for no other model.
+/// Settings that say nothing but the model and the rows, in place of the embedded task's: its
+/// lengths and its reward are for no other model.
 fn defaults(model: &str, args: &EvalArgs, draft: &Draft) -> Result<String> {
     let rows = match args.benchmark.first() {
         Some(file) => file.clone(),
@@ -260,7 +261,8 @@ fn asked(benchmark: &Benchmark, outcomes: &[Outcome]) -> String {
     format!("{} prompts{left_out}{cut_off}", benchmark.examples.len())
 }
 
-/// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if there are several.
+/// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if
+/// there are several.
 fn line(name: &str, metrics: &Values, of: &str) -> String {
     let own = |metric: &str| metric.splitn(3, '/').last().unwrap_or_default().to_owned();
     let part = |metric: &str| {
@@ -296,7 +298,8 @@ fn line(name: &str, metrics: &Values, of: &str) -> String {
 }
 
 impl Open {
-    /// Hash of all that determines the answers and their grades: models, settings, questions, plugins and programs.
+    /// Hash of all that determines the answers and their grades: models, settings, questions,
+    /// plugins and programs.
     fn identity(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
@@ -334,7 +337,8 @@ impl Open {
     }
 }
 
-/// The programs that rewards and the environment start, as far as they are files: words of `command`.
+/// The programs that rewards and the environment start, as far as they are files: words of
+/// `command`.
 fn programs(config: &Config) -> impl Iterator<Item = PathBuf> {
     let environment = config
         .environment
@@ -352,7 +356,8 @@ fn programs(config: &Config) -> impl Iterator<Item = PathBuf> {
     words.map(PathBuf::from).filter(|path| path.is_file())
 }
 
-/// A file, or the files of a model, with sizes and modification times, because hashing large files would take long.
+/// A file, or the files of a model, with sizes and modification times, because hashing large files
+/// would take long.
 fn stamps(model: &Path) -> Result<Vec<String>> {
     let mut files = vec![std::path::absolute(model)?.display().to_string()];
     let mut add = |path: &Path| -> Result<()> {

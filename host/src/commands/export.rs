@@ -12,7 +12,8 @@ use crate::model::{Policy, device, embedded};
 use crate::run::checkpoint;
 use crate::terminal::{grouped, say};
 
-/// Writes a model as a Hugging Face folder. An adapter's product is added to its base, and a run's model gets a card.
+/// Writes a model as a Hugging Face folder. An adapter's product is added to its base, and a run's
+/// model gets a card.
 pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let open = || -> Result<_> {
         folder::check_new(&args.out, "--out")?;

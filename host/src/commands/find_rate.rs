@@ -19,7 +19,8 @@ use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
-/// Number of steps after which the governor's search has ended, if completions of one prompt have different rewards in each.
+/// Number of steps after which the governor's search has ended, if completions of one prompt have
+/// different rewards in each.
 const STEPS: u64 = 6;
 
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
@@ -114,7 +115,8 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     Ok((run, sources))
 }
 
-/// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a folder of its own.
+/// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a
+/// folder of its own.
 fn keep_to_the_search(config: &mut Config) {
     config.eval = EvalConfig {
         reward: config.eval.reward.take(),

@@ -181,7 +181,8 @@ fn asked(prompt: String, row: &Map<String, Value>) -> Example {
     }
 }
 
-/// Reads the prompts of a file: the column `prompt` of a `.jsonl` or `.ndjson` file, the lines of any other.
+/// Reads the prompts of a file: the column `prompt` of a `.jsonl` or `.ndjson` file, the lines of
+/// any other.
 fn read(path: &Path, form: Form<'_>) -> Result<Vec<Example>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     let is_of_rows = |ending: &OsStr| {
@@ -232,7 +233,8 @@ fn read(path: &Path, form: Form<'_>) -> Result<Vec<Example>> {
     Ok(prompts)
 }
 
-/// A note about the sampling settings that the model's authors propose, which are not applied; `None` if they propose none.
+/// A note about the sampling settings that the model's authors propose, which are not applied;
+/// `None` if they propose none.
 fn suggestion(files: &ModelFiles) -> Result<Option<String>> {
     const FILE: &str = "generation_config.json";
     let config = files.json(FILE)?;
@@ -290,7 +292,8 @@ impl Writer {
         Ok(Prompt { text, ids })
     }
 
-    /// Writes prompt and completion to the terminal, piece by piece; in a chat, only the answer. An empty line separates it from `another`.
+    /// Writes prompt and completion to the terminal, piece by piece; in a chat, only the answer. An
+    /// empty line separates it from `another`.
     fn stream(&self, Row { prompt, rng }: Row<'_>, another: bool) -> Result<()> {
         terminal::print(if another { "\n" } else { "" });
         if !self.chat {

@@ -16,8 +16,8 @@ use crate::run::checkpoint;
 
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which means its best checkpoint, another checkpoint, or
-    /// `embedded:tiny-arithmetic`.
+    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which
+    /// means its best checkpoint, another checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     pub(super) model: String,
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
@@ -58,7 +58,8 @@ pub(super) struct GenerateArgs {
     /// Prompts to complete.
     #[arg(value_name = "PROMPT", required_unless_present = "input")]
     pub(super) prompts: Vec<String>,
-    /// Takes each prompt for a message of the user, which the model's chat template writes; of a `.jsonl` file, for a list of messages too.
+    /// Takes each prompt for a message of the user, which the model's chat template writes; of a
+    /// `.jsonl` file, for a list of messages too.
     #[arg(long)]
     pub(super) chat: bool,
     /// The system's message, before every other.
@@ -79,14 +80,17 @@ pub(super) struct GenerateArgs {
     /// A prompt on each line; of a `.jsonl` file the column `prompt`.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub(super) input: Option<PathBuf>,
-    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal; `-` writes them to standard output.
+    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal; `-`
+    /// writes them to standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Lets the model act in this environment, and prints the episodes turn by turn; `--set environment.KEY=VALUE` gives it its keys.
+    /// Lets the model act in this environment, and prints the episodes turn by turn;
+    /// `--set environment.KEY=VALUE` gives it its keys.
     #[arg(long, value_name = "ID", group = "acts")]
     pub(super) environment: Option<String>,
-    /// Settings of a run as TOML: the model acts in its `[environment]`, with prompts in the form of its `[data]`. They are sampled as the flags say.
-    /// The `config.toml` in a run's folder brings the run's plugins.
+    /// Settings of a run as TOML: the model acts in its `[environment]`, with prompts in the form
+    /// of its `[data]`. They are sampled as the flags say. The `config.toml` in a run's folder
+    /// brings the run's plugins.
     #[arg(long, value_name = "FILE", group = "acts")]
     pub(super) config: Option<PathBuf>,
     /// Overrides one setting. Repeatable.
@@ -99,7 +103,8 @@ pub(super) struct GenerateArgs {
     /// Completions per prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) num_generations: usize,
-    /// Longest completion, tokens. [default: 256, or what the longest prompt leaves of the model's positions]
+    /// Longest completion, tokens.
+    /// [default: 256, or what the longest prompt leaves of the model's positions]
     #[arg(long, value_name = "N")]
     pub(super) max_completion_length: Option<usize>,
     /// Divides the logits; 0 takes the most likely token.
@@ -188,7 +193,8 @@ impl GenerateArgs {
             .collect()
     }
 
-    /// The tokenizer, and the chat template that writes conversations; none where prompts are plain text.
+    /// The tokenizer, and the chat template that writes conversations; none where prompts are plain
+    /// text.
     pub(super) fn open_texts(&self, files: ModelFiles) -> Result<(Tokenizer, Option<Chat>)> {
         let files = match &self.eos_token {
             Some(token) => {

@@ -46,7 +46,8 @@ use crate::sft::Sft;
 use crate::terminal::{self, sentence};
 use crate::{check, data};
 
-/// Runs the command line. The exit code is 0, 2 for bad input, or 1 for a run that failed or whose output could not be written.
+/// Runs the command line. The exit code is 0, 2 for bad input, or 1 for a run that failed or whose
+/// output could not be written.
 pub fn main(started: Instant) -> i32 {
     let _end = End::awaited();
     let cli = match Cli::try_parse() {
@@ -102,7 +103,8 @@ pub fn main(started: Instant) -> i32 {
     code
 }
 
-/// True if a file could not be written because the disk, or a limit on the size of files, leaves no room for it.
+/// True if a file could not be written because the disk, or a limit on the size of files, leaves no
+/// room for it.
 fn is_disk_full(error: &anyhow::Error) -> bool {
     const FULL: [ErrorKind; 3] = [
         ErrorKind::StorageFull,

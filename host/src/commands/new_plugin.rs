@@ -1,6 +1,7 @@
 //! `host new-plugin`: makes a crate with one component that builds and passes its tests as it is.
 //!
-//! The files are copies of those in `templates/`, with `plugin-name` and a few similar words replaced.
+//! The files are copies of those in `templates/`, with `plugin-name` and a few similar words
+//! replaced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use super::args::{NewPluginArgs, flag_name};
 use super::vendor;
 use crate::terminal::{say, word};
 
-/// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between them.
+/// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between
+/// them.
 const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop \
     match mod move mut pub ref return self static struct super trait true type unsafe use where while alloc core std test \
     proc-macro capo-plugin serde insta";
@@ -177,7 +179,8 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `text` as a dependency's source: a folder that contains `capo-plugin`, the URL of a repository with it, else a version.
+/// `text` as a dependency's source: a folder that contains `capo-plugin`, the URL of a repository
+/// with it, else a version.
 fn given_source(text: &str) -> Result<String> {
     if let Ok(path) = fs::canonicalize(text) {
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
@@ -204,7 +207,8 @@ fn given_source(text: &str) -> Result<String> {
     Ok(source("version", text))
 }
 
-/// The URL of a repository in cargo's form: `git@server:path` becomes an `ssh` URL. `None` if `text` is not the URL of a repository.
+/// The URL of a repository in cargo's form: `git@server:path` becomes an `ssh` URL. `None` if
+/// `text` is not the URL of a repository.
 fn git_url(text: &str) -> Option<String> {
     const SCHEMES: [&str; 5] = ["https://", "http://", "ssh://", "git://", "file://"];
     if SCHEMES.iter().any(|scheme| {

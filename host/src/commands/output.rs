@@ -1,4 +1,5 @@
-//! The file that `--out` names. It appears when it is whole, and an interrupted command leaves nothing behind.
+//! The file that `--out` names. It appears when it is whole, and an interrupted command leaves
+//! nothing behind.
 
 use std::fs;
 use std::io::Write;
@@ -80,7 +81,8 @@ pub(super) fn check(path: &Path) -> Result<()> {
     prepare(path)
 }
 
-/// Refuses a path that cannot be replaced by a file, and removes what dead processes left beside it.
+/// Refuses a path that cannot be replaced by a file, and removes what dead processes left beside
+/// it.
 pub(super) fn prepare(path: &Path) -> Result<()> {
     files::check_replaceable(path)?;
     if let Ok((folder, _)) = folders::split(path) {
@@ -89,7 +91,8 @@ pub(super) fn prepare(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses an output that would replace a file that is read, or one in a folder that is read: the folder of the model, its run, or its data.
+/// Refuses an output that would replace a file that is read, or one in a folder that is read: the
+/// folder of the model, its run, or its data.
 pub(super) fn check_not_read(
     flag: &str,
     out: &Path,

@@ -1,4 +1,5 @@
-//! A run whose settings another command takes: its plugins and programs, with the trust that a resume asks for.
+//! A run whose settings another command takes: its plugins and programs, with the trust that a
+//! resume asks for.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ pub(super) struct RunTrustArgs {
     /// Takes plugins of a run that are not the files that the run used.
     #[arg(long)]
     pub(super) allow_changed_plugins: bool,
-    /// Takes the plugins and programs that a run names, though other users may have written them there.
+    /// Takes the plugins and programs that a run names, though other users may have written them
+    /// there.
     #[arg(long)]
     pub(super) trust_run: bool,
 }
@@ -66,7 +68,8 @@ pub(super) fn open_plugins(
     Registry::open_with(&names, &trust, Some(seconds))
 }
 
-/// Refuses to start the programs that the settings of the run in `dir` name, if another user may have written them there.
+/// Refuses to start the programs that the settings of the run in `dir` name, if another user may
+/// have written them there.
 pub(super) fn check_programs(dir: &Path, config: &Config, flags: RunTrustArgs) -> Result<()> {
     let rewards = config.reward.iter().map(|reward| ("reward", &reward.id));
     let environment = config

@@ -25,8 +25,9 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it. `runs/*` also names the models that `host sft` has
-/// written there, or is about to: they are left out, unless nothing else is named.
+/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it. `runs/*` also
+/// names the models that `host sft` has written there, or is about to: they are left out, unless
+/// nothing else is named.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
     let is_model = |dir: &&PathBuf| {
         !FoundRun::is_run(dir) && (dir.join("config.json").is_file() || sft::is_unfinished(dir))

@@ -62,7 +62,8 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The failure of a run that had begun: where it stopped, and how much memory it was expected to take if that ran out.
+/// The failure of a run that had begun: where it stopped, and how much memory it was expected to
+/// take if that ran out.
 pub(super) fn explained(error: anyhow::Error, run: &mut Run) -> Failure {
     let stopped = run.resources.watchdog.place().stopped().unwrap_or_default();
     let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
@@ -159,7 +160,8 @@ pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<Str
     Ok((resolved.config, registry, sources))
 }
 
-/// Lines of a run's header about the origin of its settings and about unused plugins. Warns of components that are named twice.
+/// Lines of a run's header about the origin of its settings and about unused plugins. Warns of
+/// components that are named twice.
 fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     let config = &resolved.config;
     config
@@ -173,9 +175,10 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     resolved.sources.iter().cloned().chain(unused).collect()
 }
 
-/// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training after the current `unit`; the second ends
-/// the process, with the message `at_once`. SIGUSR1 and SIGUSR2, with which batch systems warn of the end of a job's time, end the training
-/// after the current `unit`, however often they come.
+/// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training
+/// after the current `unit`; the second ends the process, with the message `at_once`. SIGUSR1 and
+/// SIGUSR2, with which batch systems warn of the end of a job's time, end the training after the
+/// current `unit`, however often they come.
 pub(super) fn watch_interrupts(
     unit: &'static str,
     at_once: impl Fn() -> String + Send + 'static,

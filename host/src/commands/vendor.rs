@@ -1,5 +1,5 @@
-//! `capo-plugin` as a separate folder whose manifest needs no workspace, as `cargo package` would make it. With it, a plugin's
-//! crate builds on a machine without a checkout.
+//! `capo-plugin` as a separate folder whose manifest needs no workspace, as `cargo package` would
+//! make it. With it, a plugin's crate builds on a machine without a checkout.
 
 use std::path::Path;
 

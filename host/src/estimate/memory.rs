@@ -16,8 +16,8 @@ pub const PROGRAM: u128 = 80 << 20;
 /// Number of prompts whose length is examined.
 const PROMPTS: u64 = 256;
 
-/// Bytes at the peak of a step, by purpose. Completions count with their maximum length. Prompts count with the longest of the
-/// first prompts.
+/// Bytes at the peak of a step, by purpose. Completions count with their maximum length. Prompts
+/// count with the longest of the first prompts.
 #[derive(Debug, Clone)]
 pub struct Estimate {
     /// Name and bytes of each part.
@@ -60,7 +60,8 @@ impl Estimate {
             .training_bytes(shape(micro), several, rejected)
             .to_vec();
         if several {
-            // The log-probability pass stores activations of all micro-batches, up to the budget. The current micro-batch's are extra.
+            // The log-probability pass stores activations of all micro-batches, up to the budget.
+            // The current micro-batch's are extra.
             let [_, (_, activations), ..] = &mut training[..] else {
                 unreachable!("four parts")
             };
@@ -108,7 +109,8 @@ impl Estimate {
         } else {
             sampling.to_vec()
         });
-        // The backward pass has freed its memory by then, but as blocks of other sizes. Copies need additional memory.
+        // The backward pass has freed its memory by then, but as blocks of other sizes. Copies need
+        // additional memory.
         if train.measure_step > 0 || !controls.is_empty() {
             parts.push(("the weights before a step", trained as u128 * F32));
         }
@@ -149,7 +151,8 @@ impl Estimate {
     }
 }
 
-/// Bytes of the machine, or of the run's GPU, that the run may use, including those that it uses now; `None` if unknown.
+/// Bytes of the machine, or of the run's GPU, that the run may use, including those that it uses
+/// now; `None` if unknown.
 pub fn free(resources: &Resources) -> Option<u128> {
     let name = &resources.config.train.device;
     if name != device::CPU {
@@ -159,7 +162,8 @@ pub fn free(resources: &Resources) -> Option<u128> {
     Some(u128::from(free) + u128::from(memory::resident().unwrap_or(0)))
 }
 
-/// Refuses a run that takes more memory than is free. A run without weights is not checked: it is meant for another machine.
+/// Refuses a run that takes more memory than is free. A run without weights is not checked: it is
+/// meant for another machine.
 pub fn check(resources: &mut Resources) -> Result<()> {
     if resources.policy.is_counted() && !resources.config.model.fresh_weights {
         return Ok(());

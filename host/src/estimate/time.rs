@@ -1,4 +1,5 @@
-//! Measures how long a run takes, by a small rollout and a small training pass of its model on this machine.
+//! Measures how long a run takes, by a small rollout and a small training pass of its model on this
+//! machine.
 
 use std::time::Instant;
 
@@ -10,16 +11,16 @@ use crate::benchmark::Benchmark;
 use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
 use crate::run::Resources;
 
-/// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass costs whatever its length, such as the writing
-/// of all gradients, is then a small part.
+/// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass
+/// costs whatever its length, such as the writing of all gradients, is then a small part.
 const WORK: usize = 50_000_000_000;
 /// Least numbers of tokens of a training pass, and of rows that are sampled at once.
 const FEWEST: [usize; 2] = [16, 64];
 /// Least duration of the measurement, seconds.
 const LEAST: f64 = 0.3;
 
-/// Seconds of each part of a step, and of an evaluation, if every completion has its full length. The optimizer takes steps of rate 0, so the
-/// weights stay as they are.
+/// Seconds of each part of a step, and of an evaluation, if every completion has its full length.
+/// The optimizer takes steps of rate 0, so the weights stay as they are.
 pub fn measure(
     resources: &mut Resources,
     estimate: &Estimate,
@@ -91,7 +92,8 @@ pub fn measure(
         top_k: 0,
         max_num_seqs: 0,
     };
-    // Seconds of the first draw, of it and some more, of a forward pass, a backward pass, and a step.
+    // Seconds of the first draw, of it and some more, of a forward pass, a backward pass, and a
+    // step.
     let mut pass = || -> Result<[f64; 5]> {
         let (mut seconds, mut gradients) = ([0.0; 5], Gradients::default());
         let mut begun = Instant::now();
@@ -136,7 +138,8 @@ pub fn measure(
         let first = if completions > 0 { one } else { 0.0 };
         first + prompts as f64 * prompt as f64 * forward + completions as f64 * tokens as f64 * draw
     };
-    // Activations that are not kept are computed again. A rollout for several steps, and a reference, have passes of their own.
+    // Activations that are not kept are computed again. A rollout for several steps, and a
+    // reference, have passes of their own.
     let several = f64::from(u8::from(micro < sizes.step));
     let prompts = if policy.drops_out() {
         sizes.step

@@ -1,5 +1,5 @@
-//! Checkpoints of a training that is not done. They are in `OUTPUT.partial`, beside the model to be, and the same command goes on from the
-//! newest, which is the only one that is kept.
+//! Checkpoints of a training that is not done. They are in `OUTPUT.partial`, beside the model to
+//! be, and the same command goes on from the newest, which is the only one that is kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,8 @@ impl Checkpoints {
         is_named && !dir.join(FOLDER).is_symlink() && newest(dir).is_ok_and(|step| step > 0)
     }
 
-    /// Overwrites weights and optimizer with those of the newest checkpoint, and returns its progress; `None` without a checkpoint.
+    /// Overwrites weights and optimizer with those of the newest checkpoint, and returns its
+    /// progress; `None` without a checkpoint.
     pub(super) fn take_up(
         &mut self,
         policy: &Policy,

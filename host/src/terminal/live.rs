@@ -14,7 +14,8 @@ use crate::metrics::Line;
 use crate::metrics::names::REJECTED;
 use crate::model::sampled;
 
-/// A line at the end of standard error that changes with every step; nothing if standard error is not a terminal.
+/// A line at the end of standard error that changes with every step; nothing if standard error is
+/// not a terminal.
 pub(super) struct Live {
     bar: ProgressBar,
     /// Time at which the first step of this process ended, and the number of tokens up to then.
@@ -78,10 +79,12 @@ fn bar(all: u64, done: u64) -> ProgressBar {
     bar
 }
 
-/// Interval between updates of an evaluation's progress, and between separate lines if there is no terminal.
+/// Interval between updates of an evaluation's progress, and between separate lines if there is no
+/// terminal.
 const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// Progress of an evaluation: one line at the end of standard error, or a line now and then if that is not a terminal.
+/// Progress of an evaluation: one line at the end of standard error, or a line now and then if that
+/// is not a terminal.
 pub struct Answered {
     bar: ProgressBar,
     /// Dropping it ends the thread.

@@ -1,4 +1,5 @@
-//! Output on the terminal: lines, error messages, numbers in readable form, and the progress of a run.
+//! Output on the terminal: lines, error messages, numbers in readable form, and the progress of a
+//! run.
 
 mod live;
 mod progress;
@@ -17,7 +18,8 @@ pub use progress::{ProgressLines, found_rate, pace};
 /// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output. After a failure the work continues, and [`check`] reports it at the end.
+/// Writes a line to standard output. After a failure the work continues, and [`check`] reports it
+/// at the end.
 pub fn say(line: &str) {
     heard(writeln!(io::stdout().lock(), "{}", escape(line)));
 }
@@ -68,8 +70,8 @@ pub fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
-/// The error and its causes on one line. Each cause contributes its first line, unless that is only a heading, as in a
-/// comparison of layouts. With `verbose`, all lines.
+/// The error and its causes on one line. Each cause contributes its first line, unless that is only
+/// a heading, as in a comparison of layouts. With `verbose`, all lines.
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error

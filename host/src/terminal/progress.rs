@@ -1,4 +1,5 @@
-//! Lines of a run: its header, a line every few steps, and a closing summary. Programs read the metrics instead.
+//! Lines of a run: its header, a line every few steps, and a closing summary. Programs read the
+//! metrics instead.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +37,8 @@ pub struct ProgressLines {
     live: Live,
 }
 
-/// Metrics of a step's line, as means over the steps since the last one: a single step's rewards are noise.
+/// Metrics of a step's line, as means over the steps since the last one: a single step's rewards
+/// are noise.
 const SHOWN: [&str; 4] = ["reward", "entropy", "grad_norm", REJECTED];
 /// Stages that are timed, but are not part of a step.
 const OUTSIDE: [&str; 2] = [EVAL, "checkpoint"];
@@ -47,7 +49,8 @@ const PACED: u64 = 3;
 const LONG: f64 = 60.0;
 
 impl ProgressLines {
-    /// The progress of a process that started at `started`, for a run of `steps` steps of which `done` are done.
+    /// The progress of a process that started at `started`, for a run of `steps` steps of which
+    /// `done` are done.
     pub fn new(started: Instant, steps: u64, done: u64) -> Self {
         let live = Live::new(steps, done);
         Self {
@@ -159,7 +162,8 @@ impl ProgressLines {
         }
     }
 
-    /// Prints the adapter's size, and a line about components that predict steps of the last layer, which stays frozen.
+    /// Prints the adapter's size, and a line about components that predict steps of the last layer,
+    /// which stays frozen.
     fn adapter(&self, resources: &Resources, adapter: &Adapter) {
         let (trained, frozen) = (
             adapter.params().element_count(),
@@ -180,7 +184,8 @@ impl ProgressLines {
         }
     }
 
-    /// Prints how many tokens there were: of prompts and completions, as `num_tokens` and a report have it, and of completions alone.
+    /// Prints how many tokens there were: of prompts and completions, as `num_tokens` and a report
+    /// have it, and of completions alone.
     fn tokens(&self, run: &Run) {
         let progress = &run.progress;
         let all = grouped(progress.num_tokens);
@@ -335,7 +340,8 @@ impl ProgressLines {
     }
 }
 
-/// The metric's value before training, if it was better than `best`, the value of the best checkpoint.
+/// The metric's value before training, if it was better than `best`, the value of the best
+/// checkpoint.
 fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
     let lines = Lines::read(&run.dir.join(METRICS_FILE)).ok()?;
     let (_, values) = lines.rows().next().filter(|(step, _)| *step == 0)?;

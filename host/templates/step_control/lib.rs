@@ -4,7 +4,8 @@
 
 use capo_plugin::prelude::*;
 
-/// Scales a step so that the KL divergence between the policy before and after it comes to at most `target`.
+/// Scales a step so that the KL divergence between the policy before and after it comes to at most
+/// `target`.
 ///
 /// The fields are the keys of its table in a config.
 #[derive(Deserialize)]

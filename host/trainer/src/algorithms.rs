@@ -1,4 +1,5 @@
-//! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are in plugins/baselines/README.md.
+//! Built-in advantage estimators and objectives, and recipes that combine them. Their formulas are
+//! in plugins/baselines/README.md.
 
 use capo_baselines::{
     ByCompletion, ByFixedLength, ByToken, Cispo, ClippedSurrogate, Dapo, GroupCentered,
@@ -10,7 +11,8 @@ use capo_plugin::{recipe, register};
 /// The recipe of a run that names none and loads no plugin with a recipe.
 pub const DEFAULT_RECIPE: &str = "grpo";
 
-/// Advantages that compare the completions of each prompt, those of the plugins that come with `host` included.
+/// Advantages that compare the completions of each prompt, those of the plugins that come with
+/// `host` included.
 pub const GROUP_ADVANTAGES: [&str; 5] = [
     "grpo.advantage",
     "dr_grpo.advantage",
@@ -136,7 +138,8 @@ keyed!(
     "policy gradient, mean over completions of their means"
 );
 
-/// Defines a recipe from an advantage estimator and an objective with their defaults; each may have additional lines.
+/// Defines a recipe from an advantage estimator and an objective with their defaults; each may have
+/// additional lines.
 macro_rules! algorithm {
     ($name:literal, $about:literal, $advantage:literal, $objective:literal $(, $more:literal)?) => {
         recipe!(

@@ -111,7 +111,8 @@ impl Benchmark {
         self.examples.len() * self.samples
     }
 
-    /// Ranges of about `size` answers, from `first` on, that are generated together: all to some questions.
+    /// Ranges of about `size` answers, from `first` on, that are generated together: all to some
+    /// questions.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (all, size) = (self.answers(), (size / self.samples).max(1) * self.samples);
         (first..all)
@@ -119,7 +120,8 @@ impl Benchmark {
             .map(move |start| start..all.min(start + size))
     }
 
-    /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither other answers nor batches affect it.
+    /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither
+    /// other answers nor batches affect it.
     fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
         rng::stream(
             seed,
@@ -192,7 +194,8 @@ impl Benchmark {
         Ok(places.into_iter().zip(graded).map(answer).collect())
     }
 
-    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need right answers are left out if unknown.
+    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need right
+    /// answers are left out if unknown.
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let (n, questions) = (self.samples, answers.chunks(self.samples));
         let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
@@ -278,7 +281,8 @@ fn majority_is_right(question: &[Outcome]) -> bool {
 
 /// The final answer in a completion, for the votes of `maj@k`; `None` if there is none.
 ///
-/// It is what the reward `math` reads, else the text after the last `####`, `answer is` or `=`. Answers of one value are the same text.
+/// It is what the reward `math` reads, else the text after the last `####`, `answer is` or `=`.
+/// Answers of one value are the same text.
 fn extracted(completion: &str) -> Option<String> {
     let read = math::Answer::of(completion, Places::Anchored).map(|answer| answer.canonical());
     if read.is_some() || math::boxed(completion).is_some() {
@@ -303,7 +307,8 @@ fn extracted(completion: &str) -> Option<String> {
     Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
 }
 
-/// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty for fewer than two benchmarks.
+/// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty
+/// for fewer than two benchmarks.
 pub fn mean(all: &[(String, Values)]) -> Values {
     let [(name, first), rest @ ..] = all else {
         return Vec::new();
@@ -333,8 +338,8 @@ pub fn mean(all: &[(String, Values)]) -> Values {
     means.collect()
 }
 
-/// A summary of a step's values: `pass@1` of the mean over benchmarks, or of the only benchmark, such as `  TEST 43.5%`. If there is no
-/// `pass@1`, the summary shows the reward.
+/// A summary of a step's values: `pass@1` of the mean over benchmarks, or of the only benchmark,
+/// such as `  TEST 43.5%`. If there is no `pass@1`, the summary shows the reward.
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
     let first = |name: &str| {
         Some((

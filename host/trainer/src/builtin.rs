@@ -1,4 +1,5 @@
-//! Built-in rewards and environments: `reward_model`, and those that `capo-rewards` and `capo-environments` register.
+//! Built-in rewards and environments: `reward_model`, and those that `capo-rewards` and
+//! `capo-environments` register.
 
 use capo_plugin::register;
 // These imports link the crates, so that what they register is built in.

@@ -1,4 +1,5 @@
-//! Evaluation of a run's model during training: rewards and accuracy of greedy answers to held-out prompts, and benchmarks.
+//! Evaluation of a run's model during training: rewards and accuracy of greedy answers to held-out
+//! prompts, and benchmarks.
 
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ use crate::exam::{Exam, Grader, RightAnswer, grade, mean_rewards, share_right};
 use crate::metrics::Values;
 use crate::run::{Resources, Run};
 
-/// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final step.
+/// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final
+/// step.
 pub fn is_due(run: &Run) -> bool {
     let (config, step) = (run.config(), run.progress.step);
     let between_rollouts = step.is_multiple_of(config.sizes.steps_per_rollout);
@@ -38,7 +40,8 @@ pub fn evaluate(run: &mut Run) -> Result<()> {
 
 /// Metrics of the run's held-out prompts, of its benchmarks, and the mean over benchmarks.
 ///
-/// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right answers are known.
+/// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right
+/// answers are known.
 fn measure(run: &mut Run) -> Result<Values> {
     let Run {
         resources,

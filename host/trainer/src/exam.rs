@@ -78,14 +78,16 @@ pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
 pub enum RightAnswer {
     /// Right if the reward of this name is above 0.
     By(String),
-    /// Right if the only reward is above 0. The rule needs rewards of exactly -1, 0 or 1: other values decide nothing.
+    /// Right if the only reward is above 0. The rule needs rewards of exactly -1, 0 or 1: other
+    /// values decide nothing.
     Only(String),
     /// Undecided: there are several rewards, and none is known to decide it.
     Undecided,
 }
 
 impl RightAnswer {
-    /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only comparing reward, else the only reward.
+    /// The rule for the rewards of `config`: the reward that `eval.reward` names, else the only
+    /// comparing reward, else the only reward.
     pub fn of(config: &Config) -> Self {
         let names = reward::names(&config.reward);
         let is_comparing =
@@ -160,8 +162,8 @@ pub fn grade(
     Ok(graded)
 }
 
-/// Answers all `examples` at once, each with its own random stream, and grades the answers. `indices` are the number of the question of each,
-/// and of the answer among those to it.
+/// Answers all `examples` at once, each with its own random stream, and grades the answers.
+/// `indices` are the number of the question of each, and of the answer among those to it.
 pub fn grade_chunk(
     policy: &Policy,
     tokenizer: &Tokenizer,

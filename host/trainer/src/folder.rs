@@ -22,8 +22,9 @@ pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tokenizer's files of a model, which are copied along with its weights. They are read when the model is opened, so that a damaged one is
-/// refused before any work is done, and one that is deleted later is still there.
+/// The tokenizer's files of a model, which are copied along with its weights. They are read when
+/// the model is opened, so that a damaged one is refused before any work is done, and one that is
+/// deleted later is still there.
 #[derive(Debug, Clone)]
 pub struct Companions(Vec<(&'static str, Vec<u8>)>);
 
@@ -46,7 +47,8 @@ impl Companions {
     }
 }
 
-/// Writes `policy` with its `companions` and a model card. The folder appears at `path` when it is whole.
+/// Writes `policy` with its `companions` and a model card. The folder appears at `path` when it is
+/// whole.
 pub fn write(
     path: &Path,
     policy: &Policy,

@@ -1,12 +1,14 @@
-//! A trainer for reinforcement learning of language models, whose rewards, advantage estimator, objective and gradient masks
-//! are components behind a stable ABI.
+//! A trainer for reinforcement learning of language models, whose rewards, advantage estimator,
+//! objective and gradient masks are components behind a stable ABI.
 //!
-//! Start reading at [`train`], the training loop. [`run`] opens its state, and [`stages`] are its steps. [`model`] is the policy;
-//! [`data`] and [`reward`] provide prompts and rewards. Plugins are loaded by a separate crate, `capo-loader`.
+//! Start reading at [`train`], the training loop. [`run`] opens its state, and [`stages`] are its
+//! steps. [`model`] is the policy; [`data`] and [`reward`] provide prompts and rewards. Plugins are
+//! loaded by a separate crate, `capo-loader`.
 //!
 //! # Training from Rust
 //!
-//! Settings are those of the program's files and flags. An observer is told the metrics of each step; `()` is one that does nothing.
+//! Settings are those of the program's files and flags. An observer is told the metrics of each
+//! step; `()` is one that does nothing.
 //!
 //! ```
 //! use capo_loader::registry::Registry;

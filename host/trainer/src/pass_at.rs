@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// The unbiased estimate of the probability that at least one of `k` answers is right. Of `samples` answers, `right` are right:
-/// 1 - C(samples - right, k) / C(samples, k).
+/// The unbiased estimate of the probability that at least one of `k` answers is right. Of `samples`
+/// answers, `right` are right: 1 - C(samples - right, k) / C(samples, k).
 ///
 /// `k` is at most `samples`.
 pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
@@ -17,7 +17,8 @@ pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
         .product::<f64>()
 }
 
-/// Index of the first occurrence of the most frequent answer; among equals, the answer that occurs first.
+/// Index of the first occurrence of the most frequent answer; among equals, the answer that occurs
+/// first.
 ///
 /// Missing values do not vote.
 pub fn majority(values: &[Option<String>]) -> Option<usize> {

@@ -1,4 +1,5 @@
-//! The loop: rollout → advantage → objective → mask and weight → backward → step and step control, for every algorithm.
+//! The loop: rollout → advantage → objective → mask and weight → backward → step and step control,
+//! for every algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -30,8 +31,9 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or `stop_after` steps are done. A signal to the whole
-/// job sets `stop` and may end programs of the run as well, so that the rollout fails: then it ends at the rollout's beginning.
+/// Trains until the last step. Earlier it ends at the end of a rollout, if `stop` is set or
+/// `stop_after` steps are done. A signal to the whole job sets `stop` and may end programs of the
+/// run as well, so that the rollout fails: then it ends at the rollout's beginning.
 pub fn train(
     run: &mut Run,
     observer: &mut dyn Observer,
@@ -47,7 +49,8 @@ pub fn train(
     run.resources.watchdog.place().at(run.progress.step);
     let outcome = rollouts(run, observer, stops);
     let Err(error) = outcome else { return Ok(()) };
-    // The run's own error is returned, not an error of this save. Without this checkpoint, a resume continues from the previous one.
+    // The run's own error is returned, not an error of this save. Without this checkpoint, a resume
+    // continues from the previous one.
     let saved = checkpoint::save_last(run);
     let is_whole =
         saved.is_ok() && run.resources.saves && run.resources.watchdog.place().is_saved();
@@ -70,7 +73,8 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
         recovery_point::remember(run);
         let mut rollout = sample(run)?;
         let (sizes, train, done) = (run.config().sizes, &run.config().train, run.progress.step);
-        // Saves and evaluations are due at multiples of a rollout's steps. If a resume begins between two, its first rollout is shorter.
+        // Saves and evaluations are due at multiples of a rollout's steps. If a resume begins
+        // between two, its first rollout is shorter.
         let uses = sizes.steps_per_rollout - done % sizes.steps_per_rollout;
         let left = uses.min(train.max_steps - done) as usize;
         let mut parts = rollout
@@ -84,9 +88,11 @@ fn rollouts(run: &mut Run, observer: &mut dyn Observer, stops: impl Fn(u64) -> b
             }
         }
         let stopped = stops(run.progress.step);
-        // The next rollout is taken to last as long as this one: after it, more than the promised time would be at risk.
+        // The next rollout is taken to last as long as this one: after it, more than the promised
+        // time would be at risk.
         let due = checkpoint::due(run, stopped, saved.elapsed() + begun.elapsed());
-        // The checkpoint precedes the line of the step, which includes the time for writing it, and appears after it.
+        // The checkpoint precedes the line of the step, which includes the time for writing it, and
+        // appears after it.
         let written = checkpoint::write(run, due);
         tell(run, observer)?;
         if let Some(warning) = checkpoint::finish(run, due, written)? {
@@ -155,8 +161,8 @@ fn step(
     Ok(())
 }
 
-/// The evaluation after a step. A signal that stops the whole job may have ended programs that answer or grade: then they are started anew, so
-/// that the step is saved with its evaluation.
+/// The evaluation after a step. A signal that stops the whole job may have ended programs that
+/// answer or grade: then they are started anew, so that the step is saved with its evaluation.
 fn evaluate_after(run: &mut Run, stops: &impl Fn(u64) -> bool) -> Result<()> {
     let outcome = eval::evaluate(run);
     if outcome.is_err() && stops(run.progress.step) {

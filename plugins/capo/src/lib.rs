@@ -1,4 +1,5 @@
-//! CAPO as a plugin: its advantage, objective and curvature mask, and the recipe that `--plugin libcapo.so` selects.
+//! CAPO as a plugin: its advantage, objective and curvature mask, and the recipe that
+//! `--plugin libcapo.so` selects.
 
 #![forbid(unsafe_code)]
 

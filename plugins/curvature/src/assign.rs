@@ -3,8 +3,8 @@
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
-/// Tokens that get the model's decisions. All choices but the first are controls: they show what the model knows
-/// beyond chance, or beyond the tokens' probability.
+/// Tokens that get the model's decisions. All choices but the first are controls: they show what
+/// the model knows beyond chance, or beyond the tokens' probability.
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Assign {
@@ -18,7 +18,8 @@ pub(crate) enum Assign {
 }
 
 impl Assign {
-    /// Rejects as many tokens as `token_mask` does, chosen by this rule among the tokens with 1 in `before`.
+    /// Rejects as many tokens as `token_mask` does, chosen by this rule among the tokens with 1 in
+    /// `before`.
     pub fn rejections(self, batch: &Batch<'_>, before: &[u8], token_mask: &mut [u8]) {
         if self == Self::Own {
             return;

@@ -45,7 +45,8 @@ pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError
     }))
 }
 
-/// The trainer's moments of the last layer, which are on the same device as its features; without a copy.
+/// The trainer's moments of the last layer, which are on the same device as its features; without a
+/// copy.
 pub(crate) fn moments<'a>(batch: &Batch<'a>) -> Result<MomentArrays<'a>, PluginError> {
     let (last, state) = (batch.last_layer()?, batch.optimizer_state()?);
     let [first, second] = [
@@ -84,8 +85,8 @@ fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError
     }
     match one.device() {
         (DeviceKind::CPU, _) => Ok(None),
-        // SAFETY: by the contract of `Tensor::from_raw`, it is a stream of the device's primary context, for as long
-        // as the tensor is lent.
+        // SAFETY: by the contract of `Tensor::from_raw`, it is a stream of the device's primary
+        // context, for as long as the tensor is lent.
         (DeviceKind::CUDA, number) => Ok(Some((number, unsafe { Stream::from_raw(one.stream()) }))),
         device => Err(PluginError::unsupported(format!(
             "`{name}` lies on {}, and this component reads host memory and CUDA devices (run with `--device cpu`)",
@@ -105,8 +106,9 @@ fn spelled((kind, number): (DeviceKind, i32)) -> String {
 
 fn features<'a>((name, tensor): Named<'_, 'a>) -> Result<Features<'a>, PluginError> {
     let (address, len) = compact((name, tensor), &[DType::F32, DType::F16, DType::BF16])?;
-    // SAFETY: `compact` found `len` elements of this type at `address`. By the contract of `Tensor::from_raw` they
-    // are valid for `'a`, and ready once the work on the tensor's stream is done.
+    // SAFETY: `compact` found `len` elements of this type at `address`. By the contract of
+    // `Tensor::from_raw` they are valid for `'a`, and ready once the work on the tensor's stream is
+    // done.
     Ok(unsafe {
         match tensor.dtype() {
             DType::F16 => Features::F16(Slice::from_raw(address, len)),

@@ -1,9 +1,10 @@
-//! The curvature mask, which wraps [`capo_core`] as a pre-backward mask, and the curvature weight, its smooth form.
+//! The curvature mask, which wraps [`capo_core`] as a pre-backward mask, and the curvature weight,
+//! its smooth form.
 //!
-//! A subset of tokens is a token, a completion, a group or the batch. Before the backward pass the mask predicts how
-//! far the optimizer's step on one subset alone would move the objective (`m_H`) and the policy (`m_F`). It clears
-//! the subsets that would move either too far. After the step it updates its own model of the optimizer with the
-//! tokens that all masks kept.
+//! A subset of tokens is a token, a completion, a group or the batch. Before the backward pass the
+//! mask predicts how far the optimizer's step on one subset alone would move the objective (`m_H`)
+//! and the policy (`m_F`). It clears the subsets that would move either too far. After the step it
+//! updates its own model of the optimizer with the tokens that all masks kept.
 //!
 //! A batch may be in host memory or on a CUDA device; the mask computes on the batch's device.
 //!

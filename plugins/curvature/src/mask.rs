@@ -17,7 +17,8 @@ pub trait Thresholds: Send {
     const HESSIAN: f64;
 }
 
-/// Drops the subsets of tokens whose predicted step would move the objective or the policy too far (paper, algorithm 1).
+/// Drops the subsets of tokens whose predicted step would move the objective or the policy too far
+/// (paper, algorithm 1).
 #[derive(Deserialize)]
 #[serde(try_from = "MaskTable", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
@@ -107,7 +108,8 @@ mod tests {
     use capo_plugin::testing::{self, Fixture};
     use capo_plugin::{OptimizerInfo, OptimizerKind};
 
-    /// A batch in parts gets the decisions and shifts of the whole batch, in the middle of a run too.
+    /// A batch in parts gets the decisions and shifts of the whole batch, in the middle of a run
+    /// too.
     #[test]
     fn tokens_are_decided_alone_where_it_is_declared() {
         let fixture = Fixture::new(5, 6).lengths(&[6, 3, 0, 5, 6]);
@@ -255,7 +257,8 @@ mod tests {
         }
     }
 
-    /// The trainer's second moment includes rejected tokens, and so does the mask's model. With `optimizer = "adamw"` it does not.
+    /// The trainer's second moment includes rejected tokens, and so does the mask's model. With
+    /// `optimizer = "adamw"` it does not.
     #[test]
     fn rejected_tokens_enter_the_second_moment_where_they_enter_the_trainers() {
         let token_mask: Vec<u8> = (0..24).map(|at| at % 2).collect();

@@ -26,9 +26,11 @@ pub(crate) struct Predictor {
 #[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Signal {
-    /// The token's own advantage, as in the paper. A decision then depends on the completion's reward.
+    /// The token's own advantage, as in the paper. A decision then depends on the completion's
+    /// reward.
     Advantage,
-    /// Advantage 1. A decision then depends on how far the token can move the policy. The gradient keeps its direction in reward.
+    /// Advantage 1. A decision then depends on how far the token can move the policy. The gradient
+    /// keeps its direction in reward.
     Unit,
 }
 
@@ -36,8 +38,9 @@ pub(crate) enum Signal {
 #[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rate {
-    /// The largest rate at which the step's gradient acts. Adam's first moment carries the gradient into later steps, so in a warm-up
-    /// this is above the step's own rate. The paper has one rate α and says nothing of schedules.
+    /// The largest rate at which the step's gradient acts. Adam's first moment carries the gradient
+    /// into later steps, so in a warm-up this is above the step's own rate. The paper has one rate
+    /// α and says nothing of schedules.
     Acting,
     /// The step's own rate, as in the authors' code.
     Step,
@@ -54,7 +57,8 @@ impl Rate {
 }
 
 impl Predictor {
-    /// Computes the shifts of the tokens with `token_mask[b * T + t] != 0` and the decisions under `thresholds`, and records all of them.
+    /// Computes the shifts of the tokens with `token_mask[b * T + t] != 0` and the decisions under
+    /// `thresholds`, and records all of them.
     pub fn assess(
         &self,
         ctx: &mut Ctx<'_>,
@@ -114,8 +118,8 @@ impl Predictor {
         self.model.assess_by(&prepared, thresholds).map_err(failed)
     }
 
-    /// Adds the optimizer's step to the model's own moments, together with the other ranks' share. Each token had
-    /// weight `weights[b * T + t]`.
+    /// Adds the optimizer's step to the model's own moments, together with the other ranks' share.
+    /// Each token had weight `weights[b * T + t]`.
     pub fn step_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -184,9 +188,10 @@ impl Predictor {
         }
     }
 
-    /// A token's step is predicted from its own data and the moments. Only an `assign` to other tokens reads the rest
-    /// of the batch. Moments need row sums, which add up over ranks. Thresholds that follow the run need the shifts
-    /// of whole subsets, so each subset must be on one rank.
+    /// A token's step is predicted from its own data and the moments. Only an `assign` to other
+    /// tokens reads the rest of the batch. Moments need row sums, which add up over ranks.
+    /// Thresholds that follow the run need the shifts of whole subsets, so each subset must be on
+    /// one rank.
     pub fn traits(&self, follows: bool) -> Traits {
         let granularity = self.model.granularity();
         let alone = granularity == Granularity::Token && self.assign == Assign::Own;
@@ -207,12 +212,14 @@ impl Predictor {
     }
 }
 
-/// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy. For components other than masks.
+/// The step that the trainer's optimizer takes on `batch`, in the core's types; without a copy. For
+/// components other than masks.
 pub fn trainer_step<'a>(batch: &Batch<'a>) -> Result<Step<'a>, PluginError> {
     step_of(&Optimizer::default(), batch, batch.optimizer.learning_rate)
 }
 
-/// The step that `optimizer` takes on `batch` at `learning_rate`, in the core's types; without a copy.
+/// The step that `optimizer` takes on `batch` at `learning_rate`, in the core's types; without a
+/// copy.
 fn step_of<'a>(
     optimizer: &Optimizer,
     batch: &Batch<'a>,

@@ -26,9 +26,10 @@ impl<'a> TrainerRanks<'a> {
         (self.collective.size() > 1).then(|| self.told.get())
     }
 
-    /// Returns this rank's `own` part if all ranks should add the step to their moments. A skipped step counts if no
-    /// rank kept a token; the core then decides about it. A step skipped for a non-finite gradient does not count.
-    /// `taken` is true if the optimizer applied the step, `kept` if a token of this rank was kept.
+    /// Returns this rank's `own` part if all ranks should add the step to their moments. A skipped
+    /// step counts if no rank kept a token; the core then decides about it. A step skipped for a
+    /// non-finite gradient does not count. `taken` is true if the optimizer applied the step,
+    /// `kept` if a token of this rank was kept.
     pub fn agree<T>(
         &self,
         taken: bool,

@@ -6,7 +6,8 @@ use capo_plugin::prelude::*;
 /// Reported quantiles of a batch's shifts, with their names.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
-/// Records the shifts of one step on all tokens that reached the mask (`before`) and on the kept tokens (`after`).
+/// Records the shifts of one step on all tokens that reached the mask (`before`) and on the kept
+/// tokens (`after`).
 pub(crate) fn batch_shifts(ctx: &mut Ctx<'_>, before: &BatchShift, after: &BatchShift) {
     for (prefix, shift) in [("", before), ("masked_", after)] {
         let BatchShift {

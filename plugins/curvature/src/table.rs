@@ -15,7 +15,8 @@ use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Rate, Signal};
 
-/// Defines a table: the keys that mask and weight share, with the `own` keys in between. `keys.rs` has their meanings.
+/// Defines a table: the keys that mask and weight share, with the `own` keys in between. `keys.rs`
+/// has their meanings.
 macro_rules! table {
     ($(#[$about:meta])* $name:ident, signal: $signal:literal, own: { $($own:tt)* }) => {
         $(#[$about])*
@@ -138,7 +139,8 @@ table! {
 }
 
 impl WeightTable {
-    /// The weight's model. It has no thresholds, so its own moments advance without them, unless the table gives the key.
+    /// The weight's model. It has no thresholds, so its own moments advance without them, unless
+    /// the table gives the key.
     pub(crate) fn model(mut self) -> Result<Predictor, String> {
         self.moment_update
             .get_or_insert(Named(MomentUpdate::EveryRun));
@@ -266,7 +268,8 @@ impl MaskTable {
             }
         }
     }
-    /// Refuses a target that is not a fraction, or that comes with thresholds or an interval. Switching one test off is allowed.
+    /// Refuses a target that is not a fraction, or that comes with thresholds or an interval.
+    /// Switching one test off is allowed.
     fn check_target(&self) -> Result<(), String> {
         let given = |limit: Option<Limit>| matches!(limit, Some(Limit::At(_)));
         let off = |limit: Option<Limit>| matches!(limit, Some(Limit::Off(false)));

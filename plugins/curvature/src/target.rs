@@ -6,7 +6,8 @@ use capo_plugin::prelude::*;
 
 use crate::predictor::Predictor;
 
-/// The fraction of tokens to reject, and the recent distribution of shifts. The table's thresholds fix the ratio between the two tests.
+/// The fraction of tokens to reject, and the recent distribution of shifts. The table's thresholds
+/// fix the ratio between the two tests.
 pub(crate) struct Target {
     rate: f64,
     /// Recent tokens' shifts divided by their thresholds; of the two quotients, the larger.
@@ -21,7 +22,8 @@ impl Target {
         }
     }
 
-    /// Thresholds for this step. The first step of a run has none if `batch` may be a part of the step.
+    /// Thresholds for this step. The first step of a run has none if `batch` may be a part of the
+    /// step.
     pub fn thresholds(
         &self,
         predictor: &Predictor,
@@ -71,8 +73,8 @@ fn scaled(given: Acceptance, change: impl Fn(f64) -> f64) -> Acceptance {
     }
 }
 
-/// Sketch of the batch's completion tokens, with 0 for tokens that were not tested. A step that is predicted
-/// at rate 0 moves nothing and says nothing, so its sketch is empty.
+/// Sketch of the batch's completion tokens, with 0 for tokens that were not tested. A step that is
+/// predicted at rate 0 moves nothing and says nothing, so its sketch is empty.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
     if predictor.stands_still(batch) {
         return Ok(Sketch::default());
@@ -123,7 +125,8 @@ mod tests {
             .into()
     }
 
-    /// With a target both thresholds follow the run in a fixed ratio. The first step, which may be a part, drops nothing.
+    /// With a target both thresholds follow the run in a fixed ratio. The first step, which may be
+    /// a part, drops nothing.
     #[test]
     fn a_target_finds_its_thresholds() {
         let run = |table: &str| {
@@ -170,7 +173,8 @@ mod tests {
         );
     }
 
-    /// Both thresholds are the defaults times one factor, a quantile of the larger quotient of shift and threshold.
+    /// Both thresholds are the defaults times one factor, a quantile of the larger quotient of
+    /// shift and threshold.
     #[test]
     fn a_target_keeps_the_proportion_of_thresholds() {
         let fixture = Fixture::new(5, 6);

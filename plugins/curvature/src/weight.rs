@@ -7,8 +7,8 @@ use capo_plugin::prelude::*;
 use crate::predictor::Predictor;
 use crate::table::{Bound, WeightTable};
 
-/// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`. At this share of its step the token moves the policy
-/// by `fisher_threshold`, because `m_F` grows with the square of the step.
+/// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`. At this share of its step the token
+/// moves the policy by `fisher_threshold`, because `m_F` grows with the square of the step.
 #[derive(Deserialize)]
 #[serde(try_from = "WeightTable")]
 pub struct CurvatureWeight {
@@ -19,18 +19,20 @@ pub struct CurvatureWeight {
 /// The bound `δ_F`, nats.
 pub(crate) enum Threshold {
     Given(f64),
-    /// The bound that leaves the fraction [`CurvatureWeight::SHARE`] of the squared gradients. The sketch holds `m_F`
-    /// of recent tokens, each weighted by its squared gradient.
+    /// The bound that leaves the fraction [`CurvatureWeight::SHARE`] of the squared gradients. The
+    /// sketch holds `m_F` of recent tokens, each weighted by its squared gradient.
     Auto(Sketch),
 }
 
 impl CurvatureWeight {
     /// Default of `δ_F`, nats.
     pub const FISHER: f64 = 1e-6;
-    /// Fraction of the squared gradients that `"auto"` leaves, as [`FISHER`](Self::FISHER) does at the embedded task's good rate.
+    /// Fraction of the squared gradients that `"auto"` leaves, as [`FISHER`](Self::FISHER) does at
+    /// the embedded task's good rate.
     const SHARE: f64 = 0.05;
 
-    /// `δ_F` of this step. Nothing is known before a run's first step, which is Adam's longest, so that step uses the default.
+    /// `δ_F` of this step. Nothing is known before a run's first step, which is Adam's longest, so
+    /// that step uses the default.
     fn now(&self) -> f64 {
         match &self.threshold {
             Threshold::Given(threshold) => *threshold,
@@ -39,8 +41,9 @@ impl CurvatureWeight {
     }
 }
 
-/// Sketch of `m_F` of the completion tokens. A token's weight is its squared gradient by its own logit, `(dloss_dlogp (1 − p))²`.
-/// A step that is predicted at rate 0 moves nothing and says nothing, so its sketch is empty.
+/// Sketch of `m_F` of the completion tokens. A token's weight is its squared gradient by its own
+/// logit, `(dloss_dlogp (1 − p))²`. A step that is predicted at rate 0 moves nothing and says
+/// nothing, so its sketch is empty.
 fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginError> {
     if predictor.stands_still(batch) {
         return Ok(Sketch::default());
@@ -179,8 +182,8 @@ mod tests {
         Fixture::new(4, 6).lengths(&[6, 3, 0, 5])
     }
 
-    /// `capo-core` proves the shifts themselves by brute force. At unit advantage they must equal the shifts of a
-    /// batch with advantages 1 and the loss derivative of such a batch.
+    /// `capo-core` proves the shifts themselves by brute force. At unit advantage they must equal
+    /// the shifts of a batch with advantages 1 and the loss derivative of such a batch.
     #[test]
     fn unit_advantage_is_what_a_batch_of_ones_has() {
         for semantics in ["paper", "exact", "authors"] {
@@ -307,8 +310,8 @@ mod tests {
         assert!(say("signal = \"two\"").contains("`signal` is `two` (use `advantage` or `unit`)"));
     }
 
-    /// The bound leaves the intended fraction and follows the learning rate. The plugins that offer the weight run `conform` on it,
-    /// which compares parts, ranks and resumed runs with the whole.
+    /// The bound leaves the intended fraction and follows the learning rate. The plugins that offer
+    /// the weight run `conform` on it, which compares parts, ranks and resumed runs with the whole.
     #[test]
     fn a_bound_finds_itself() {
         let auto = || {
@@ -385,7 +388,8 @@ mod tests {
         );
     }
 
-    /// The first step of a warm-up moves nothing by itself, but its gradient acts in the steps behind it.
+    /// The first step of a warm-up moves nothing by itself, but its gradient acts in the steps
+    /// behind it.
     #[test]
     fn a_step_is_judged_by_the_rate_at_which_its_gradient_acts() {
         let warm = || fixture().step_learning_rate(0.0);

@@ -1,4 +1,5 @@
-//! Dr.CAPO as a plugin: its advantage, objective and curvature mask, and the recipe that `--plugin libdrcapo.so` selects.
+//! Dr.CAPO as a plugin: its advantage, objective and curvature mask, and the recipe that
+//! `--plugin libdrcapo.so` selects.
 
 #![forbid(unsafe_code)]
 

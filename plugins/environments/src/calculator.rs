@@ -73,7 +73,8 @@ fn of_calls(turn: &Turn<'_>) -> Observation {
     )
 }
 
-/// The answer to a turn in plain text, in which `347*286=` is a call, and a space between two numbers multiplies them.
+/// The answer to a turn in plain text, in which `347*286=` is a call, and a space between two
+/// numbers multiplies them.
 fn plain(turn: &Turn<'_>) -> Observation {
     let Some(expression) = turn.text.trim().strip_suffix('=') else {
         return Observation::of(turn).metric("calls", 0.0).end();

@@ -49,7 +49,8 @@ impl TryFrom<Given> for Target {
     }
 }
 
-/// Scales a step so that the KL divergence between the policies before and after it is at most `target`.
+/// Scales a step so that the KL divergence between the policies before and after it is at most
+/// `target`.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Kl {
@@ -92,7 +93,8 @@ impl Default for Kl {
 impl Kl {
     /// KL divergence of the step in nats, measured or estimated from Adam's second moment.
     fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
-        // What the search finds rests on its first steps, so that each of these is measured, on all completions.
+        // What the search finds rests on its first steps, so that each of these is measured, on all
+        // completions.
         let begins = matches!(self.target, Target::Auto) && self.search.begins();
         let fraction = if begins { 1.0 } else { self.fraction };
         if self.every == 1 {
@@ -175,7 +177,8 @@ impl Kl {
         Ok((left, part.map_or(1.0, |part| part.share)))
     }
 
-    /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the other kind of target.
+    /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the
+    /// other kind of target.
     fn read(&self, text: &str) -> Option<(Option<f64>, Search)> {
         let (rho, search) = text
             .split_once(' ')
@@ -198,7 +201,8 @@ impl Kl {
         Some((rho, search))
     }
 
-    /// Adds `ratio`, measured ÷ estimated divergence, to the calibration. A step with a zero or non-finite divergence changes nothing.
+    /// Adds `ratio`, measured ÷ estimated divergence, to the calibration. A step with a zero or
+    /// non-finite divergence changes nothing.
     fn calibrate(&mut self, ratio: f64) {
         let new = ratio.ln();
         if new.is_finite() {
@@ -207,7 +211,8 @@ impl Kl {
     }
 }
 
-/// The policy's entropy in nats per completion token, as the mean of −log p over the sampled tokens; 0 without tokens.
+/// The policy's entropy in nats per completion token, as the mean of −log p over the sampled
+/// tokens; 0 without tokens.
 fn entropy(batch: &Batch) -> f64 {
     let tokens = batch
         .completion_mask
@@ -220,8 +225,9 @@ fn entropy(batch: &Batch) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// How far the step moves the weights, as a share of the learning rate (root mean square). The length of SGD's steps has nothing to do with
-/// the rate alone, so that a usual length of Adam's takes its place, unless weight decay alone may have moved them.
+/// How far the step moves the weights, as a share of the learning rate (root mean square). The
+/// length of SGD's steps has nothing to do with the rate alone, so that a usual length of Adam's
+/// takes its place, unless weight decay alone may have moved them.
 fn reach(optimizer: &OptimizerInfo, earns: bool, update: &mut Update) -> Result<f64, PluginError> {
     if optimizer.kind == OptimizerKind::SGD {
         return Ok(if earns || optimizer.weight_decay == 0.0 {
@@ -450,7 +456,8 @@ mod tests {
             fixture.control(&mut governor(""), update).unwrap().scales[0].powi(2)
                 * 2.0_f64.powf(1.5)
         };
-        // Padding has no part in it: the mean of three tokens is half a nat. Weights move by half of the rate.
+        // Padding has no part in it: the mean of three tokens is half a nat. Weights move by half
+        // of the rate.
         let sampled = Fixture::new(2, 2)
             .lengths(&[2, 1])
             .logps(&[-0.25, -0.5, -0.75, -50.0]);

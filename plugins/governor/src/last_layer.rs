@@ -1,4 +1,5 @@
-//! The governor with the curvature model of the last layer: CAPO's idea, applied to the step instead of tokens.
+//! The governor with the curvature model of the last layer: CAPO's idea, applied to the step
+//! instead of tokens.
 
 use capo_core::{
     Acceptance, CurvatureAverage, CurvatureModel, Granularity, Loss, SecondMoment, Semantics, Step,
@@ -8,7 +9,8 @@ use capo_plugin::prelude::*;
 
 use crate::target::{check_target, scale};
 
-/// On the default run the model predicts 0.021% (median) of a step's true divergence; this target is 0.021% of 3e-5 nats.
+/// On the default run the model predicts 0.021% (median) of a step's true divergence; this target
+/// is 0.021% of 3e-5 nats.
 pub(crate) const TARGET: f64 = 6e-9;
 
 /// Scales a step so that the policy shift predicted by the last-layer model is at most `target`.
@@ -25,7 +27,8 @@ fn target() -> f64 {
     TARGET
 }
 
-/// A model that never accepts or rejects tokens. Its divergence is a mean over tokens, whatever the loss divides by.
+/// A model that never accepts or rejects tokens. Its divergence is a mean over tokens, whatever the
+/// loss divides by.
 fn model() -> CurvatureModel {
     let semantics = Semantics {
         curvature_average: CurvatureAverage::TokenMean,
@@ -173,7 +176,8 @@ mod tests {
         assert!((half - 0.5).abs() < 1e-12, "{half}");
     }
 
-    /// The mean over tokens is the same whatever the loss divides by, and however long completions may get.
+    /// The mean over tokens is the same whatever the loss divides by, and however long completions
+    /// may get.
     #[test]
     fn the_target_is_nats_per_token_under_every_reduction() {
         let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]);
@@ -193,7 +197,8 @@ mod tests {
             .predict(&trainer_step(&batch).unwrap(), &weights)
             .unwrap()
         };
-        // These three differ by a factor of the whole gradient, which Adam's first step does not see.
+        // These three differ by a factor of the whole gradient, which Adam's first step does not
+        // see.
         let mean = kl(Reduction::TOKEN_MEAN);
         for other in [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM] {
             assert!(

@@ -1,5 +1,5 @@
-//! Governors of the optimizer's step, which shorten it where it would move the policy too far, and the recipe that
-//! `--plugin libgovernor.so` selects.
+//! Governors of the optimizer's step, which shorten it where it would move the policy too far, and
+//! the recipe that `--plugin libgovernor.so` selects.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Prints what each mask and weight costs, in µs per 1,000 tokens on one thread: `cargo bench -p masks`.
+//! Prints what each mask and weight costs, in µs per 1,000 tokens on one thread:
+//! `cargo bench -p masks`.
 
 use std::time::Instant;
 

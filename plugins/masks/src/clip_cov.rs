@@ -1,11 +1,12 @@
-//! Clip-Cov: drops a few random tokens among those with a high covariance of log-probability and advantage.
+//! Clip-Cov: drops a few random tokens among those with a high covariance of log-probability and
+//! advantage.
 //!
-//! A candidate has a covariance between `clip_cov_lb` and `clip_cov_ub` and is not already clipped by PPO's ratio (`clip_ratio_low`,
-//! `clip_ratio_high`). The number of drops is `clip_cov_ratio` of all remaining tokens, at least one, drawn from the run's seed and the
-//! step.
+//! A candidate has a covariance between `clip_cov_lb` and `clip_cov_ub` and is not already clipped
+//! by PPO's ratio (`clip_ratio_low`, `clip_ratio_high`). The number of drops is `clip_cov_ratio` of
+//! all remaining tokens, at least one, drawn from the run's seed and the step.
 //!
-//! Cui et al., *The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models*, arXiv 2505.22617; verl,
-//! `core_algos.py`, loss mode `clip_cov`.
+//! Cui et al., *The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models*,
+//! arXiv 2505.22617; verl, `core_algos.py`, loss mode `clip_cov`.
 
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;

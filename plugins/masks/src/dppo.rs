@@ -1,12 +1,14 @@
-//! DPPO-Binary-TV and DPPO-Binary-KL: drop tokens whose probability has moved too far, if the step would push them further.
+//! DPPO-Binary-TV and DPPO-Binary-KL: drop tokens whose probability has moved too far, if the step
+//! would push them further.
 //!
-//! p is the token's probability under the trainer, q its probability under the other policy. A token is dropped if A > 0, p > q and
-//! D > `clip_ratio_high`, or if A ≤ 0, p < q and D > `clip_ratio_low`. D is the divergence of the two policies with all other
-//! tokens merged into one: the total variation abs(p − q), or the KL divergence q ln(q/p) + (1 − q) ln((1 − q)/(1 − p)).
+//! p is the token's probability under the trainer, q its probability under the other policy. A
+//! token is dropped if A > 0, p > q and D > `clip_ratio_high`, or if A ≤ 0, p < q and D >
+//! `clip_ratio_low`. D is the divergence of the two policies with all other tokens merged into one:
+//! the total variation abs(p − q), or the KL divergence q ln(q/p) + (1 − q) ln((1 − q)/(1 − p)).
 //!
-//! Qi et al., *Rethinking the Trust Region in LLM Reinforcement Learning*, arXiv 2602.04879; verl, `core_algos.py`, loss modes
-//! `dppo_tv` and `dppo_kl` (there against `old`, which is the sampler's in its bypass mode); prime-rl's default loss, `dppo_mask_low`
-//! and `_high`.
+//! Qi et al., *Rethinking the Trust Region in LLM Reinforcement Learning*, arXiv 2602.04879; verl,
+//! `core_algos.py`, loss modes `dppo_tv` and `dppo_kl` (there against `old`, which is the sampler's
+//! in its bypass mode); prime-rl's default loss, `dppo_mask_low` and `_high`.
 
 use std::marker::PhantomData;
 
@@ -21,7 +23,8 @@ pub(crate) trait Divergence: Send {
     /// Divergence at token i of `[B, T]`, with all other tokens merged into one.
     fn of_token(compared: &Compared, i: usize) -> f32;
 
-    /// Contribution of one entry, a token or the merged rest: `q` is the sampler's probability, `p` the trainer's.
+    /// Contribution of one entry, a token or the merged rest: `q` is the sampler's probability, `p`
+    /// the trainer's.
     fn part(q: f64, p: f64) -> f64;
 }
 
@@ -60,8 +63,8 @@ pub(crate) const HIGH: &str = "the same for tokens that have risen; `clip_ratio`
 /// verl's default bound.
 pub(crate) const BOUND: f32 = 0.2;
 
-/// Bounds for the two directions of a step: verl's `clip_ratio_low` and `clip_ratio_high`. An absent one is `both`, its `clip_ratio`,
-/// or else verl's default.
+/// Bounds for the two directions of a step: verl's `clip_ratio_low` and `clip_ratio_high`. An
+/// absent one is `both`, its `clip_ratio`, or else verl's default.
 #[derive(Clone, Copy)]
 pub(crate) struct Sides {
     pub(crate) both: Option<f32>,
@@ -70,7 +73,8 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0, and lowers it otherwise.
+    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0,
+    /// and lowers it otherwise.
     pub(crate) fn limit(self, advantage: f32) -> f32 {
         if advantage > 0.0 { self.high } else { self.low }
             .or(self.both)

@@ -1,12 +1,14 @@
-//! DPPO-Top-K: like [`crate::dppo`], with the divergence over the sampler's K most likely tokens and one entry for
-//! all others.
+//! DPPO-Top-K: like [`crate::dppo`], with the divergence over the sampler's K most likely tokens
+//! and one entry for all others.
 //!
-//! q and p are the sampler's and the trainer's distributions over these entries; the divergence is ½ Σ abs(q − p) or Σ q
-//! ln(q/p). A token is dropped if A > 0, its probability rose and the divergence exceeds `clip_ratio_high`. It is also
-//! dropped if A ≤ 0, its probability fell and the divergence exceeds `clip_ratio_low`. The trainer's probabilities come from
-//! its top logits (`train.last_layer_top_k`). A sampler's token outside them counts with the others on both sides.
+//! q and p are the sampler's and the trainer's distributions over these entries; the divergence is
+//! ½ Σ abs(q − p) or Σ q ln(q/p). A token is dropped if A > 0, its probability rose and the
+//! divergence exceeds `clip_ratio_high`. It is also dropped if A ≤ 0, its probability fell and the
+//! divergence exceeds `clip_ratio_low`. The trainer's probabilities come from its top logits
+//! (`train.last_layer_top_k`). A sampler's token outside them counts with the others on both sides.
 //!
-//! Qi et al., arXiv 2602.04879; Stable-RL, `core_algos.py`, loss modes `dppo_topk_tv` and `dppo_topk_kl`, `utils.py`, `compute_topk_kl`.
+//! Qi et al., arXiv 2602.04879; Stable-RL, `core_algos.py`, loss modes `dppo_topk_tv` and
+//! `dppo_topk_kl`, `utils.py`, `compute_topk_kl`.
 
 use std::marker::PhantomData;
 
@@ -46,7 +48,8 @@ impl<D> DppoTopK<D> {
     };
 }
 
-/// Pairs (q, p) of the sampler's and the trainer's probability: one per token that both list, then the rest with Stable-RL's minimum.
+/// Pairs (q, p) of the sampler's and the trainer's probability: one per token that both list, then
+/// the rest with Stable-RL's minimum.
 fn known(
     sampler: (&[u32], &[f32]),
     trainer: (&[u32], &[f32]),

@@ -1,10 +1,12 @@
 //! DRPO in its weight form: DPPO-Binary-TV with a smooth boundary.
 //!
-//! p is the token's probability under the trainer, q under the sampler. The weight is 1 − sign(A) (p − q) / `delta`. It falls
-//! to 0 where the token has moved by `delta` in the direction of the step, and exceeds 1 where the step would move it back.
-//! Beyond `delta` the paper's factor is negative and pulls back; a token weight cannot be negative, so it is 0 there.
+//! p is the token's probability under the trainer, q under the sampler. The weight is 1 − sign(A)
+//! (p − q) / `delta`. It falls to 0 where the token has moved by `delta` in the direction of the
+//! step, and exceeds 1 where the step would move it back. Beyond `delta` the paper's factor is
+//! negative and pulls back; a token weight cannot be negative, so it is 0 there.
 //!
-//! Yao et al., *Rethinking the Divergence Regularization in LLM RL*, arXiv 2606.09821 (no code is public; `delta` is DPPO's bound).
+//! Yao et al., *Rethinking the Divergence Regularization in LLM RL*, arXiv 2606.09821 (no code is
+//! public; `delta` is DPPO's bound).
 
 use capo_plugin::prelude::*;
 

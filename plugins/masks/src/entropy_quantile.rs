@@ -1,6 +1,8 @@
-//! Keeps the tokens at which the policy had the highest entropy, the forks of its reasoning, and drops the others.
+//! Keeps the tokens at which the policy had the highest entropy, the forks of its reasoning, and
+//! drops the others.
 //!
-//! Wang et al., *Beyond the 80/20 Rule*, arXiv 2506.01939; TRL, `top_entropy_quantile` (`get_high_entropy_mask`; off there by default).
+//! Wang et al., *Beyond the 80/20 Rule*, arXiv 2506.01939; TRL, `top_entropy_quantile`
+//! (`get_high_entropy_mask`; off there by default).
 
 use capo_plugin::prelude::*;
 
@@ -17,7 +19,8 @@ fn one_fifth() -> f64 {
     0.2
 }
 
-/// The `share`-quantile of `values` with linear interpolation, as in `torch.quantile`; 0 for no values.
+/// The `share`-quantile of `values` with linear interpolation, as in `torch.quantile`; 0 for no
+/// values.
 fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else {

@@ -1,11 +1,13 @@
 //! IcePop: drops tokens on which trainer and sampler disagree.
 //!
-//! r = p / q is the ratio of the two probabilities. A token is dropped if r < `alpha` or r > `beta`. The sources also
-//! multiply each kept token by r. For that, use the weight `masks.tis` with `rollout_is_threshold_lower = alpha` and
-//! `rollout_is_threshold = beta`. It drops the same tokens, so it can replace this mask.
+//! r = p / q is the ratio of the two probabilities. A token is dropped if r < `alpha` or r >
+//! `beta`. The sources also multiply each kept token by r. For that, use the weight `masks.tis`
+//! with `rollout_is_threshold_lower = alpha` and `rollout_is_threshold = beta`. It drops the same
+//! tokens, so it can replace this mask.
 //!
-//! Ling team, *Every Step Evolves*, arXiv 2510.18855; slime, `megatron_utils/loss.py`, `icepop_function`; NeMo RL,
-//! `truncated_importance_sampling_type = "icepop"`; verl, `rollout_is_threshold = "0.5_5.0"`.
+//! Ling team, *Every Step Evolves*, arXiv 2510.18855; slime, `megatron_utils/loss.py`,
+//! `icepop_function`; NeMo RL, `truncated_importance_sampling_type = "icepop"`; verl,
+//! `rollout_is_threshold = "0.5_5.0"`.
 
 use capo_plugin::prelude::*;
 

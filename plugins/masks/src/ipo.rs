@@ -1,6 +1,7 @@
 //! IPO: drops tokens whose probability has moved too far, whatever the direction of the step.
 //!
-//! p is the token's probability under the trainer, q under the sampler. A token is dropped if abs(p − q) > `ipo_threshold`.
+//! p is the token's probability under the trainer, q under the sampler. A token is dropped if abs(p
+//! − q) > `ipo_threshold`.
 //!
 //! prime-rl, `trainer/rl/loss.py`, loss type `ipo`.
 

@@ -1,7 +1,7 @@
 //! KL-Cov's tokens: drops the tokens with the highest covariance of log-probability and advantage.
 //!
-//! The source keeps the loss of these tokens and adds a KL penalty. A mask cannot add a penalty, so nothing is learnt
-//! from these tokens. `kl_cov_ratio` selects the same tokens as in the source.
+//! The source keeps the loss of these tokens and adds a KL penalty. A mask cannot add a penalty, so
+//! nothing is learnt from these tokens. `kl_cov_ratio` selects the same tokens as in the source.
 //!
 //! Cui et al., arXiv 2505.22617; verl, `core_algos.py`, loss mode `kl_cov`.
 
@@ -20,8 +20,9 @@ fn ratio() -> f64 {
     0.0002
 }
 
-/// Covariance of log-probability and advantage, which determines how much the entropy falls: (A − mean A)(ln p − mean ln p) for each
-/// token at `places`, in their order. Both means are over these tokens.
+/// Covariance of log-probability and advantage, which determines how much the entropy falls: (A −
+/// mean A)(ln p − mean ln p) for each token at `places`, in their order. Both means are over these
+/// tokens.
 pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
     let mean = |values: &[f32]| {
         let sum: f64 = places.iter().map(|&i| f64::from(values[i])).sum();

@@ -1,8 +1,9 @@
 //! The published masks and token weights, one file each. Each gives the same numbers as its source.
 //!
-//! `policies` selects the two compared policies. `sequence` and `statistic` reduce tokens to completions. `tokens`
-//! lists remaining tokens and drops tokens. `rated` lets a threshold follow the run. Values of a completion cover all
-//! its tokens, even those that other masks dropped; fractions and quantiles cover only the remaining tokens.
+//! `policies` selects the two compared policies. `sequence` and `statistic` reduce tokens to
+//! completions. `tokens` lists remaining tokens and drops tokens. `rated` lets a threshold follow
+//! the run. Values of a completion cover all its tokens, even those that other masks dropped;
+//! fractions and quantiles cover only the remaining tokens.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,11 @@
 //! Reduces the weight of improbable tokens, whose large gradients dominate those of other tokens.
 //!
-//! p is the token's probability when it was sampled, as computed by the trainer. The weight is `alpha` p + 1 − `alpha`.
+//! p is the token's probability when it was sampled, as computed by the trainer. The weight is
+//! `alpha` p + 1 − `alpha`.
 //!
-//! Yang et al., *Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs*, arXiv 2505.12929, advantage reweighting; AR-Lopti,
-//! `compute_reweight_advantage` (`both_linear`, `reweight_k = alpha`, `reweight_tau = 1 - alpha`).
+//! Yang et al., *Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs*, arXiv 2505.12929,
+//! advantage reweighting; AR-Lopti, `compute_reweight_advantage` (`both_linear`,
+//! `reweight_k = alpha`, `reweight_tau = 1 - alpha`).
 
 use capo_plugin::prelude::*;
 

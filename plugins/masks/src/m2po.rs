@@ -1,10 +1,13 @@
-//! M2PO: drops the tokens on which trainer and sampler differ most, until the others have a small second moment.
+//! M2PO: drops the tokens on which trainer and sampler differ most, until the others have a small
+//! second moment.
 //!
-//! d = ln q − ln p. The tokens with the largest d² are dropped one by one, until the mean of d² over the others is below
-//! `m2_threshold`. The last token stays even if its d² is larger, because AReaL's code drops all tokens but one. Sums go from the smallest
-//! d² up, so that no infinite one is ever subtracted.
+//! d = ln q − ln p. The tokens with the largest d² are dropped one by one, until the mean of d²
+//! over the others is below `m2_threshold`. The last token stays even if its d² is larger, because
+//! AReaL's code drops all tokens but one. Sums go from the smallest d² up, so that no infinite one
+//! is ever subtracted.
 //!
-//! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`, `m2_threshold`.
+//! Zheng et al., *Prosperity before Collapse*, arXiv 2510.01161; AReaL, `trainer/ppo/actor.py`,
+//! `m2_threshold`.
 
 use capo_plugin::prelude::*;
 

@@ -1,12 +1,13 @@
 //! Masked importance sampling: drops tokens or whole completions by their importance ratio.
 //!
-//! r is the ratio of trainer to sampler: of a token, of a whole completion (the product), or the geometric mean over a
-//! completion. Tokens with r < `clip_min` or r > `clip_max` are dropped. `veto_threshold` also drops each completion with a
-//! token whose own ratio is lower. The sources also multiply kept tokens by r; the weight `masks.tis` does that.
+//! r is the ratio of trainer to sampler: of a token, of a whole completion (the product), or the
+//! geometric mean over a completion. Tokens with r < `clip_min` or r > `clip_max` are dropped.
+//! `veto_threshold` also drops each completion with a token whose own ratio is lower. The sources
+//! also multiply kept tokens by r; the weight `masks.tis` does that.
 //!
-//! TRL, `vllm_importance_sampling_mode = "sequence_mask"` (the default there) and `"token_mask"`; NeMo RL, `"seq-mask-tis"` (geometric);
-//! slime, `train_infer_mismatch_helper/mis.py` (`rs_level`, `rs_veto_threshold`); verl, `rollout_rs`; Liu et al., *When Speed Kills
-//! Stability*, 2025.
+//! TRL, `vllm_importance_sampling_mode = "sequence_mask"` (the default there) and `"token_mask"`;
+//! NeMo RL, `"seq-mask-tis"` (geometric); slime, `train_infer_mismatch_helper/mis.py` (`rs_level`,
+//! `rs_veto_threshold`); verl, `rollout_rs`; Liu et al., *When Speed Kills Stability*, 2025.
 
 use capo_plugin::prelude::*;
 

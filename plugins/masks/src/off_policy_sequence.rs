@@ -1,10 +1,13 @@
-//! Off-policy sequence masking: in completions from which the policy has drifted, drops the tokens with a negative advantage.
+//! Off-policy sequence masking: in completions from which the policy has drifted, drops the tokens
+//! with a negative advantage.
 //!
-//! A completion has drifted if the mean over its tokens of ln q − ln p exceeds `off_policy_mask_threshold`; p is the
-//! probability under the trainer, q under the sampler. Tokens with a positive advantage are always kept.
+//! A completion has drifted if the mean over its tokens of ln q − ln p exceeds
+//! `off_policy_mask_threshold`; p is the probability under the trainer, q under the sampler. Tokens
+//! with a positive advantage are always kept.
 //!
-//! DeepSeek-V3.2, arXiv 2512.02556, equation 9, which gives no value for the threshold; TRL, `off_policy_mask_threshold`
-//! (`get_off_policy_mask`; "0.5, for example"); slime, `--use-opsm` (1e-4); ms-swift, `off_policy_sequence_mask_delta`.
+//! DeepSeek-V3.2, arXiv 2512.02556, equation 9, which gives no value for the threshold; TRL,
+//! `off_policy_mask_threshold` (`get_off_policy_mask`; "0.5, for example"); slime, `--use-opsm`
+//! (1e-4); ms-swift, `off_policy_sequence_mask_delta`.
 
 use capo_plugin::prelude::*;
 

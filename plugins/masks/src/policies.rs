@@ -7,11 +7,13 @@ use serde::Serialize;
 pub(crate) const ABOUT: &str =
     "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
 
-/// Two of the three policies that gave a token a probability. `trainer` is the current policy. `old` is the policy that sampled the
-/// token, as computed by the trainer. `sampler` is the sampler's own distribution, with its precision and truncation.
+/// Two of the three policies that gave a token a probability. `trainer` is the current policy.
+/// `old` is the policy that sampled the token, as computed by the trainer. `sampler` is the
+/// sampler's own distribution, with its precision and truncation.
 #[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policies {
-    /// Differs by everything between sampling and step: precision, kernels, and optimizer steps since.
+    /// Differs by everything between sampling and step: precision, kernels, and optimizer steps
+    /// since.
     #[serde(rename = "trainer/sampler")]
     TrainerSampler,
     /// Differs by the optimizer steps since sampling.
@@ -98,8 +100,8 @@ impl Compared {
         (self.of[i].exp(), self.against[i].exp())
     }
 
-    /// True if a step with this advantage pushes token `i` further from the second policy: up where its probability
-    /// is already higher, down where it is lower.
+    /// True if a step with this advantage pushes token `i` further from the second policy: up where
+    /// its probability is already higher, down where it is lower.
     pub(crate) fn goes_further(&self, i: usize, advantage: f32) -> bool {
         if advantage > 0.0 {
             self.of[i] > self.against[i]

@@ -1,4 +1,5 @@
-//! Masks with one threshold. The table gives the threshold, or it follows the run so that a chosen fraction of tokens is dropped.
+//! Masks with one threshold. The table gives the threshold, or it follows the run so that a chosen
+//! fraction of tokens is dropped.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{Sketch, check_target};
@@ -14,10 +15,12 @@ pub(crate) trait Bounded: Send {
     /// Fraction of tokens to drop, and the key of the threshold, each if the table gives it.
     fn given(&self) -> (Option<f64>, Option<&'static str>);
 
-    /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold, even an infinite one.
+    /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold, even an
+    /// infinite one.
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError>;
 
-    /// Largest quantity that is kept for a token with this advantage, from the table or the defaults.
+    /// Largest quantity that is kept for a token with this advantage, from the table or the
+    /// defaults.
     fn limit(&self, advantage: f32) -> f64;
 
     /// Value of the threshold's key that corresponds to this limit.

@@ -1,4 +1,5 @@
-//! Drops tokens whose ratio is outside a range, whatever the direction of the step: PPO's clip without its one-sidedness.
+//! Drops tokens whose ratio is outside a range, whatever the direction of the step: PPO's clip
+//! without its one-sidedness.
 
 use capo_plugin::prelude::*;
 

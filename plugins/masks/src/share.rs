@@ -1,4 +1,5 @@
-//! Masks that drop a set share of a step's tokens, as controls for other masks: random tokens, and the least probable ones.
+//! Masks that drop a set share of a step's tokens, as controls for other masks: random tokens, and
+//! the least probable ones.
 
 use std::marker::PhantomData;
 

@@ -1,11 +1,14 @@
-//! Truncated importance weights, which correct for the difference between sampler and trainer within limits.
+//! Truncated importance weights, which correct for the difference between sampler and trainer
+//! within limits.
 //!
-//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The weight is r. Outside
-//! the limits it is the nearer limit (`truncate`) or 0 (`mask`, which is IcePop). Without `mode` it is 0 if there is
-//! a lower limit, as in verl. `rollout_is_batch_normalize` divides the weights by their mean.
+//! r is the ratio of trainer to sampler, of a token or of a whole completion (the product). The
+//! weight is r. Outside the limits it is the nearer limit (`truncate`) or 0 (`mask`, which is
+//! IcePop). Without `mode` it is 0 if there is a lower limit, as in verl.
+//! `rollout_is_batch_normalize` divides the weights by their mean.
 //!
-//! Yao et al., *Your Efficient RL Framework Secretly Brings You Off-Policy RL Training*, 2025; verl, `rollout_corr_helper.py`, `rollout_is`;
-//! TRL, `vllm_importance_sampling_mode`, all four; slime, `--use-tis`, whose `tis_mode` is `mode`.
+//! Yao et al., *Your Efficient RL Framework Secretly Brings You Off-Policy RL Training*, 2025;
+//! verl, `rollout_corr_helper.py`, `rollout_is`; TRL, `vllm_importance_sampling_mode`, all four;
+//! slime, `--use-tis`, whose `tis_mode` is `mode`.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;

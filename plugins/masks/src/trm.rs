@@ -1,11 +1,13 @@
 //! Trust region masking: drops whole completions, or tokens, that diverge too far from the sampler.
 //!
-//! r is a token's ratio of trainer to sampler. Its divergence is estimated by k1 = −ln r, k2 = (ln r)² / 2 or k3 = r − 1 − ln
-//! r. A completion is dropped if the maximum (`seq_max`), the mean or the sum over its tokens exceeds `rollout_rs_threshold`.
-//! k1 is signed, so it must lie between the logarithms of `rollout_rs_threshold_lower` and `rollout_rs_threshold`.
+//! r is a token's ratio of trainer to sampler. Its divergence is estimated by k1 = −ln r, k2 = (ln
+//! r)² / 2 or k3 = r − 1 − ln r. A completion is dropped if the maximum (`seq_max`), the mean or
+//! the sum over its tokens exceeds `rollout_rs_threshold`. k1 is signed, so it must lie between the
+//! logarithms of `rollout_rs_threshold_lower` and `rollout_rs_threshold`.
 //!
-//! Li et al., *Trust Region Masking for Long-Horizon LLM Reinforcement Learning*, arXiv 2512.23075 (the maximum); verl,
-//! `rollout_corr_helper.py`, `rollout_rs`, whose eleven names are used here. The defaults are verl's preset for k3.
+//! Li et al., *Trust Region Masking for Long-Horizon LLM Reinforcement Learning*, arXiv 2512.23075
+//! (the maximum); verl, `rollout_corr_helper.py`, `rollout_rs`, whose eleven names are used here.
+//! The defaults are verl's preset for k3.
 
 use capo_plugin::prelude::*;
 
@@ -34,7 +36,8 @@ impl Trm {
         f64::from(self.rollout_rs_threshold.unwrap_or(THRESHOLD))
     }
 
-    /// Bounded size of a statistic, nats. For the signed k1: its absolute value, or the value itself if a lower bound exists.
+    /// Bounded size of a statistic, nats. For the signed k1: its absolute value, or the value
+    /// itself if a lower bound exists.
     fn size(&self, value: f64) -> f64 {
         match (self.rollout_rs.estimate, self.rollout_rs_threshold_lower) {
             _ if value.is_nan() => f64::INFINITY,

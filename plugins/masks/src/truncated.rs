@@ -1,4 +1,5 @@
-//! Drops completions that the length limit cut off, because their reward says nothing about the missing rest.
+//! Drops completions that the length limit cut off, because their reward says nothing about the
+//! missing rest.
 //!
 //! TRL, `mask_truncated_completions`; DAPO's overlong filtering, arXiv 2503.14476.
 

@@ -1,4 +1,5 @@
-//! ReinCAPO as a plugin: its advantage, objective and curvature mask, and the recipe that `--plugin libreincapo.so` selects.
+//! ReinCAPO as a plugin: its advantage, objective and curvature mask, and the recipe that
+//! `--plugin libreincapo.so` selects.
 
 #![forbid(unsafe_code)]
 

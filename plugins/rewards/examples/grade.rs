@@ -1,4 +1,5 @@
-//! Grades pairs with `math`: a line of JSON with `gold`, `answer` and optionally `anchored` gives a line 0 or 1.
+//! Grades pairs with `math`: a line of JSON with `gold`, `answer` and optionally `anchored` gives a
+//! line 0 or 1.
 //!
 //! `cargo run -p capo-rewards --example grade < pairs.jsonl`
 

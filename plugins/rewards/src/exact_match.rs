@@ -32,8 +32,10 @@ impl Reward for ExactMatch {
 impl ExactMatch {
     /// 1.0 if the completion ended by itself and its answer equals the dataset's, else 0.0.
     ///
-    /// The answer of a completion is looked for outside of its thoughts. The answer of a text is the trimmed text after its last separator, or the whole text if it has no separator. The
-    /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator `####`) works too.
+    /// The answer of a completion is looked for outside of its thoughts. The answer of a text is
+    /// the trimmed text after its last separator, or the whole text if it has no separator. The
+    /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator
+    /// `####`) works too.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
         let right =
             self.answer(&thoughts::outside(completion.text)) == self.answer(completion.answer);

@@ -1,4 +1,5 @@
-//! The reward `format`: checks that a completion's thoughts and answer are between the usual tags. The first tag may stand at the prompt's end.
+//! The reward `format`: checks that a completion's thoughts and answer are between the usual tags.
+//! The first tag may stand at the prompt's end.
 //!
 //! TRL, `think_format_reward`; open-r1, `format_reward` and `tag_count_reward`.
 
@@ -26,8 +27,8 @@ struct Format {
 const OPEN: &str = "<think>";
 
 impl Style {
-    /// The reward of a completion, which is read behind the `<think>` of a prompt that ends with it: some chat templates write it there, and the
-    /// model goes on.
+    /// The reward of a completion, which is read behind the `<think>` of a prompt that ends with
+    /// it: some chat templates write it there, and the model goes on.
     fn reward(self, completion: &Completion<'_>) -> f32 {
         let opened = opened(completion.prompt);
         let text = &(opened.to_owned() + completion.text);
@@ -54,7 +55,8 @@ fn is_think(text: &str) -> bool {
         .is_some_and(|rest| !rest.contains(OPEN) && rest.contains("</think>"))
 }
 
-/// True if thoughts and then an answer follow, with each tag on a line of its own; other lines may follow.
+/// True if thoughts and then an answer follow, with each tag on a line of its own; other lines may
+/// follow.
 fn is_think_answer(text: &str) -> bool {
     let thoughts = text.strip_prefix("<think>\n");
     let answer = thoughts.and_then(|text| text.split_once("\n</think>\n<answer>\n"));

@@ -1,7 +1,9 @@
-//! Verifiable rewards, one file each: `exact_match`, `number`, `math`, `regex`, `format`, `soft_overlong`, `command` and `environment`.
+//! Verifiable rewards, one file each: `exact_match`, `number`, `math`, `regex`, `format`,
+//! `soft_overlong`, `command` and `environment`.
 //!
-//! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`. [`math`] reads the mathematical
-//! meaning of a text, for callers that compare answers without a rollout.
+//! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`.
+//! [`math`] reads the mathematical meaning of a text, for callers that compare answers without a
+//! rollout.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

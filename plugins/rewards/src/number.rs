@@ -36,7 +36,8 @@ impl Number {
         f32::from(u8::from(!completion.truncated && right().unwrap_or(false)))
     }
 
-    /// The number behind the last separator; otherwise that of the last box; otherwise the one that the text names.
+    /// The number behind the last separator; otherwise that of the last box; otherwise the one that
+    /// the text names.
     fn answer(&self, text: &str) -> Option<Rational> {
         let separator = self.answer_separator.as_str();
         if let Some((_, behind)) = text
@@ -91,8 +92,8 @@ fn in_box(inside: &str) -> Option<Rational> {
     }
 }
 
-/// The number that the last phrase before an answer names, if one does; otherwise the last number. With `follows_answer` the text takes back
-/// an answer before it.
+/// The number that the last phrase before an answer names, if one does; otherwise the last number.
+/// With `follows_answer` the text takes back an answer before it.
 fn in_prose(text: &str, follows_answer: bool) -> Option<Rational> {
     let text = phrases::without_courtesy(text);
     let anchors = phrases::anchors(text, follows_answer);
@@ -128,7 +129,8 @@ fn last(text: &str) -> Option<Rational> {
     number.value().filter(|_| stands)
 }
 
-/// The first number of a line, or the result of the calculation that begins with it: 42 in `60-18=42 pens`.
+/// The first number of a line, or the result of the calculation that begins with it: 42 in
+/// `60-18=42 pens`.
 fn first(line: &str) -> Option<Rational> {
     let plain = plain(sentence(line));
     let side = last_side(&plain);
@@ -250,7 +252,8 @@ fn separated(text: &str) -> String {
         .into_owned()
 }
 
-/// True if the text between two numbers makes them parts of one value: `2 hours 30 minutes`, `60 pens - 18 pens`.
+/// True if the text between two numbers makes them parts of one value: `2 hours 30 minutes`,
+/// `60 pens - 18 pens`.
 fn is_sum(between: &str) -> bool {
     static SIGN: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^\s*(?:\p{L}+\s*)?(?:[-+*/−–×÷·(]|\\times|\\cdot|\\div)\s*$")
@@ -270,7 +273,8 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         .expect("the pattern is a constant")
 });
 
-/// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the `2\frac{1}{2}` of a mixed number.
+/// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the
+/// `2\frac{1}{2}` of a mixed number.
 static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r"([0-9][ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[0-9.,]*[0-9])\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))",
@@ -336,7 +340,8 @@ struct Piece {
     end: usize,
     /// As it is written; empty for a power.
     written: String,
-    /// `None` if it is too long to be an answer, or has no exact value; that of a root is found when it is asked for.
+    /// `None` if it is too long to be an answer, or has no exact value; that of a root is found
+    /// when it is asked for.
     value: Option<Rational>,
     is_root: bool,
 }
@@ -384,8 +389,8 @@ static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     .expect("the pattern is a constant")
 });
 
-/// The numbers of a text in order. Exponents belong to their base, so that `10^6` is one number and the 2 of `cm^2` is none; a root
-/// belongs to the number before it.
+/// The numbers of a text in order. Exponents belong to their base, so that `10^6` is one number and
+/// the 2 of `cm^2` is none; a root belongs to the number before it.
 fn numbers(text: &str) -> Numbers {
     let text: String = text.chars().map(narrow).collect();
     let text = with_plain_fractions(&grouped(
@@ -464,7 +469,8 @@ fn join_root(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     });
 }
 
-/// Takes an exponent to the number that it is a power of; that of `m^2` and of `(a+2)^2` makes no number.
+/// Takes an exponent to the number that it is a power of; that of `m^2` and of `(a+2)^2` makes no
+/// number.
 fn join_script(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     let Some(exponent) = text[range.clone()].strip_prefix('^') else {
         return;
@@ -519,7 +525,8 @@ fn join_power_of_ten(text: &str, pieces: &mut Vec<Piece>) {
     pieces.pop();
 }
 
-/// True if the number behind `before` is a part of a word, such as `H2O` or `A4`; a currency may stand before it, and scripts without spaces.
+/// True if the number behind `before` is a part of a word, such as `H2O` or `A4`; a currency may
+/// stand before it, and scripts without spaces.
 fn is_glued(before: &str) -> bool {
     let rest = before.trim_end_matches(|c: char| c.is_alphabetic() && c < '\u{2e80}');
     let run = &before[rest.len()..];
@@ -614,7 +621,8 @@ fn fraction(written: &str) -> Option<Rational> {
     value(written)
 }
 
-/// True if a minus after `before` is a sign and neither subtracts nor begins a point of a list. `touches` tells that no space follows it.
+/// True if a minus after `before` is a sign and neither subtracts nor begins a point of a list.
+/// `touches` tells that no space follows it.
 fn is_sign(before: &str, touches: bool) -> bool {
     let operand = before.trim_end();
     let begins_line = before.trim_end_matches(' ').ends_with('\n');
@@ -736,7 +744,8 @@ mod tests {
         );
         assert_eq!(reward("", "so \\boxed{x = 2} of 5", "2"), 1.0);
         assert_eq!(reward("", "2, no: 3", "2"), 0.0);
-        // What stands on a line of its own goes with no number of the line above; `- 3` is a point of a list there.
+        // What stands on a line of its own goes with no number of the line above; `- 3` is a point
+        // of a list there.
         for (text, answer) in [
             ("10\n-3", "-3"),
             ("so\n- 3", "3"),

@@ -41,8 +41,8 @@ pub(crate) struct Anchor<'t> {
 /// Longest text between an answer and the phrase that corrects it, bytes.
 const MOST_TO_CORRECTION: usize = 200;
 
-/// The places behind phrases before an answer, the last one first. `No, it's` before a value is one too if it follows another one closely, or
-/// the beginning of the text where an answer ended there.
+/// The places behind phrases before an answer, the last one first. `No, it's` before a value is one
+/// too if it follows another one closely, or the beginning of the text where an answer ended there.
 pub(crate) fn anchors(text: &str, follows_answer: bool) -> Vec<Anchor<'_>> {
     let named = named(text);
     let mut ends: Vec<(usize, bool)> = named.iter().map(|end| (*end, false)).collect();
@@ -75,7 +75,8 @@ pub(crate) fn stated(text: &str) -> Option<&str> {
     .map(|anchor| anchor.rest)
 }
 
-/// Positions behind phrases that name an answer; in `if the answer is` and `the wrong answer is` none is named.
+/// Positions behind phrases that name an answer; in `if the answer is` and `the wrong answer is`
+/// none is named.
 fn named(text: &str) -> Vec<usize> {
     let lower = text.to_ascii_lowercase();
     let mut ends = Vec::new();
@@ -203,7 +204,8 @@ fn corrections(text: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Position behind the phrase by which the text right behind an answer takes it back; `None` if the answer stands.
+/// Position behind the phrase by which the text right behind an answer takes it back; `None` if the
+/// answer stands.
 pub(crate) fn taken_back(behind: &str) -> Option<usize> {
     static PHRASE: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(&format!("(?i){TAKES_BACK}")).expect("the pattern is a constant")
@@ -235,7 +237,8 @@ pub(crate) fn taken_back(behind: &str) -> Option<usize> {
         .min()
 }
 
-/// True if a phrase takes the answer back: it answers no question (`Is there another? No, ...`), and nothing confirms the answer right after it.
+/// True if a phrase takes the answer back: it answers no question (`Is there another? No, ...`),
+/// and nothing confirms the answer right after it.
 fn stands(text: &str, start: usize, end: usize) -> bool {
     let asks = text[start..].starts_with('?');
     let after = &text[end..floor(text, text.len().min(end + MOST_TO_CORRECTION))];
@@ -290,7 +293,8 @@ pub(crate) fn scale(behind: &str) -> Option<(&str, usize)> {
     Some((found.get(1)?.as_str(), found.get_match().end()))
 }
 
-/// True if the words right behind a value make another value of it: `more than 6`, `times as many as 6`, `squared`, `or more`.
+/// True if the words right behind a value make another value of it: `more than 6`,
+/// `times as many as 6`, `squared`, `or more`.
 pub(crate) fn is_changed(behind: &str) -> bool {
     let sentence = behind.split(['\n', ';']).next().unwrap_or_default();
     let sentence = sentence.split(". ").next().unwrap_or_default();
@@ -311,7 +315,8 @@ pub(crate) fn is_changed(behind: &str) -> bool {
     calculated || alone.is_match(sentence) || cases.is_match(sentence)
 }
 
-/// Where a text says that there is no solution, behind every other sentence with a value: the phrase, such as `no real solutions`.
+/// Where a text says that there is no solution, behind every other sentence with a value: the
+/// phrase, such as `no real solutions`.
 pub(crate) fn none(text: &str) -> Option<(usize, &str)> {
     let found = pattern!(
         r"(?i)\b(?:there (?:is|are|exists?|can be)|ha(?:s|ve|d)|we (?:get|find|conclude))(?: therefore| thus)? (no (?:[a-z]+ ){0,2}(?:solutions?|roots?))\b|\b(no (?:[a-z]+ ){0,2}solutions?) (?:exists?|is possible|are possible)\b",
@@ -348,7 +353,8 @@ pub(crate) struct Chosen {
     pub end: usize,
 }
 
-/// The option of the last sentence that calls one right: `The correct option is B`, `Option B is correct`. `None` if that sentence names two.
+/// The option of the last sentence that calls one right: `The correct option is B`,
+/// `Option B is correct`. `None` if that sentence names two.
 pub(crate) fn chosen(text: &str) -> Option<Chosen> {
     static FORMS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         let letter = r"[*(]*([A-HJ])[*)]*";

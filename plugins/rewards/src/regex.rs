@@ -1,4 +1,5 @@
-//! The reward `regex`: a fixed reward for completions that match a pattern, in time linear in their length.
+//! The reward `regex`: a fixed reward for completions that match a pattern, in time linear in their
+//! length.
 
 use capo_plugin::prelude::*;
 use regex::Regex;
@@ -44,7 +45,8 @@ impl TryFrom<Settings> for Pattern {
                 return Err(format!("`{key}` is {value} (it must be finite)"));
             }
         }
-        // The pattern is also compiled alone, so that an error message shows it as the user typed it.
+        // The pattern is also compiled alone, so that an error message shows it as the user typed
+        // it.
         let alone =
             compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
         let pattern = if full_match { whole(&pattern)? } else { alone };

@@ -1,7 +1,7 @@
 //! The reward `soft_overlong`: a penalty that grows over the last tokens before the length limit.
 //!
-//! Yu et al., *DAPO: An Open-Source LLM Reinforcement Learning System at Scale*, arXiv 2503.14476, equation 13; TRL,
-//! `get_soft_overlong_punishment`.
+//! Yu et al., *DAPO: An Open-Source LLM Reinforcement Learning System at Scale*, arXiv 2503.14476,
+//! equation 13; TRL, `get_soft_overlong_punishment`.
 
 use capo_plugin::prelude::*;
 

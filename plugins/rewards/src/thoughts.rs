@@ -9,10 +9,11 @@ const TAGS: [(&str, &str); 5] = [
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
 ];
 
-/// The text without its thoughts; the whole text if nothing is left, because then the answer can only be among them.
+/// The text without its thoughts; the whole text if nothing is left, because then the answer can
+/// only be among them.
 ///
-/// A template may open the thoughts in the prompt, so everything before an end without a beginning is a thought. An opening tag in the middle
-/// of a line is only quoted unless it is closed.
+/// A template may open the thoughts in the prompt, so everything before an end without a beginning
+/// is a thought. An opening tag in the middle of a line is only quoted unless it is closed.
 pub(crate) fn outside(text: &str) -> String {
     let mut said = text.to_owned();
     for (open, close) in TAGS {

@@ -10,8 +10,8 @@ use crate::Failure;
 
 const FLAGS: &str = "-O2 -g1 -std=c++17 -fPIC -fno-strict-aliasing -ffp-contract=off -fvisibility=hidden -Wall -Wextra \
     -Wno-unknown-pragmas -DCAPO_EMULATED";
-/// The kernels' own: an index, an address or a number that is wrong calls a function of `fault.cpp`; a stack that is too small meets its
-/// guard page.
+/// The kernels' own: an index, an address or a number that is wrong calls a function of
+/// `fault.cpp`; a stack that is too small meets its guard page.
 const CHECKS: &str = "-fsanitize=alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero \
     -fsanitize=float-cast-overflow -fno-sanitize-recover=all -fstack-clash-protection";
 /// Of the toolkit; all are the driver under other names.
@@ -66,8 +66,9 @@ pub fn library(kernels: &Path) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// A stand-in for CUDA's toolchain in the folder `home`: `bin/nvcc`, and in `lib` all libraries that a program on candle links to, with
-/// the kernels of the folders `kernels`. Gives the absolute path. Does nothing where it is there and as new as its sources.
+/// A stand-in for CUDA's toolchain in the folder `home`: `bin/nvcc`, and in `lib` all libraries
+/// that a program on candle links to, with the kernels of the folders `kernels`. Gives the absolute
+/// path. Does nothing where it is there and as new as its sources.
 pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (sources, shipped, compiler) = (own.join("cpp"), own.join("toolkit"), Compiler::find()?);
@@ -92,7 +93,8 @@ pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     }
     compiler.driver(&sources, &lib, &LIBRARIES)?;
     for library in LIBRARIES {
-        // For the linker, which looks for the name without a version; `libcuda.so` itself is there already.
+        // For the linker, which looks for the name without a version; `libcuda.so` itself is there
+        // already.
         let link = lib.join(library).with_extension("");
         if !link.exists() {
             std::fs::copy(lib.join(library), &link).map_err(|error| broken(&link, &error))?;
@@ -233,7 +235,8 @@ impl Compiler {
         self.kernels(sources, kernels, folder)
     }
 
-    /// `libcuda.so`, and empty libraries of other names that bring it along, since a library has one name of its own.
+    /// `libcuda.so`, and empty libraries of other names that bring it along, since a library has
+    /// one name of its own.
     fn driver(&self, sources: &Path, folder: &Path, aliases: &[&str]) -> Result<(), Failure> {
         let driver = folder.join("libcuda.so");
         let units = DRIVER.map(|name| sources.join(name).with_extension("cpp"));

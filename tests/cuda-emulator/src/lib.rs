@@ -1,38 +1,51 @@
-//! A CUDA driver for machines without a GPU: it runs the same kernels, compiled for the CPU, and finds their mistakes.
+//! A CUDA driver for machines without a GPU: it runs the same kernels, compiled for the CPU, and
+//! finds their mistakes.
 //!
-//! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Who asks for CUDA's driver later in this process, as `cudarc`
-//! does, gets it. A child process gets it through `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it
-//! takes any source without `#include` and gives an image for this driver, whose kernels are compiled already.
+//! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Who asks for CUDA's
+//! driver later in this process, as `cudarc` does, gets it. A child process gets it through
+//! `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it takes any
+//! source without `#include` and gives an image for this driver, whose kernels are compiled
+//! already.
 //!
-//! A launch is done when it returns, and its error is the launch's, unless work is [late](#late-work). One line on stderr says what went wrong
-//! and where:
+//! A launch is done when it returns, and its error is the launch's, unless work is
+//! [late](#late-work). One line on stderr says what went wrong and where:
 //!
-//! * an address outside of device memory, in freed memory or just beside an allocation; an index outside of an array whose length the
-//!   compiler knows, `__shared__` ones above all; a misaligned address; an argument that is not device memory
-//! * threads that wait for others that never come, and threads of one block that meet at different `__syncthreads`
-//! * memory that nobody wrote is filled with a byte, `CUDA_EMULATOR_FILL` (255): a result that changes with it was read too early
-//! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`, in every other block by chance, in the others with some warps as far
-//!   ahead as barriers let them: a result that changes with it lacks a barrier
+//! * an address outside of device memory, in freed memory or just beside an allocation; an index
+//!   outside of an array whose length the compiler knows, `__shared__` ones above all; a misaligned
+//!   address; an argument that is not device memory
+//! * threads that wait for others that never come, and threads of one block that meet at different
+//!   `__syncthreads`
+//! * memory that nobody wrote is filled with a byte, `CUDA_EMULATOR_FILL` (255): a result that
+//!   changes with it was read too early
+//! * threads and blocks run in an order drawn from `CUDA_EMULATOR_SEED`, in every other block by
+//!   chance, in the others with some warps as far ahead as barriers let them: a result that changes
+//!   with it lacks a barrier
 //!
 //! # Late work
 //!
-//! With `CUDA_EMULATOR_LATE=1`, or [`Emulator::set_late`], the work of streams (launches, copies, fills, memory in stream order, events) runs
-//! when somebody waits for it, or before, as the seed has it: in any order that CUDA permits. A result that changes with the seed lacks an
-//! order between streams.
+//! With `CUDA_EMULATOR_LATE=1`, or [`Emulator::set_late`], the work of streams (launches, copies,
+//! fills, memory in stream order, events) runs when somebody waits for it, or before, as the seed
+//! has it: in any order that CUDA permits. A result that changes with the seed lacks an order
+//! between streams.
 //!
-//! * The work of one stream keeps its order, and events order streams. The default stream waits for all streams that are not `NON_BLOCKING`,
-//!   and they for it. `CU_STREAM_PER_THREAD`, handle 2, is another stream on each OS thread; its work outlives the thread.
-//! * Who waits runs the work: a wait for a stream, an event or the context, a copy to pageable memory, a free outside of stream order. Asking
-//!   whether work is done may run some.
-//! * A copy from pageable memory takes its source along when it is queued; a copy from or to pinned memory does not.
-//! * Memory that is freed in stream order is overwritten there, and the same stream gets it again at once. Memory taken in stream order is
-//!   overwritten there too, so that what was written too early is lost.
-//! * Addresses are checked when work runs. Its error comes from the next call after that, at the latest from one that waits for it, and stays:
-//!   the context does nothing more.
+//! * The work of one stream keeps its order, and events order streams. The default stream waits for
+//!   all streams that are not `NON_BLOCKING`, and they for it. `CU_STREAM_PER_THREAD`, handle 2, is
+//!   another stream on each OS thread; its work outlives the thread.
+//! * Who waits runs the work: a wait for a stream, an event or the context, a copy to pageable
+//!   memory, a free outside of stream order. Asking whether work is done may run some.
+//! * A copy from pageable memory takes its source along when it is queued; a copy from or to pinned
+//!   memory does not.
+//! * Memory that is freed in stream order is overwritten there, and the same stream gets it again
+//!   at once. Memory taken in stream order is overwritten there too, so that what was written too
+//!   early is lost.
+//! * Addresses are checked when work runs. Its error comes from the next call after that, at the
+//!   latest from one that waits for it, and stays: the context does nothing more.
 //!
-//! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1), `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at
-//! most 4), `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code, and `CUDA_EMULATOR_TRACE`, a file that
-//! gets a line for each launch, product, copy, fill, allocation and wait.
+//! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1),
+//! `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at most
+//! 4), `CUDA_EMULATOR_STRICT=1`, which takes device memory out of the reach of host code, and
+//! `CUDA_EMULATOR_TRACE`, a file that gets a line for each launch, product, copy, fill, allocation
+//! and wait.
 
 mod compile;
 
@@ -78,17 +91,20 @@ impl Emulator {
         &self.folder
     }
 
-    /// Sets the order in which threads and blocks of later launches run, and late work, for the whole process.
+    /// Sets the order in which threads and blocks of later launches run, and late work, for the
+    /// whole process.
     pub fn set_seed(&self, seed: u64) {
         (self.set_seed)(seed);
     }
 
-    /// Sets the byte that fills later allocations and the `__shared__` memory of later launches, for the whole process.
+    /// Sets the byte that fills later allocations and the `__shared__` memory of later launches,
+    /// for the whole process.
     pub fn set_fill(&self, fill: u8) {
         (self.set_fill)(fill);
     }
 
-    /// Lets later work run after the call that queues it, or not, for the whole process. All work that was queued runs first.
+    /// Lets later work run after the call that queues it, or not, for the whole process. All work
+    /// that was queued runs first.
     pub fn set_late(&self, late: bool) {
         (self.set_late)(late);
     }
@@ -104,15 +120,17 @@ impl Emulator {
     }
 }
 
-/// Compiles the `.cu` file of the folder `kernels`, unless that was done before. Gives the folder that holds `libcuda.so`, `libcuda.so.1` and
-/// `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
+/// Compiles the `.cu` file of the folder `kernels`, unless that was done before. Gives the folder
+/// that holds `libcuda.so`, `libcuda.so.1` and `libnvrtc.so`, for the `LD_LIBRARY_PATH` of a child
+/// process. `$CXX` names the compiler; otherwise it is `c++`, `g++` or `clang++`.
 pub fn build(kernels: &Path) -> Result<PathBuf, Failure> {
     compile::library(kernels)
 }
 
-/// Makes a folder like CUDA's own: `bin/nvcc` compiles candle's kernels for the CPU, `lib` has the driver, cuBLAS, cuRAND, NVRTC and the
-/// runtime. A program built with it, as with CUDA's toolchain, runs on the emulator if `lib` is in its `LD_LIBRARY_PATH`. The driver has
-/// the kernels of the folders `kernels` too. Gives the folder's absolute path.
+/// Makes a folder like CUDA's own: `bin/nvcc` compiles candle's kernels for the CPU, `lib` has the
+/// driver, cuBLAS, cuRAND, NVRTC and the runtime. A program built with it, as with CUDA's
+/// toolchain, runs on the emulator if `lib` is in its `LD_LIBRARY_PATH`. The driver has the kernels
+/// of the folders `kernels` too. Gives the folder's absolute path.
 pub fn toolkit(home: &Path, kernels: &[PathBuf]) -> Result<PathBuf, Failure> {
     compile::toolkit(home, kernels)
 }
@@ -126,7 +144,8 @@ pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
         ("libcuda.so.1", "cuInit"),
         ("libnvrtc.so", "nvrtcVersion"),
     ] {
-        // A library that is loaded is found by its own name, wherever it came from: later searches for `name` end here.
+        // A library that is loaded is found by its own name, wherever it came from: later searches
+        // for `name` end here.
         let ours: *const () = find(&driver, symbol)?;
         let by_path: *const () = find(&folder.join(name), symbol)?;
         let by_name: *const () = find(Path::new(name), symbol)?;
@@ -154,11 +173,13 @@ pub fn load(kernels: &Path) -> Result<Emulator, Failure> {
     })
 }
 
-/// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to return.
+/// [`load`] for a test. `None`, with a line on stderr, where there is no compiler: the test is to
+/// return.
 ///
 /// # Panics
 ///
-/// When the emulator cannot be had for another reason, or at all where `CAPO_REQUIRE_EMULATOR` is 1.
+/// When the emulator cannot be had for another reason, or at all where `CAPO_REQUIRE_EMULATOR` is
+/// 1.
 #[must_use]
 pub fn for_tests(kernels: &Path) -> Option<Emulator> {
     let required = std::env::var_os("CAPO_REQUIRE_EMULATOR").is_some_and(|value| value == "1");
@@ -174,8 +195,8 @@ pub fn for_tests(kernels: &Path) -> Option<Emulator> {
 
 /// Loads a library, never to unload it, and finds `symbol`, of type `T`.
 fn find<T: Copy>(library: &Path, symbol: &str) -> Result<T, Failure> {
-    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and for functions named
-    // `cuda_emulator_set_...` by their types there.
+    // SAFETY: A driver's initialisers set up the library alone. The callers ask for addresses, and
+    // for functions named `cuda_emulator_set_...` by their types there.
     let found = unsafe {
         Library::open(Some(library), RTLD_NOW | RTLD_LOCAL).and_then(|opened| {
             let found = *opened.get::<T>(symbol.as_bytes())?;

@@ -1,5 +1,7 @@
-//! Makes a stand-in for CUDA's toolchain and libraries: `cargo run -p cuda-emulator -- FOLDER [KERNELS]...`, where each of the folders
-//! KERNELS has one `.cu` file. Prints what to export for a build of `host --features cuda` that runs on the emulator.
+//! Makes a stand-in for CUDA's toolchain and libraries:
+//! `cargo run -p cuda-emulator -- FOLDER [KERNELS]...`, where each of the folders KERNELS has one
+//! `.cu` file. Prints what to export for a build of `host --features cuda` that runs on the
+//! emulator.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The advice of `host` works: each way out is taken from a run that is advised to, and what an error says to give is given.
+//! The advice of `host` works: each way out is taken from a run that is advised to, and what an
+//! error says to give is given.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +43,8 @@ fn metrics(case: &Value) -> String {
         .collect()
 }
 
-/// A check whose finding no run here has, or a way out that none of them is shown, fails the test: add a line to `runs.jsonl`.
+/// A check whose finding no run here has, or a way out that none of them is shown, fails the test:
+/// add a line to `runs.jsonl`.
 #[test]
 fn every_way_out_works_on_the_run_that_is_shown_it() {
     let (mut taken, mut checks, mut said) = (BTreeSet::new(), BTreeSet::new(), Vec::new());

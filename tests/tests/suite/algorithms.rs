@@ -1,4 +1,5 @@
-//! The built-in recipes, batches as TRL counts them, dynamic sampling, the entropy bonus, the sampler's own distribution.
+//! The built-in recipes, batches as TRL counts them, dynamic sampling, the entropy bonus, the
+//! sampler's own distribution.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,8 @@ fn every_recipe_trains_and_no_two_are_the_same() {
         reinforce_plus_plus_baseline";
     let mut weights = BTreeSet::new();
     for recipe in recipes.split(' ') {
-        // At five times the good rate the ratio of a reused rollout leaves 1 by more than a clip allows.
+        // At five times the good rate the ratio of a reused rollout leaves 1 by more than a clip
+        // allows.
         let rate = "--set train.learning_rate=5e-4 --set train.warmup_ratio=0";
         let run = folder.train(
             recipe,

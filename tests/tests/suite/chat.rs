@@ -1,4 +1,5 @@
-//! Conversations as prompts: `data.format = "chat"`, `host generate --chat`, and the files that go with a tokenizer.
+//! Conversations as prompts: `data.format = "chat"`, `host generate --chat`, and the files that go
+//! with a tokenizer.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -17,7 +18,8 @@ const TEXT: &str = "--set data.dataset_name=text.jsonl";
 const MODEL: &str = "--set model.model_name_or_path=model";
 const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0";
 
-/// The embedded model in a folder with a chat template, and twice the same rows: as messages and as the texts that they make.
+/// The embedded model in a folder with a chat template, and twice the same rows: as messages and as
+/// the texts that they make.
 fn folder() -> Folder {
     let folder = with_model();
     folder.write("model/chat_template.jinja", TEMPLATE);
@@ -297,7 +299,8 @@ fn messages_are_answered() {
 /// Templates whose value is written endlessly, or takes all memory, and the sentence's limit.
 fn limited(values: &[(&str, &str)]) {
     let folder = folder();
-    // Lists and maps that would be endless if they were written out; the engine counts the steps that make them alone.
+    // Lists and maps that would be endless if they were written out; the engine counts the steps
+    // that make them alone.
     let nested = "{% set ns = namespace(x=[1], y=[1], d={'a': 1}) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}\
         {% set ns.y = [ns.y, ns.y] %}{% set ns.d = {'a': ns.d, 'b': ns.d} %}{% endfor %}";
     for (value, limit) in values {

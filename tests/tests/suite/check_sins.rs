@@ -98,7 +98,8 @@ fn masks_that_panic_or_do_not_come_back() {
     assert_snapshot!(lines("misbehave.mask", sins));
 }
 
-/// The checks share a process, which the second one ends. The third has not run by then, and runs again alone.
+/// The checks share a process, which the second one ends. The third has not run by then, and runs
+/// again alone.
 #[test]
 fn a_check_behind_a_crash_runs_again() {
     let none = ["reward", "advantage", "objective", "weight", "control"]

@@ -173,7 +173,8 @@ fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
     ] {
         assert!(told.contains(words), "no `{words}` in\n{told}");
     }
-    // The settings that it prints are those that the run writes down, with those that are left out there.
+    // The settings that it prints are those that the run writes down, with those that are left out
+    // there.
     let settings = told.split_once("its settings, in full:\n\n").unwrap().1;
     let _ran = folder.train("run", args.strip_prefix("train ").unwrap());
     let written = folder.text("run/config.toml");

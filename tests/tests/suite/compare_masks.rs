@@ -1,4 +1,5 @@
-//! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other, thresholds for a target.
+//! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other,
+//! thresholds for a target.
 
 use insta::assert_snapshot;
 use tests::artifacts::{example, load_examples, workspace};

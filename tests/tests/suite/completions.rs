@@ -1,4 +1,5 @@
-//! Completions that a run writes down: what is known of each token is what the metrics are made of, and a resume writes the same.
+//! Completions that a run writes down: what is known of each token is what the metrics are made of,
+//! and a resume writes the same.
 
 use std::collections::BTreeMap;
 

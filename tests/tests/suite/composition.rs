@@ -1,4 +1,5 @@
-//! Several masks in one run: each sees what the ones before it left, and answers for its own rejections.
+//! Several masks in one run: each sees what the ones before it left, and answers for its own
+//! rejections.
 
 use tests::artifacts::load_examples;
 use tests::{Folder, RunDir, run_dir};

@@ -1,4 +1,5 @@
-//! The rollout's context, besides the batch, reaches the components that ask for it; and a sampler that is not the trainer.
+//! The rollout's context, besides the batch, reaches the components that ask for it; and a sampler
+//! that is not the trainer.
 
 use capo_loader::batch_file;
 use insta::assert_snapshot;
@@ -41,7 +42,8 @@ fn the_samplers_log_probabilities_are_its_own() {
     let same = train("same", "");
     assert!(own(&same).iter().all(|far| *far < 1e-4), "{:?}", own(&same));
     train("said", "--set rollout.dtype=f32").assert_same(&same);
-    // Asking changes nothing of the run. Where nobody asks and both are one, no metric tells of them.
+    // Asking changes nothing of the run. Where nobody asks and both are one, no metric tells of
+    // them.
     let plain = folder.train("plain", &settings("none", SAME));
     assert_eq!(plain.weights(), same.weights());
     for name in MISMATCH {

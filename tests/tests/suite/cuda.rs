@@ -1,5 +1,5 @@
-//! `host replay --device cuda:0` with the real plugins: host and plugins are images of their own, which meet in the device's primary
-//! context.
+//! `host replay --device cuda:0` with the real plugins: host and plugins are images of their own,
+//! which meet in the device's primary context.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,9 @@ use crate::replay::{TOLERANCE, batch_arguments, batches, case, cases, check_case
 
 const ON_DEVICE: &str = "--device cuda:0";
 
-/// Asserts that two results are the same: decisions exactly, others within `TOLERANCE` of the largest. A weight follows its own token's
-/// shift, whose share of the device's inexact roots and quotients (platform.cuh) no larger token hides.
+/// Asserts that two results are the same: decisions exactly, others within `TOLERANCE` of the
+/// largest. A weight follows its own token's shift, whose share of the device's inexact roots and
+/// quotients (platform.cuh) no larger token hides.
 fn assert_close(found: &Path, expected: &Path) {
     let (found_all, expected_all) = (tensors(found), tensors(expected));
     assert!(
@@ -40,7 +41,8 @@ fn assert_close(found: &Path, expected: &Path) {
     }
 }
 
-/// Replays on the CPU and on the device, into `cpu` and `cuda`, and asserts that both came to the same.
+/// Replays on the CPU and on the device, into `cpu` and `cuda`, and asserts that both came to the
+/// same.
 fn assert_same_on_device(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf]) {
     replay(folder, flags, config, batches, "cpu");
     replay(

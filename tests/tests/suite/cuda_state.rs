@@ -1,4 +1,5 @@
-//! A mask that has taken steps on a CUDA device goes on there or on the CPU as one that took them on the CPU.
+//! A mask that has taken steps on a CUDA device goes on there or on the CPU as one that took them
+//! on the CPU.
 
 use std::path::Path;
 
@@ -82,7 +83,8 @@ fn crosses_between_cpu_and_device() {
     }
 }
 
-/// Scale and predicted divergence of a step on a batch, whose loss is the policy gradient's on policy, and whose tokens all weigh 1.
+/// Scale and predicted divergence of a step on a batch, whose loss is the policy gradient's on
+/// policy, and whose tokens all weigh 1.
 fn scale(governor: &mut StepControlHandle, batch: &Batch<'_>) -> (f64, f64) {
     let slopes: Vec<f32> = batch
         .advantages

@@ -1,6 +1,8 @@
-//! `host train` on a CUDA device: every stage computes what it computes on the CPU, in whatever order the device may do the work.
+//! `host train` on a CUDA device: every stage computes what it computes on the CPU, in whatever
+//! order the device may do the work.
 //!
-//! These tests need a `host` with its CUDA backend. `scripts/emulated-gpu` builds one for the emulator and runs them.
+//! These tests need a `host` with its CUDA backend. `scripts/emulated-gpu` builds one for the
+//! emulator and runs them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,8 @@ use crate::environments::{PATIENT, with};
 const SMALL: &str = "--set train.max_steps=3 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=16 --set eval.num_prompts=8 --set eval.eval_steps=3 --set train.save_steps=3 \
     --set train.learning_rate=1e-3 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-/// Names and arguments of runs that have every stage: mask, weights, step control, second moment, LoRA, checkpointing, reference, rows that wait.
+/// Names and arguments of runs that have every stage: mask, weights, step control, second moment,
+/// LoRA, checkpointing, reference, rows that wait.
 const RUNS: [(&str, &str); 9] = [
     ("grpo", "--set recipe=grpo --set mask=[]"),
     ("capo", "--plugin libcapo.so"),
@@ -58,7 +61,8 @@ const RUNS_IN_BF16: [(&str, &str); 4] = [
 ];
 const ON_DEVICE: &str = "--device cuda:0";
 
-/// Shares by which a number of a step may differ from the CPU's, in f32 and in bf16, where the governor's is a ratio of small differences.
+/// Shares by which a number of a step may differ from the CPU's, in f32 and in bf16, where the
+/// governor's is a ratio of small differences.
 const F32: f64 = 2e-3;
 const BF16: f64 = 0.125;
 
@@ -70,7 +74,8 @@ fn is_of_the_machine(name: &str) -> bool {
         || ["step_time", "tokens_per_second"].contains(&name)
 }
 
-/// Asserts that two runs decided the same, and that everything else of their steps differs by a share of `apart` at most.
+/// Asserts that two runs decided the same, and that everything else of their steps differs by a
+/// share of `apart` at most.
 fn assert_near(name: &str, found: &RunDir, expected: &RunDir, apart: f64) {
     let (found_steps, expected_steps) = (found.metrics(), expected.metrics());
     assert_eq!(found_steps.len(), expected_steps.len(), "{name}");
@@ -135,8 +140,9 @@ fn every_stage_computes_what_it_computes_on_the_cpu() {
     }
 }
 
-/// Neither the order of threads, blocks and streams nor what lies in memory that nobody wrote changes a bit. A resumed run is the
-/// uninterrupted one. In bf16 the reference has weights in bf16.
+/// Neither the order of threads, blocks and streams nor what lies in memory that nobody wrote
+/// changes a bit. A resumed run is the uninterrupted one. In bf16 the reference has weights in
+/// bf16.
 #[test]
 #[ignore = "needs a host with CUDA"]
 fn one_seed_gives_the_same_bits() {
@@ -176,7 +182,8 @@ fn no_row_waits_for_the_answer_to_another() {
     }
 }
 
-/// The requests of `host train` to the device in a run of `steps` and completions of `tokens`, by kind of work.
+/// The requests of `host train` to the device in a run of `steps` and completions of `tokens`, by
+/// kind of work.
 fn asked(folder: &Folder, steps: usize, tokens: usize) -> BTreeMap<String, i64> {
     let name = format!("{steps}-{tokens}");
     let trace = folder.path().join(format!("{name}.trace"));
@@ -196,8 +203,9 @@ fn asked(folder: &Folder, steps: usize, tokens: usize) -> BTreeMap<String, i64> 
     counts
 }
 
-/// Work of a whole step with completions of 6 tokens, and of one more token of them, for the layers, heads and biases of configs/gpu.
-/// A step's launches depend on its sizes in two ways alone: long caches are attended in parts, and many logits in chunks.
+/// Work of a whole step with completions of 6 tokens, and of one more token of them, for the
+/// layers, heads and biases of configs/gpu. A step's launches depend on its sizes in two ways
+/// alone: long caches are attended in parts, and many logits in chunks.
 #[test]
 #[ignore = "needs a host with CUDA"]
 fn launches_of_a_step_and_of_a_token() {

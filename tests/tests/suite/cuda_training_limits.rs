@@ -1,4 +1,5 @@
-//! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated one can be small, or not there.
+//! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated one
+//! can be small, or not there.
 
 use insta::assert_snapshot;
 use tests::artifacts::workspace;

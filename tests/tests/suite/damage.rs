@@ -17,7 +17,8 @@ fn stopped(args: &str) -> (Folder, RunDir) {
     (folder, run)
 }
 
-/// Inverts a bit in the middle of a file, or puts something into an empty one; gives what `host ARGS` says of it, and takes it back.
+/// Inverts a bit in the middle of a file, or puts something into an empty one; gives what
+/// `host ARGS` says of it, and takes it back.
 fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
     let path = folder.path().join(file);
     let whole = fs::read(&path).unwrap();

@@ -1,4 +1,5 @@
-//! Datasets as users bring them along: tables, saved folders, the Hub's cache, several at once; and rows that no run could use.
+//! Datasets as users bring them along: tables, saved folders, the Hub's cache, several at once; and
+//! rows that no run could use.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};

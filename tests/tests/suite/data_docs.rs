@@ -1,4 +1,5 @@
-//! Every settings block of docs/data.md, and the configs of other pages, in a folder with the datasets that they name.
+//! Every settings block of docs/data.md, and the configs of other pages, in a folder with the
+//! datasets that they name.
 
 use serde_json::Value;
 use tests::artifacts::workspace;

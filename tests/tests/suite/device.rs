@@ -1,4 +1,5 @@
-//! `--device` and `train.dtype`: what is refused, what works without CUDA, and what training in bf16 keeps.
+//! `--device` and `train.dtype`: what is refused, what works without CUDA, and what training in
+//! bf16 keeps.
 
 use std::process::Command;
 

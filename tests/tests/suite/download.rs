@@ -39,7 +39,8 @@ enum Fault {
 }
 
 impl Hub {
-    /// A Hub with the embedded model as `org/model` and things beside it that nobody needs, and a folder whose `host` asks it.
+    /// A Hub with the embedded model as `org/model` and things beside it that nobody needs, and a
+    /// folder whose `host` asks it.
     fn open(faults: Vec<Fault>) -> (Folder, Arc<Self>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut files = BTreeMap::from([

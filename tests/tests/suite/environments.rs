@@ -1,4 +1,5 @@
-//! Episodes of several turns: what reaches the model, the loss and the log, the same bits under any timing, and what is refused.
+//! Episodes of several turns: what reaches the model, the loss and the log, the same bits under any
+//! timing, and what is refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,10 +15,12 @@ use crate::interruption::{kill, start, wait_for};
 use crate::refused::assert_refused;
 use crate::replay::dumped;
 
-/// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes, seconds.
+/// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes,
+/// seconds.
 const GAME: &str = include_str!("../../data/environments/game.sh");
 
-/// A game of two turns. If `$1` is `late`, the first episode has its answer when all others are over.
+/// A game of two turns. If `$1` is `late`, the first episode has its answer when all others are
+/// over.
 pub const PATIENT: &str = include_str!("../../data/environments/patient.sh");
 
 const STEPS: &str = "--set train.max_steps=4 --set train.save_steps=1 --set train.per_device_train_batch_size=16 --set eval.num_prompts=8 \
@@ -112,7 +115,8 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
     );
 }
 
-/// The mask reads the log-probabilities with which the tokens were drawn, so a bit of them would reach the weights.
+/// The mask reads the log-probabilities with which the tokens were drawn, so a bit of them would
+/// reach the weights.
 #[test]
 fn no_timing_changes_a_bit_of_an_adapter() {
     let folder = folder();
@@ -389,8 +393,8 @@ fn an_error_about_a_call_has_the_name_of_a_tool() {
     }
 }
 
-/// A run of one step with the model of `text_model`, whose episodes are told the messages in the file `said`, a line each; the last but one
-/// in every turn.
+/// A run of one step with the model of `text_model`, whose episodes are told the messages in the
+/// file `said`, a line each; the last but one in every turn.
 fn told(folder: &Folder, keys: &str) -> RunDir {
     folder.write("tell", include_str!("../../data/environments/tell.sh"));
     let environment = format!(
@@ -596,7 +600,8 @@ fn rewards_that_nothing_reads_are_told_of_once() {
     );
 }
 
-/// The processes of a job whose manager signals all of them: `host`, and the program that runs this.
+/// The processes of a job whose manager signals all of them: `host`, and the program that runs
+/// this.
 const SIGNAL_ALL: &str = "kill -TERM $PPID; kill -TERM $$;";
 
 #[test]

@@ -1,4 +1,5 @@
-//! Circumstances that must not change a run: how a component was linked, masks that do nothing, threads, how the work is split.
+//! Circumstances that must not change a run: how a component was linked, masks that do nothing,
+//! threads, how the work is split.
 
 // Linked into this executable, so that its components are built in here.
 use capo as _;
@@ -14,8 +15,9 @@ const CAPO: &str = "--plugin libcapo.so";
 /// Every mask of a run, switched off.
 const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessian_threshold=false";
 
-/// Largest difference of a weight after four steps whose work was split in another way: float addition in another order.
-/// A hundredth of one step at the default rate of 1e-4; one bit of a weight above 1 is 1.2e-7.
+/// Largest difference of a weight after four steps whose work was split in another way: float
+/// addition in another order. A hundredth of one step at the default rate of 1e-4; one bit of a
+/// weight above 1 is 1.2e-7.
 const SPLIT_BOUND: f32 = 1e-6;
 
 #[test]
@@ -185,7 +187,8 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
 
 #[test]
 fn the_first_step_of_a_reused_rollout_is_a_whole_one() {
-    // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used once.
+    // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used
+    // once.
     let folder = Folder::new();
     let once = folder.train("once", ONE_STEP);
     let reused = "--set train.num_iterations=2 --set train.max_steps=3 --set train.save_steps=0 --set eval.num_prompts=0";

@@ -1,4 +1,5 @@
-//! Plugins of other revisions of `capo-plugin`: the example plugin, built against changed copies of it.
+//! Plugins of other revisions of `capo-plugin`: the example plugin, built against changed copies of
+//! it.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,8 @@ impl Copy {
     /// Copies a folder of the workspace, without what was built in it.
     fn take(&self, folder: &str) {
         let source = artifacts::workspace().join(folder);
-        // A file that has moved since the last copy would stand beside the file that took its place.
+        // A file that has moved since the last copy would stand beside the file that took its
+        // place.
         for old in std::fs::read_dir(self.root.join(folder))
             .into_iter()
             .flatten()
@@ -114,7 +116,8 @@ pub fn aborting() -> PathBuf {
     copy.build_with(&["-C", "panic=abort"])
 }
 
-/// Sentence of `host plugins` about a plugin, its path left out; with `--verbose`, the differences follow.
+/// Sentence of `host plugins` about a plugin, its path left out; with `--verbose`, the differences
+/// follow.
 fn refused(library: &Path) -> String {
     let folder = Folder::new();
     let library = library.display().to_string();
@@ -132,7 +135,8 @@ fn refused(library: &Path) -> String {
     sentence.replace(&library, "LIBRARY")
 }
 
-/// A later minor version may add a point, a method with a default, and an answer of every component.
+/// A later minor version may add a point, a method with a default, and an answer of every
+/// component.
 #[test]
 #[ignore = "slow: it builds another capo-plugin; .ci/long runs it"]
 fn a_later_minor_version_is_the_same_abi() {
@@ -182,7 +186,8 @@ fn others_are_refused() {
         "ABI_VERSION: u32 = 2;",
     );
     assert_snapshot!(changed("other_root", file, from, to), @"`LIBRARY` speaks plugin ABI 2, this host speaks 1 (rebuild the plugin against `capo-plugin` 1.x)");
-    // Each type counts behind the first id that holds it: a tensor is in every batch, a completion in rollouts alone.
+    // Each type counts behind the first id that holds it: a tensor is in every batch, a completion
+    // in rollouts alone.
     let (file, from, to) = (
         "capo-plugin/src/tensor.rs",
         "pub lanes: u16,",

@@ -15,7 +15,8 @@ fn sinner(sin: &str) -> String {
     format!("{{use=\"misbehave.mask\",sin=\"{sin}\",at_step=2}}")
 }
 
-/// The sentence of a run that fails in its third step; goes on without the sin, to where a run without it ends.
+/// The sentence of a run that fails in its third step; goes on without the sin, to where a run
+/// without it ends.
 fn failed(args: &str) -> (String, Vec<u64>) {
     let folder = Folder::new();
     let sentence = folder.attempt("run", args).failed();
@@ -28,7 +29,8 @@ fn failed(args: &str) -> (String, Vec<u64>) {
 
 #[test]
 fn a_component_that_fails_before_the_weights_change() {
-    // The first mask counts its calls, and has counted one of the step that fails. What is saved is that of the last whole step.
+    // The first mask counts its calls, and has counted one of the step that fails. What is saved is
+    // that of the last whole step.
     let stateful = "{use=\"misbehave.mask\",sin=\"stateful\"}";
     let (sentence, saved) = failed(&masks(&format!("{stateful},{}", sinner("panic"))));
     assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask#2`: panicked in `mask`: mask panics at step 2");
@@ -66,7 +68,8 @@ fn large_states_that_no_call_has_moved_are_saved() {
     assert_eq!(folder.host("train --resume run").failed(), sentence);
 }
 
-/// The second step is the first with a rate. The last good checkpoint stays, and what the sentence advises makes the run go on.
+/// The second step is the first with a rate. The last good checkpoint stays, and what the sentence
+/// advises makes the run go on.
 #[test]
 fn weights_that_are_not_finite_are_never_saved() {
     let folder = Folder::new();

@@ -42,7 +42,8 @@ pub(crate) fn kill(mut child: Child) {
     );
 }
 
-/// Sends what `host` takes as it takes Ctrl-C, which is ignored where these tests run in the background of a script.
+/// Sends what `host` takes as it takes Ctrl-C, which is ignored where these tests run in the
+/// background of a script.
 pub(crate) fn terminate(child: &Child) {
     let _ = Command::new("kill")
         .args(["-TERM", &child.id().to_string()])
@@ -58,7 +59,8 @@ fn killed() {
         &format!("{THIRTY_STEPS} --set train.save_minutes=0"),
     );
     assert_eq!(whole.checkpoints(), [30]);
-    // The bits do not depend on when a run is saved, and what is kept in the end does not depend on checkpoints by time.
+    // The bits do not depend on when a run is saved, and what is kept in the end does not depend on
+    // checkpoints by time.
     let by_time = "--set train.save_minutes=0.0001";
     for (name, saves, kept) in [
         (

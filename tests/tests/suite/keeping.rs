@@ -176,7 +176,8 @@ fn a_run_is_exported_with_its_card() {
 fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollout() {
     let folder = Folder::new();
     folder.train("run", SHORT);
-    // Another metric has another best value, and rollouts are counted with the completions that they had.
+    // Another metric has another best value, and rollouts are counted with the completions that
+    // they had.
     for (before, after) in [
         ("max_steps = 5", "max_steps = 8"),
         ("best_model = \"eval_reward\"", "best_model = \"loss\""),

@@ -1,4 +1,5 @@
-//! Components that take too long, too much, or the process with them: a sentence where there can be one, and a run that goes on.
+//! Components that take too long, too much, or the process with them: a sentence where there can be
+//! one, and a run that goes on.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -47,7 +48,8 @@ fn a_limit_on_time_changes_nothing_else() {
     off.assert_same(clean(Point::Mask));
 }
 
-/// The error output of a run that `sin` ends with this signal. Resumed without the sin, the run must end as one that never had it.
+/// The error output of a run that `sin` ends with this signal. Resumed without the sin, the run
+/// must end as one that never had it.
 fn ended_by(sin: &str, signal: i32) -> String {
     let folder = Folder::new();
     let output = folder
@@ -147,7 +149,8 @@ fn limits_of_the_system_are_sentences() {
         refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "),
         "{refused}"
     );
-    // Loading takes less than is there, the first step more: of what has no estimate the end is a sentence, too.
+    // Loading takes less than is there, the first step more: of what has no estimate the end is a
+    // sentence, too.
     let little = folder.host_after("ulimit -v 1500000", "generate --model large 1+1=");
     assert!(
         little.code == Some(2) && little.stderr.starts_with("error: "),
@@ -197,7 +200,8 @@ fn a_state_that_grows_without_bound() {
     let outcome = folder.attempt("run", &args(Point::Mask));
     assert_snapshot!(outcome.failed(), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)");
     assert_eq!(folder.run_dir("run").checkpoints(), [1, 2]);
-    // A checkpoint by time that cannot be written does not end the run, and the one before it stays.
+    // A checkpoint by time that cannot be written does not end the run, and the one before it
+    // stays.
     let by_time = "--set train.save_steps=0 --set train.save_minutes=0.0001";
     let outcome = folder.attempt("by_time", &format!("{} {by_time}", args(Point::Mask)));
     assert_eq!(folder.run_dir("by_time").checkpoints(), [2]);

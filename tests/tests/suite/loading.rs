@@ -42,7 +42,8 @@ pub fn finds(folder: &Folder, name: &str, at: &str) {
 #[test]
 fn a_plugin_is_found_wherever_the_help_says() {
     let library = artifacts::file("libreincapo.so");
-    // Each folder has the plugin in one place only, and an executable of its own, away from the build folder.
+    // Each folder has the plugin in one place only, and an executable of its own, away from the
+    // build folder.
     let with = |place: &str| {
         let folder = Folder::new();
         folder.write(place, std::fs::read(&library).unwrap());

@@ -161,7 +161,8 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     assert!(apart(&run, &more) > 0.0);
 }
 
-/// With everything that a step can have: dropout, weights that decay, clipping, two uses of a rollout, a reference.
+/// With everything that a step can have: dropout, weights that decay, clipping, two uses of a
+/// rollout, a reference.
 const ALL: [&str; 4] = [
     "--set train.weight_decay=0.1 --set train.max_grad_norm=0.01 --set train.gradient_checkpointing=true",
     "--plugin libcapo.so --set train.second_moment=kept_and_rejected --set mask.0.fisher_threshold=1e-6",

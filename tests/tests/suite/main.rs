@@ -1,7 +1,8 @@
 //! Whole-project tests: `host` as a user runs it, each time in a fresh folder.
 //!
-//! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After a change that is meant,
-//! `cargo insta test --accept -p tests` writes the new ones; read the difference before committing it.
+//! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After a
+//! change that is meant, `cargo insta test --accept -p tests` writes the new ones; read the
+//! difference before committing it.
 
 mod advice;
 mod algorithms;

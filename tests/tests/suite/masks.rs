@@ -1,5 +1,5 @@
-//! libmasks' recipes, through the trainer's own stages, against the losses of the implementations that they name:
-//! `plugins/masks/golden/make.py` has differentiated those on the same batches.
+//! libmasks' recipes, through the trainer's own stages, against the losses of the implementations
+//! that they name: `plugins/masks/golden/make.py` has differentiated those on the same batches.
 
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
@@ -110,7 +110,8 @@ impl Arrays {
     }
 }
 
-/// The reduced loss, and its derivative by each token's log-probability, with which the backward pass starts; `shape` is that of a group.
+/// The reduced loss, and its derivative by each token's log-probability, with which the backward
+/// pass starts; `shape` is that of a group.
 fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arrays) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;

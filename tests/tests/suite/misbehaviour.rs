@@ -49,7 +49,8 @@ pub(crate) fn clean(point: Point) -> &'static RunDir {
     &CLEAN[point as usize].get_or_init(make).1
 }
 
-/// Runs into `sin` in the third step, then goes on without it; the sentence, having checked that nothing is lost.
+/// Runs into `sin` in the third step, then goes on without it; the sentence, having checked that
+/// nothing is lost.
 pub(crate) fn committed(point: Point, sin: &str) -> String {
     committed_with(point, sin, "")
 }

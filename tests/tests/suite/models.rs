@@ -115,7 +115,8 @@ fn models_that_are_elsewhere_or_not_whole() {
     assert_snapshot!("models", sentences.join("\n"));
 }
 
-/// The sentences of weights read and of fresh weights, where they differ, after a change to the model's configuration.
+/// The sentences of weights read and of fresh weights, where they differ, after a change to the
+/// model's configuration.
 fn oversized(key: &str, value: u64) -> String {
     let folder = with_model();
     let config = folder.bytes("model/config.json");
@@ -155,7 +156,8 @@ fn sizes_that_no_machine_has() {
 #[test]
 fn tokenizers_that_are_damaged() {
     let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
-    // The tokenizers crate panics over a merge that is shorter than the prefix which it should begin with.
+    // The tokenizers crate panics over a merge that is shorter than the prefix which it should
+    // begin with.
     let bpe = r#"{"type": "BPE", "continuing_subword_prefix": "longer than that", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}"#;
     let panicked = changed("tokenizer.json", |text| {
         format!(

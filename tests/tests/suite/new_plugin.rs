@@ -10,7 +10,8 @@ use tests::{Folder, artifacts, names};
 use crate::ONE_STEP;
 use crate::refused::assert_refused;
 
-/// Makes a plugin at `point`, runs its tests, builds it, checks it and trains one step with it, as its README says.
+/// Makes a plugin at `point`, runs its tests, builds it, checks it and trains one step with it, as
+/// its README says.
 fn made(point: &str) -> Folder {
     let folder = Folder::new();
     let name = format!("my-{point}");
@@ -32,7 +33,8 @@ fn made(point: &str) -> Folder {
     .unwrap();
     let target = artifacts::target().join("examples");
     let run = |words: &[&str]| artifacts::cargo_in(&crate_folder, &target, words);
-    // A toolchain may come without rustfmt; where this one's settings lie above the folder, they are not the plugin's.
+    // A toolchain may come without rustfmt; where this one's settings lie above the folder, they
+    // are not the plugin's.
     std::fs::write(crate_folder.join("rustfmt.toml"), "").unwrap();
     if run(&["fmt", "--version"]).is_ok() {
         run(&["fmt", "--check"]).unwrap();

@@ -1,4 +1,5 @@
-//! The settings of the paper's runs, opened against a folder that has the model's sizes and no weights.
+//! The settings of the paper's runs, opened against a folder that has the model's sizes and no
+//! weights.
 
 use tests::artifacts::workspace;
 use tests::{Folder, names};

@@ -113,7 +113,8 @@ fn a_model_scores_all_of_an_episode() {
         20,
         &format!("{game} --set rollout.max_completion_length=44"),
     );
-    // The same text, of which all but the last turn is the prompt. Turns are too short for an end token.
+    // The same text, of which all but the last turn is the prompt. Turns are too short for an end
+    // token.
     let said = episode["completion"].as_str().unwrap();
     let last = said.rfind("+1 2=").unwrap() + "+1 2=".len();
     let whole = graded(

@@ -1,15 +1,18 @@
-//! Commands that are refused, and their error messages: `tests/data/refused/TOPIC.txt` has arguments of `host`, one refusal on each line, and
-//! `snapshots/suite__refused__TOPIC.snap` has the error message below each. Topics that are not listed below are of folders with files, which
+//! Commands that are refused, and their error messages: `tests/data/refused/TOPIC.txt` has
+//! arguments of `host`, one refusal on each line, and `snapshots/suite__refused__TOPIC.snap` has
+//! the error message below each. Topics that are not listed below are of folders with files, which
 //! other tests make.
 //!
-//! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference before committing it.
+//! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference
+//! before committing it.
 
 use std::path::Path;
 
 use insta::assert_snapshot;
 use tests::Folder;
 
-/// Asserts what `host` says in `folder` to each line of a topic. Headings and comments, which begin with `#`, stay as they are.
+/// Asserts what `host` says in `folder` to each line of a topic. Headings and comments, which begin
+/// with `#`, stay as they are.
 pub fn assert_refused(topic: &str, folder: &Folder) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/refused/{topic}.txt"));
     let answer = |line: &str| {

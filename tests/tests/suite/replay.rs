@@ -1,4 +1,5 @@
-//! Masks over recorded batches: the reference cases through the real plugin, and a training run replayed.
+//! Masks over recorded batches: the reference cases through the real plugin, and a training run
+//! replayed.
 
 use std::path::{Path, PathBuf};
 
@@ -68,7 +69,8 @@ pub fn dumped(steps: u64) -> String {
         .collect()
 }
 
-/// Tokens of completions in the batch files that `args` name, and how many of them a replay into `out` dropped.
+/// Tokens of completions in the batch files that `args` name, and how many of them a replay into
+/// `out` dropped.
 pub fn tokens_and_dropped(folder: &Folder, args: &str, out: &str) -> (f64, f64) {
     let (mut tokens, mut dropped) = (0.0, 0.0);
     for batch in args
@@ -161,8 +163,8 @@ fn compare(folder: &Folder, case: &Path, i: usize) {
     }
 }
 
-/// The numbers of the authors' own functions. Each step has thresholds of its own: it is replayed after the accepted tokens of
-/// the steps before it.
+/// The numbers of the authors' own functions. Each step has thresholds of its own: it is replayed
+/// after the accepted tokens of the steps before it.
 #[test]
 fn authors_functions() {
     let case = workspace().join("tests/data/authors-functions");
@@ -253,7 +255,8 @@ fn shapes_that_no_batch_has() {
     }
 }
 
-/// The decisions of capo.curvature on the first and the last step of a case with `set`, and what was said of it.
+/// The decisions of capo.curvature on the first and the last step of a case with `set`, and what
+/// was said of it.
 fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
     let (folder, name) = (Folder::new(), "paper-token-adam");
     let config = case(name).join("mask.toml");

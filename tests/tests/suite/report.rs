@@ -46,7 +46,8 @@ fn assert_close(drawn: Option<f64>, expected: f64, what: &str) {
     );
 }
 
-/// Values by step that the chart `title` draws as `label`, from the column `column`: `y`, `low` or `high`.
+/// Values by step that the chart `title` draws as `label`, from the column `column`: `y`, `low` or
+/// `high`.
 fn drawn(charts: &Value, title: &str, label: &str, column: &str) -> BTreeMap<u64, f64> {
     let list = |value: &Value| value.as_array().unwrap().clone();
     let chart = list(charts)
@@ -301,7 +302,8 @@ fn a_browser_shows_completions_that_cannot_act() {
 /// The number of steps in the run of [`answered`].
 const STEPS_OF_ONE: u64 = 40;
 
-/// A run that ends well below its beginning, under a control that took a quarter of each step, with completions whose first values are 0.
+/// A run that ends well below its beginning, under a control that took a quarter of each step, with
+/// completions whose first values are 0.
 fn answered(folder: &Folder) {
     folder.write(
         "run/config.toml",

@@ -39,13 +39,15 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
         let fresh = memory(&folder.said(&format!("{args} --output-dir {run} --stop-after 1")));
         let resumed = memory(&folder.said(&format!("train --resume {run}")));
         let told = format!("{run}: estimated {estimated}, fresh {fresh}, resumed {resumed} MiB");
-        // A test build's program is twice as large as a release's, and the kernel maps more or fewer of its pages: 16 MiB for that.
+        // A test build's program is twice as large as a release's, and the kernel maps more or
+        // fewer of its pages: 16 MiB for that.
         assert!(
             (estimated - fresh).abs() < 0.1 * fresh + 16.0 && (resumed / fresh - 1.0).abs() < 0.1,
             "{told}"
         );
     }
-    // Keys and values of so many rows take a third of what is free, activations more than all of it.
+    // Keys and values of so many rows take a third of what is free, activations more than all of
+    // it.
     let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 384 * 48 * 4));
     let much = format!(
         "train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}"

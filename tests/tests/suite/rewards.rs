@@ -49,7 +49,8 @@ fn columns_reach_training_and_evaluation() {
         line["rewards/rewarding.levelled/length/max"],
         line["completions/max_length"]
     );
-    // Half of the held-out rows are easy; evaluations are no training rollouts, and their numbers belong to no step.
+    // Half of the held-out rows are easy; evaluations are no training rollouts, and their numbers
+    // belong to no step.
     assert_eq!(run.metric("eval_accuracy"), [0.5]);
     assert_eq!(
         run.metric("rewards/rewarding.levelled/rollouts"),

@@ -33,7 +33,8 @@ fn killed_as_soon_as_its_directory_appears() {
     );
 }
 
-/// A limit on the size of files, in blocks of 512 bytes, looks like a full disk: the signal that comes with it is ignored.
+/// A limit on the size of files, in blocks of 512 bytes, looks like a full disk: the signal that
+/// comes with it is ignored.
 #[test]
 fn a_full_disk_at_the_start_leaves_nothing() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! `host score` and `host generate`: what a model says of given completions, and what it makes of prompts.
+//! `host score` and `host generate`: what a model says of given completions, and what it makes of
+//! prompts.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! The curvature mask's presets and options in whole runs: they train, resume bit for bit, and replay as they ran.
+//! The curvature mask's presets and options in whole runs: they train, resume bit for bit, and
+//! replay as they ran.
 
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir};

@@ -1,6 +1,7 @@
 //! The tables of settings in the documentation are those that the settings' own fields make.
 //!
-//! `CAPO_WRITE_TABLES=1 cargo test --workspace --test suite settings_page` writes them into the pages.
+//! `CAPO_WRITE_TABLES=1 cargo test --workspace --test suite settings_page` writes them into the
+//! pages.
 
 use std::env;
 use std::fs;

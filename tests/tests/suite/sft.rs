@@ -1,4 +1,5 @@
-//! `host sft` that is killed, stopped or changed: the same command goes on from its newest checkpoint, to the same bits.
+//! `host sft` that is killed, stopped or changed: the same command goes on from its newest
+//! checkpoint, to the same bits.
 
 use std::fs;
 use std::process::{Child, Stdio};

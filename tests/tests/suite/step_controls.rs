@@ -1,5 +1,6 @@
-//! Step controls in a run: 1 is no control, 0 leaves every weight, groups move alone, several multiply, and the rest is theirs as it
-//! is a mask's; and what `train.measure_step` says of a step.
+//! Step controls in a run: 1 is no control, 0 leaves every weight, groups move alone, several
+//! multiply, and the rest is theirs as it is a mask's; and what `train.measure_step` says of a
+//! step.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! From problem files to a page about runs: what somebody with a model and an evening does, with a tiny model of each family.
+//! From problem files to a page about runs: what somebody with a model and an evening does, with a
+//! tiny model of each family.
 
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
@@ -7,7 +8,8 @@ use tests::{Folder, text_model};
 use crate::data::sample;
 use crate::interruption::{kill, start, wait_for};
 
-/// Changes to the settings of the model that make it one of another family, with what is the family's own.
+/// Changes to the settings of the model that make it one of another family, with what is the
+/// family's own.
 fn families() -> [(&'static str, Value); 4] {
     let linear = json!({"rope_type": "linear", "factor": 2.0});
     [

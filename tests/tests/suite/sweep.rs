@@ -1,4 +1,5 @@
-//! Sweeps of a mask's setting over recorded batches: the table is that of separate replays, the suggestion meets its target.
+//! Sweeps of a mask's setting over recorded batches: the table is that of separate replays, the
+//! suggestion meets its target.
 
 use insta::assert_snapshot;
 use tests::artifacts::load_examples;

@@ -38,7 +38,8 @@ fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-/// The fields of a message: their numbers, and the bytes of each, those of a whole number in little-endian order.
+/// The fields of a message: their numbers, and the bytes of each, those of a whole number in
+/// little-endian order.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
@@ -88,7 +89,8 @@ fn event_files(run: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Values by step and name, as TensorBoard understands the files: where a session starts, later steps of earlier ones are gone.
+/// Values by step and name, as TensorBoard understands the files: where a session starts, later
+/// steps of earlier ones are gone.
 fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
     let mut scalars = BTreeMap::new();
     for file in event_files(run.path()) {

@@ -1,6 +1,8 @@
-//! The first steps of a run on the default settings, as numbers: a change here is a change of what training does.
+//! The first steps of a run on the default settings, as numbers: a change here is a change of what
+//! training does.
 //!
-//! The numbers may differ in the last of their four digits on a machine whose matrix kernels add in another order.
+//! The numbers may differ in the last of their four digits on a machine whose matrix kernels add in
+//! another order.
 
 use std::fmt::Write;
 

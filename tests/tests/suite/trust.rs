@@ -1,4 +1,5 @@
-//! Which files are loaded as plugins: pins, what a run began with, and files that anybody may change.
+//! Which files are loaded as plugins: pins, what a run began with, and files that anybody may
+//! change.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
@@ -20,7 +21,8 @@ fn with(plugin: &str) -> (Folder, String) {
     (folder, sha256_hex(&bytes))
 }
 
-/// Replaces `libmine.so` by a file that no host could load: what is refused before loading does not mention it.
+/// Replaces `libmine.so` by a file that no host could load: what is refused before loading does not
+/// mention it.
 fn replace(folder: &Folder) -> String {
     let bytes = b"\x7fELF and no more";
     folder.write("libmine.so", bytes);

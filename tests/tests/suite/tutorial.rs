@@ -1,5 +1,6 @@
-//! docs/plugins.md does what it says: every shell block is run, in order, every Rust block is in the crate that comes of it, or in the file that
-//! it names (those of capo-plugin/REFERENCE.md too), and every line of a text block stands in what the shell block before it printed.
+//! docs/plugins.md does what it says: every shell block is run, in order, every Rust block is in
+//! the crate that comes of it, or in the file that it names (those of capo-plugin/REFERENCE.md
+//! too), and every line of a text block stands in what the shell block before it printed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +65,8 @@ impl Shell {
         said
     }
 
-    /// Gives a new crate the versions that this repository is tested with, and a target folder where they are built already.
+    /// Gives a new crate the versions that this repository is tested with, and a target folder
+    /// where they are built already.
     fn adopt(&self, plugin: &Path) {
         if plugin.exists() && !plugin.join("target").exists() {
             std::fs::copy(

@@ -1,4 +1,5 @@
-//! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is a mask's.
+//! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is
+//! a mask's.
 
 use capo_loader::batch_file;
 use tests::run_dir::tensors;
@@ -6,7 +7,8 @@ use tests::{Folder, RunDir};
 
 use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP};
 
-/// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it is told.
+/// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it
+/// is told.
 fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
     let list = |section: &str, sins: &[&str]| {
         let tables: Vec<String> = sins
@@ -22,7 +24,8 @@ fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
 /// A run with curvature weights and no mask.
 const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvature-weight";
 
-/// The first step of a warm-up has a rate of 0, but its gradient acts in the steps after it, so it is weighed as one of those.
+/// The first step of a warm-up has a rate of 0, but its gradient acts in the steps after it, so it
+/// is weighed as one of those.
 #[test]
 fn a_warm_up_is_weighed_by_the_rates_to_come() {
     let folder = Folder::new();

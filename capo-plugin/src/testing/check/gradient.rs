@@ -10,7 +10,8 @@ use crate::{Inputs, PluginError};
 
 /// Change of a log-probability, nats.
 const NUDGE: f32 = 1.0 / 256.0;
-/// Allowed error of a difference, relative to the largest compared difference, because the nudge is finite.
+/// Allowed error of a difference, relative to the largest compared difference, because the nudge is
+/// finite.
 const CURVATURE: f64 = 0.02;
 /// Allowed rounding error of a loss, relative to its size.
 const ROUNDING: f64 = 16.0 * f32::EPSILON as f64;
@@ -22,12 +23,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 enum Ratio {
     /// The ratio changes, as in a clipped surrogate.
     Moves,
-    /// The ratio is constant: the method stops the gradient through weights made of it, as in truncated importance sampling.
+    /// The ratio is constant: the method stops the gradient through weights made of it, as in
+    /// truncated importance sampling.
     Stays,
 }
 
-/// Checks that `dloss_dlogp` is the derivative of the completion's summed losses by a token's log-probability, however its tokens are
-/// coupled.
+/// Checks that `dloss_dlogp` is the derivative of the completion's summed losses by a token's
+/// log-probability, however its tokens are coupled.
 pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
     gradients_within(subject, PATIENCE)
 }
@@ -53,7 +55,8 @@ fn gradients_within(subject: &Subject<'_>, patience: Duration) -> Verdict {
     }
 }
 
-/// Number of tokens at which the differences agree, or a message about the first token at which they disagree.
+/// Number of tokens at which the differences agree, or a message about the first token at which
+/// they disagree.
 fn disagreement(
     subject: &Subject<'_>,
     ratio: Ratio,
@@ -95,8 +98,8 @@ struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    /// Completions of different lengths whose tokens an older policy sampled. With `later` the batch is the second
-    /// step, and its advantages differ from token to token.
+    /// Completions of different lengths whose tokens an older policy sampled. With `later` the
+    /// batch is the second step, and its advantages differ from token to token.
     fn new(subject: &'a Subject<'a>, later: bool) -> Self {
         let (lengths, width) = ([5, 3, 1, 4, 2, 5], 5);
         let fixture = Fixture::new(lengths.len(), width)
@@ -139,7 +142,8 @@ impl<'a> Probe<'a> {
         start..start + self.lengths[b]
     }
 
-    /// Losses and derivatives from a new instance, so that state and random draws are the same in every call.
+    /// Losses and derivatives from a new instance, so that state and random draws are the same in
+    /// every call.
     fn evaluate(&self, logps: &[f32], old_logps: &[f32]) -> Result<[Vec<f64>; 2], PluginError> {
         let mut instance = self.subject.create()?;
         if let Some(before) = &self.before {
@@ -151,7 +155,8 @@ impl<'a> Probe<'a> {
         Ok([0, 1].map(|output| std::mem::take(&mut outputs[output].1)))
     }
 
-    /// Losses of completion `b` at a slightly lower, the given and a slightly higher log-probability of token `i`.
+    /// Losses of completion `b` at a slightly lower, the given and a slightly higher
+    /// log-probability of token `i`.
     fn differences(&self, b: usize, i: usize, ratio: Ratio) -> Result<Differences, PluginError> {
         let at = |nudge: f32| -> Result<Point, PluginError> {
             let (mut logps, mut old_logps) = (self.logps.clone(), self.old_logps.clone());
@@ -190,8 +195,8 @@ impl Differences {
         self.between(0, 2)
     }
 
-    /// True if `slope` lies between the one-sided differences, and so can be the derivative. The differences are only
-    /// far apart at a kink, for example where a ratio is clipped.
+    /// True if `slope` lies between the one-sided differences, and so can be the derivative. The
+    /// differences are only far apart at a kink, for example where a ratio is clipped.
     fn agree(&self, slope: f64) -> bool {
         let (below, above) = (self.between(0, 1), self.between(1, 2));
         let noise =

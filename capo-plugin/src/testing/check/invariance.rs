@@ -45,7 +45,8 @@ pub(super) fn permutation(subject: &Subject<'_>) -> Verdict {
     success("groups in another order give the same outputs in that order")
 }
 
-/// The answer with its groups back in their first order; `order` is the permutation that was applied.
+/// The answer with its groups back in their first order; `order` is the permutation that was
+/// applied.
 fn restored(mut answer: Answer, order: &[usize]) -> Answer {
     for (_, values) in &mut answer.outputs {
         let width = values.len() / order.len();
@@ -58,7 +59,8 @@ fn restored(mut answer: Answer, order: &[usize]) -> Answer {
     answer
 }
 
-/// Checks a component that declares `TOKEN_WISE`: a batch in parts must give the same decisions as the whole batch, step by step.
+/// Checks a component that declares `TOKEN_WISE`: a batch in parts must give the same decisions as
+/// the whole batch, step by step.
 pub(super) fn token_wise(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(Traits::TOKEN_WISE) {
         return success("it does not say that it decides token by token");
@@ -143,8 +145,8 @@ pub(super) fn padding_content(subject: &Subject<'_>) -> Verdict {
 /// Completions of each rank.
 const ROWS: [Range<usize>; 3] = [0..1, 1..5, 5..9];
 
-/// Checks a component that declares `SUMS_RANKS`. Ranks end their steps with their own completions, and must reach
-/// the state of an instance that sees all completions.
+/// Checks a component that declares `SUMS_RANKS`. Ranks end their steps with their own completions,
+/// and must reach the state of an instance that sees all completions.
 pub(super) fn sums_ranks(subject: &Subject<'_>) -> Verdict {
     if !subject.traits()?.contains(Traits::SUMS_RANKS) {
         return success("it does not say that ranks come to one state");
@@ -208,8 +210,8 @@ fn rank(
     Ok((states, decide(&mut instance, &steps[0].0)?))
 }
 
-/// Results of all ranks, or the first error that another rank's error did not cause. A rank that gave up because
-/// another rank stopped comes last.
+/// Results of all ranks, or the first error that another rank's error did not cause. A rank that
+/// gave up because another rank stopped comes last.
 fn first_cause(told: Vec<Result<Told, PluginError>>) -> Result<Vec<Told>, PluginError> {
     let follows = |error: &PluginError| {
         error

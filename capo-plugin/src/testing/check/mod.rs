@@ -1,7 +1,8 @@
 //! The checks of a component: their demands, their inputs, and their tolerances.
 //!
-//! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in a test of the
-//! component's author. `host check` runs them in other processes, and has further checks of the library.
+//! [`CHECKS`] lists all checks, and the sibling files hold them by theme. [`conform`] runs them in
+//! a test of the component's author. `host check` runs them in other processes, and has further
+//! checks of the library.
 
 mod gradient;
 mod invariance;
@@ -248,8 +249,8 @@ impl Check {
 
 /// Runs all [`CHECKS`] on every component of this image: one test for all components of a plugin.
 ///
-/// A component with required keys gets them through its id, as `key = value` lines. A warning counts as a pass. The
-/// messages are those of `host check`, which has further checks.
+/// A component with required keys gets them through its id, as `key = value` lines. A warning
+/// counts as a pass. The messages are those of `host check`, which has further checks.
 ///
 /// ```
 /// # use capo_plugin::testing;

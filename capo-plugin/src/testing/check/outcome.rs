@@ -49,7 +49,8 @@ pub struct Outcome {
     pub status: Status,
     /// Message without a full stop.
     pub sentence: String,
-    /// True if the check was skipped because the component lacks something that it needs, so nothing is known about it.
+    /// True if the check was skipped because the component lacks something that it needs, so
+    /// nothing is known about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked: bool,
 }
@@ -78,7 +79,8 @@ impl Outcome {
     }
 }
 
-/// Result of a check: an outcome, or the error of a call that should have succeeded. Such an error is a failure.
+/// Result of a check: an outcome, or the error of a call that should have succeeded. Such an error
+/// is a failure.
 pub type Verdict = Result<Outcome, PluginError>;
 
 /// The demand is met.

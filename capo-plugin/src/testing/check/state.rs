@@ -129,7 +129,8 @@ fn foreign_states(own: &[u8]) -> Vec<Vec<u8>> {
     states
 }
 
-/// The panic of an instance built from `json` when it loads `state`, or in its next step because of `state`.
+/// The panic of an instance built from `json` when it loads `state`, or in its next step because of
+/// `state`.
 fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginError> {
     let next = |instance: &mut Live| instance.step(&subject.stream(3)).map(drop);
     let alone = next(&mut subject.create_from(json).ok()?);
@@ -144,7 +145,8 @@ fn panic_on(state: &[u8], subject: &Subject<'_>, json: &str) -> Option<PluginErr
     outcome.err().filter(is_panic)
 }
 
-/// Checks the state's size over a longer stream of steps; the stream is shorter where steps are slow.
+/// Checks the state's size over a longer stream of steps; the stream is shorter where steps are
+/// slow.
 pub(super) fn state_growth(subject: &Subject<'_>) -> Verdict {
     let (mut instance, start) = (subject.create()?, Instant::now());
     let mut sizes = Vec::new();

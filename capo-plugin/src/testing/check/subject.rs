@@ -78,7 +78,8 @@ impl Subject<'_> {
         )
     }
 
-    /// Values that a user may try for each key; most of them are refused. Each item is `key = value` and the table with it.
+    /// Values that a user may try for each key; most of them are refused. Each item is
+    /// `key = value` and the table with it.
     pub(super) fn guesses(&self) -> impl Iterator<Item = (String, String)> {
         let values = [
             json!(false),
@@ -103,7 +104,8 @@ impl Subject<'_> {
         sentence.replacen(&format!("component `{}`: ", self.id), "", 1)
     }
 
-    /// Reason why a check that needs a working instance cannot run: missing keys, or missing rows of the right kind.
+    /// Reason why a check that needs a working instance cannot run: missing keys, or missing rows
+    /// of the right kind.
     pub fn cannot_run(&self) -> Option<String> {
         let sentence = match self.create() {
             Err(error) => self.needs_keys(&error),
@@ -131,7 +133,8 @@ pub(super) fn is_refusal(error: &PluginError) -> bool {
 
 /// Inputs for the component's point.
 impl Subject<'_> {
-    /// Step `step` of a stream whose lengths, order and rewards (for a reward: rows and texts) change from step to step.
+    /// Step `step` of a stream whose lengths, order and rewards (for a reward: rows and texts)
+    /// change from step to step.
     pub fn stream(&self, step: u64) -> Input {
         self.input([step as usize, 2, 4], step, || {
             let mut lengths = [6, 3, 1, 5, 2, 6, 4, 1];
@@ -190,7 +193,8 @@ impl Subject<'_> {
         self.input([0, 1, 1], 0, || Fixture::new(1, 7).lengths(&[5]))
     }
 
-    /// Three groups of three, with different rewards and lengths (for a reward: rows and texts) at every step.
+    /// Three groups of three, with different rewards and lengths (for a reward: rows and texts) at
+    /// every step.
     pub(super) fn three_groups(&self, step: u64) -> Input {
         let (mut rewards, mut lengths) = (
             [1.0, 0.0, 0.25, 0.0, 1.0, 1.0, 0.0, 0.5, 0.75],

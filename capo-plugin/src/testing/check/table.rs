@@ -74,8 +74,9 @@ pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     })
 }
 
-/// Message about an end of a key's range that the component refuses although it accepts its table. The end is tried
-/// beside the table's other keys and alone, because a key of the table may exclude it.
+/// Message about an end of a key's range that the component refuses although it accepts its table.
+/// The end is tried beside the table's other keys and alone, because a key of the table may exclude
+/// it.
 fn refused_end(subject: &Subject<'_>, docs: &[KeyDoc]) -> Option<String> {
     subject.create().ok()?;
     let ranges = docs

@@ -104,8 +104,8 @@ fn infinite(records: &Records) -> Option<&str> {
         .map(String::as_str)
 }
 
-/// Checks steps after a mask that dropped every other token. The handles refuse a mask that sets a cleared entry, and a nonzero weight
-/// there.
+/// Checks steps after a mask that dropped every other token. The handles refuse a mask that sets a
+/// cleared entry, and a nonzero weight there.
 pub(super) fn after_another(subject: &Subject<'_>) -> Verdict {
     for input in subject.ordinary().into_iter().chain([without_tokens()]) {
         let Input::Batch(mut batch) = input else {
@@ -151,8 +151,8 @@ pub(super) fn odd_columns(subject: &Subject<'_>) -> Verdict {
     ))
 }
 
-/// Calls that no host makes: without completions, with columns that are not JSON, without tokens, or without an input
-/// that the component asked for.
+/// Calls that no host makes: without completions, with columns that are not JSON, without tokens,
+/// or without an input that the component asked for.
 fn odd_calls(subject: &Subject<'_>, asked: Inputs) -> Vec<(String, Input)> {
     if subject.point.sees_text() {
         let garbled = RolloutFixture::new(&["4", "5"]).columns(&["{\"answer\": ", "no JSON"]);
@@ -199,13 +199,14 @@ pub(super) fn panics_contained(subject: &Subject<'_>) -> Verdict {
         }
         return warning(format!("{what}: {panic} (contained; return an error)"));
     }
-    // The component's last call is its drop, where a panic cannot be reported. `host check` runs the check in a separate process and
-    // notices it.
+    // The component's last call is its drop, where a panic cannot be reported. `host check` runs
+    // the check in a separate process and notices it.
     success("calls that no host makes do not make it panic")
 }
 
-/// Gives the random input of `seed` to two fresh instances, twice to each, so that the second call meets state of the
-/// first. Returns true if the input was accepted, false if it was refused with a message.
+/// Gives the random input of `seed` to two fresh instances, twice to each, so that the second call
+/// meets state of the first. Returns true if the input was accepted, false if it was refused with a
+/// message.
 ///
 /// # Errors
 ///

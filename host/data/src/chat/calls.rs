@@ -29,7 +29,8 @@ pub struct Call {
 /// A call that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmade {
-    /// The tool whose result the error is for the model: the one that the call names, or the first one if it names none.
+    /// The tool whose result the error is for the model: the one that the call names, or the first
+    /// one if it names none.
     pub tool: String,
     /// The sentence that the model reads.
     pub error: String,
@@ -50,7 +51,8 @@ const QUOTED: usize = 40;
 pub(super) const MARKS: [&str; 3] = [OPEN, CLOSE, PYTHON];
 
 impl CallFormat {
-    /// The format of a template, from the text that it makes of a call up to the call's only argument; `None` if that is in no known one.
+    /// The format of a template, from the text that it makes of a call up to the call's only
+    /// argument; `None` if that is in no known one.
     pub(super) fn of(written: &str) -> Option<Self> {
         // The description of the tools may have the same words.
         let call = &written[written.floor_char_boundary(written.len().saturating_sub(200))..];
@@ -115,7 +117,8 @@ fn hermes(turn: &str, thoughts: &Thoughts) -> Vec<Written> {
     }
 }
 
-/// The call behind a tag, and what follows it. JSON may have tags in its texts, so it ends where it ends as JSON.
+/// The call behind a tag, and what follows it. JSON may have tags in its texts, so it ends where it
+/// ends as JSON.
 fn tagged(text: &str) -> (Written, &str) {
     match Json::first(text) {
         Ok((call, rest)) => {

@@ -43,7 +43,8 @@ impl From<Date> for String {
 }
 
 impl Date {
-    /// Formats the midnight that begins this date as Python's `strftime` does, in English and without a time zone.
+    /// Formats the midnight that begins this date as Python's `strftime` does, in English and
+    /// without a time zone.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
         let zone = |item: &Item<'_>| {
             matches!(

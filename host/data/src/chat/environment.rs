@@ -14,7 +14,8 @@ use super::{Date, json, methods};
 pub(super) const NAME: &str = "chat";
 /// Name of the filter that makes a text a list.
 const CHARACTERS: &str = "_characters";
-/// Largest work for one conversation: the number of instructions, plus one for each 64 bytes that they produce.
+/// Largest work for one conversation: the number of instructions, plus one for each 64 bytes that
+/// they produce.
 pub(super) const STEPS: u64 = 1 << 19;
 
 /// The message that a template passed to `raise_exception`.
@@ -88,8 +89,9 @@ fn has_items(value: &Value) -> bool {
 
 /// Rewrites tags that the engine does not know, or reads in another way than Jinja2.
 ///
-/// A `generation` block marks the assistant's text and does not change the output. The engine does not count the characters of a text, so loops
-/// go over lists. It takes white space from the ends of raw text, which becomes a string. Comments and strings stay as they are.
+/// A `generation` block marks the assistant's text and does not change the output. The engine does
+/// not count the characters of a text, so loops go over lists. It takes white space from the ends
+/// of raw text, which becomes a string. Comments and strings stay as they are.
 fn rewritten(text: &str) -> Cow<'_, str> {
     static TAG: LazyLock<Regex> = LazyLock::new(|| {
         let string = r#" '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" "#;

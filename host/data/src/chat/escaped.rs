@@ -16,9 +16,10 @@ const SEARCHES: usize = 8;
 pub(super) type Special = BTreeMap<u32, usize>;
 
 impl Tokenizer {
-    /// A text of others, in which no added token of the vocabulary can be read, and none of `marks`, with which a chat template begins and ends
-    /// messages: a space separates the first character of one from the rest. Of a terminal's output the text is left, without its colours.
-    /// Control characters other than tab and line feed become `\u{..}`.
+    /// A text of others, in which no added token of the vocabulary can be read, and none of
+    /// `marks`, with which a chat template begins and ends messages: a space separates the first
+    /// character of one from the rest. Of a terminal's output the text is left, without its
+    /// colours. Control characters other than tab and line feed become `\u{..}`.
     pub fn escaped(&self, text: &str, marks: &[String]) -> String {
         let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
         let escape = |c: char| {
@@ -32,7 +33,8 @@ impl Tokenizer {
         self.without_special(self.apart(text, marks))
     }
 
-    /// A text of others that has only letters, digits, spaces and those signs of ASCII that begin no special token; the rest becomes `\u{..}`.
+    /// A text of others that has only letters, digits, spaces and those signs of ASCII that begin
+    /// no special token; the rest becomes `\u{..}`.
     pub(super) fn spelled_out(&self, text: &str, marks: &[String]) -> String {
         let added = self.inner.get_added_tokens_decoder();
         let begins = |c: char| {
@@ -75,7 +77,8 @@ impl Tokenizer {
         text
     }
 
-    /// The text without what the tokenizer reads as a special token only after it has changed the text, such as `＜s＞` or `<S>`.
+    /// The text without what the tokenizer reads as a special token only after it has changed the
+    /// text, such as `＜s＞` or `<S>`.
     fn without_special(&self, mut text: String) -> String {
         for search in 0..SEARCHES {
             let Some(place) = self.special_in(&text) else {
@@ -97,7 +100,8 @@ impl Tokenizer {
         text
     }
 
-    /// Byte offsets at which special tokens begin in a text; `None` if there is none, or the text has no ids.
+    /// Byte offsets at which special tokens begin in a text; `None` if there is none, or the text
+    /// has no ids.
     fn special_in(&self, text: &str) -> Option<Vec<usize>> {
         let encoding = contain(|| self.inner.encode(text, false)).ok()?.ok()?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
@@ -131,8 +135,8 @@ impl Tokenizer {
     }
 }
 
-/// Text of a program's output as a terminal shows it. Line ends become line feeds; colours, titles and other escape sequences are left
-/// out.
+/// Text of a program's output as a terminal shows it. Line ends become line feeds; colours, titles
+/// and other escape sequences are left out.
 fn printed(text: &str) -> Cow<'_, str> {
     static SEQUENCE: LazyLock<Regex> = LazyLock::new(|| {
         let control = r"(?:\x1b\[|\u{9b})[0-?]*[ -/]*[@-~]";

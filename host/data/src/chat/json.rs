@@ -16,7 +16,8 @@ struct Style {
     key: String,
 }
 
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of transformers, without escapes for HTML.
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of
+/// transformers, without escapes for HTML.
 pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Result<String, Error> {
     let argument = |index: usize, name: &str| -> Result<Value, Error> {
         match positions.get(index) {

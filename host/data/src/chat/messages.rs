@@ -124,7 +124,8 @@ fn role(message: &Message) -> &str {
     message.get("role").and_then(Json::text).unwrap_or_default()
 }
 
-/// A message without its null fields. Its reasoning appears under every name that a template may use.
+/// A message without its null fields. Its reasoning appears under every name that a template may
+/// use.
 fn read(value: &Json) -> Result<Message> {
     let Some(fields) = value.object() else {
         bail!(

@@ -119,7 +119,8 @@ impl Chat {
         self.write(&self.begun(messages), true)
     }
 
-    /// The assistant's `answer` and its end, as the template formats them after `prompt`, the text of `messages`.
+    /// The assistant's `answer` and its end, as the template formats them after `prompt`, the text
+    /// of `messages`.
     pub fn reply(&self, messages: &Messages, prompt: &str, answer: &str) -> Result<String> {
         let whole = self.write(&self.begun(messages).and("assistant", answer), false)?;
         let reply = whole.strip_prefix(prompt).with_context(|| {
@@ -140,7 +141,8 @@ impl Chat {
         Ok(reply.to_owned())
     }
 
-    /// Warns once of a template that ends an answer with a special token at which no completion ends.
+    /// Warns once of a template that ends an answer with a special token at which no completion
+    /// ends.
     pub fn warn_of_end(&self, tokenizer: &Tokenizer) {
         const ANSWER: &str = "answered";
         static WARNED: Once = Once::new();

@@ -26,8 +26,9 @@ const NAMES: [&str; 7] = [
     "mask_token",
 ];
 
-/// Finds the template of a model, as transformers does: with tools the one called `tool_use`, if there is one, else the default one. Files of
-/// their own come before the templates in the config. Returns its text, and its name in error messages.
+/// Finds the template of a model, as transformers does: with tools the one called `tool_use`, if
+/// there is one, else the default one. Files of their own come before the templates in the config.
+/// Returns its text, and its name in error messages.
 pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, String)> {
     let wanted: &[&str] = if has_tools {
         &[TOOL_USE_FILE, TEMPLATE_FILE]

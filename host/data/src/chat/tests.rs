@@ -1,4 +1,5 @@
-//! Tests that conversations are formatted as transformers formats them, and that unusable templates are refused.
+//! Tests that conversations are formatted as transformers formats them, and that unusable templates
+//! are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ fn options(date: &Json, enable_thinking: &Json) -> ChatOptions {
     }
 }
 
-/// Compares one template's output with that of transformers; returns the number of cases that agree.
+/// Compares one template's output with that of transformers; returns the number of cases that
+/// agree.
 fn compare(
     golden: &Json,
     name: &str,
@@ -135,7 +137,8 @@ fn short_templates_write_what_jinja_writes() {
     }
 }
 
-/// A folder whose template file consists of `template`, and its result for a conversation of one message.
+/// A folder whose template file consists of `template`, and its result for a conversation of one
+/// message.
 fn chat(template: &str, options: ChatOptions) -> (tempfile::TempDir, Result<Chat>) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(TEMPLATE_FILE), template).unwrap();
@@ -215,7 +218,8 @@ fn templates_come_to_an_end() {
         long.contains("makes a text of 10000000 bytes (at most 8388608"),
         "{long}"
     );
-    // Values that are nested as deeply as the work limit allows are dropped without a stack overflow.
+    // Values that are nested as deeply as the work limit allows are dropped without a stack
+    // overflow.
     let (_folder, deep) = chat(
         &nested("[ns.x]")
             .replace("99999", "50000")
@@ -312,7 +316,8 @@ fn integers_of_any_length_are_written_with_all_digits() {
     );
 }
 
-/// A template of messages `<role>..</s>`, whose assistant's messages are what `assistant` makes of them.
+/// A template of messages `<role>..</s>`, whose assistant's messages are what `assistant` makes of
+/// them.
 fn turns_template(assistant: &str) -> String {
     format!(
         "{{% for m in messages %}}{{% if m.role == 'assistant' %}}<assistant>{assistant}{{% else %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endif %}}{{% endfor %}}\

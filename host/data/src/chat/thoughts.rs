@@ -1,4 +1,5 @@
-//! The thoughts in a model's turn: the marks round them, as its chat template and its tokenizer have them.
+//! The thoughts in a model's turn: the marks round them, as its chat template and its tokenizer
+//! have them.
 
 use std::sync::LazyLock;
 
@@ -51,7 +52,8 @@ impl Default for Thoughts {
 }
 
 impl Thoughts {
-    /// The marks that the template writes round a thought, those that its text or an added token of the tokenizer names, and `<think>`.
+    /// The marks that the template writes round a thought, those that its text or an added token of
+    /// the tokenizer names, and `<think>`.
     pub(super) fn of(chat: Option<&Chat>, tokenizer: &Tokenizer) -> Self {
         let added = tokenizer.inner.get_added_tokens_decoder();
         let added = added.values().flat_map(|token| tags(&token.content));
@@ -154,7 +156,8 @@ impl Thoughts {
                     };
                     rest = after;
                 }
-                // The thought before it has no beginning. A mark inside of JSON is a text like any other.
+                // The thought before it has no beginning. A mark inside of JSON is a text like any
+                // other.
                 Some((_, Mark::Close, after)) if !has_thought && !rest.starts_with('{') => {
                     has_thought = true;
                     rest = after;
@@ -203,7 +206,8 @@ fn ended_by(tag: &str, all: &[String]) -> Option<Marks> {
     })
 }
 
-/// The tags that the template writes round the thought of a message that has one in a field of its own.
+/// The tags that the template writes round the thought of a message that has one in a field of its
+/// own.
 fn written_by(chat: &Chat) -> Option<Marks> {
     static ENDS_IN_TAG: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$").expect("the pattern is one")

@@ -9,7 +9,8 @@ use crate::exact::Json;
 pub struct Tool {
     /// Name of the tool.
     pub name: String,
-    /// The function's schema, as templates get it: `{"type": "function", "function": {"name": .., "description": .., "parameters": {..}}}`.
+    /// The function's schema, as templates get it:
+    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": {..}}}`.
     schema: Json,
 }
 
@@ -84,7 +85,8 @@ impl Tool {
     }
 }
 
-/// Compares a value with the part of JSON Schema that describes arguments: types, alternatives, properties, items, values.
+/// Compares a value with the part of JSON Schema that describes arguments: types, alternatives,
+/// properties, items, values.
 fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     let named = || {
         if place.is_empty() {
@@ -130,7 +132,8 @@ fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     check_properties(value, schema, place)
 }
 
-/// The value fits one of the alternatives, if there are any. The error is that of the last one which has the value's type.
+/// The value fits one of the alternatives, if there are any. The error is that of the last one
+/// which has the value's type.
 fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     for key in ["anyOf", "oneOf"] {
         let alternatives = schema.get(key).map_or(&[][..], Json::list);
@@ -186,7 +189,8 @@ fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), Stri
                 check(value, schema, &placed(name))?
             }
             (None, Some(Json::Bool(true))) => {}
-            // In JSON Schema an object may have further properties. A function has no further arguments, unless it says nothing of its own.
+            // In JSON Schema an object may have further properties. A function has no further
+            // arguments, unless it says nothing of its own.
             (None, None) if !place.is_empty() || properties.is_none() => {}
             (None, _) => return Err(format!("there is no argument `{}`", placed(name))),
         }
@@ -194,7 +198,8 @@ fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// The types that a schema allows, `null` among them if it is `nullable`; none if it allows every one.
+/// The types that a schema allows, `null` among them if it is `nullable`; none if it allows every
+/// one.
 fn types(schema: &Json) -> Vec<&str> {
     let mut all: Vec<&str> = match schema.get("type") {
         Some(Json::Text(name)) => vec![name],

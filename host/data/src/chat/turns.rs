@@ -22,7 +22,8 @@ const ARGUMENT: &str = "Zargument";
 /// A text that some templates drop from turns before the last.
 const THOUGHT: &str = "Zthought";
 
-/// Writes the tokens that follow a turn: with a chat template what it makes of the replies, else their contents.
+/// Writes the tokens that follow a turn: with a chat template what it makes of the replies, else
+/// their contents.
 #[derive(Clone, Debug)]
 pub struct Turns {
     chat: Option<Chat>,
@@ -31,11 +32,13 @@ pub struct Turns {
     format: Option<CallFormat>,
     /// How the model marks its thoughts.
     thoughts: Thoughts,
-    /// The ids with which the template ends a turn, up to its last end token; none if it writes none.
+    /// The ids with which the template ends a turn, up to its last end token; none if it writes
+    /// none.
     end: Vec<u32>,
     /// The lines of text that the template writes before, between and after contents.
     marks: Vec<String>,
-    /// The special tokens that the template writes around replies, for each sequence of kinds that was seen.
+    /// The special tokens that the template writes around replies, for each sequence of kinds that
+    /// was seen.
     special: Arc<Mutex<BTreeMap<Kinds, Special>>>,
 }
 
@@ -47,8 +50,9 @@ enum Earlier {
 }
 
 impl Turns {
-    /// Checks that the template goes on where a turn ends, and that it knows tools, if there are any. A template that drops the thinking of
-    /// earlier turns is refused, unless `keeps_thinking`: the model then reads its earlier thinking.
+    /// Checks that the template goes on where a turn ends, and that it knows tools, if there are
+    /// any. A template that drops the thinking of earlier turns is refused, unless
+    /// `keeps_thinking`: the model then reads its earlier thinking.
     pub fn open(
         chat: Option<Chat>,
         tokenizer: &Tokenizer,
@@ -98,7 +102,8 @@ impl Turns {
         })
     }
 
-    /// The text of the turns and replies with these ids. A chat template marks turns with special tokens; in plain text these mean nothing.
+    /// The text of the turns and replies with these ids. A chat template marks turns with special
+    /// tokens; in plain text these mean nothing.
     pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
         if self.chat.is_some() {
             tokenizer.decode_with_special(ids)
@@ -158,7 +163,8 @@ impl Turns {
         Ok((before, &prompt[before.len()..]))
     }
 
-    /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end token.
+    /// Token ids that follow a turn with these replies. `ended` is true if the turn has its end
+    /// token.
     pub fn after(&self, tokenizer: &Tokenizer, ended: bool, replies: &[Reply]) -> Result<Vec<u32>> {
         let own = self.own_special(tokenizer, replies)?;
         let ids = unforged(&own, tokenizer, |escape| {
@@ -250,8 +256,9 @@ impl Turns {
 /// The roles of some replies, and whether each has a name.
 type Kinds = Vec<(String, bool)>;
 
-/// What `write` makes of texts, which it escapes, and the ids of that, in which no special token is more often than in `own`. A template or a
-/// tokenizer may change a text after it was escaped; if a special token comes of it, the text is spelled out.
+/// What `write` makes of texts, which it escapes, and the ids of that, in which no special token is
+/// more often than in `own`. A template or a tokenizer may change a text after it was escaped; if a
+/// special token comes of it, the text is spelled out.
 fn unforged<T>(
     own: &Special,
     tokenizer: &Tokenizer,
@@ -287,19 +294,22 @@ fn reply(role: &str) -> Reply {
 }
 
 impl Chat {
-    /// The text of `messages`, the assistant's `answer` and `replies`. With replies it prompts for the next answer.
+    /// The text of `messages`, the assistant's `answer` and `replies`. With replies it prompts for
+    /// the next answer.
     fn answered(&self, messages: &Messages, answer: &str, replies: &[Reply]) -> Result<String> {
         let answered = self.begun(messages).and("assistant", answer);
         let add = |messages: Messages, reply: &Reply| messages.and_reply(reply);
         self.write(&replies.iter().fold(answered, add), !replies.is_empty())
     }
 
-    /// Checks that the template leaves a turn as it was said once a reply follows, and finds what it does with a turn's thoughts.
+    /// Checks that the template leaves a turn as it was said once a reply follows, and finds what
+    /// it does with a turn's thoughts.
     fn earlier_thoughts(&self, thoughts: &Thoughts) -> Result<Earlier> {
         let place = self.place();
         let asked = Messages::user("asked");
         let prompt = self.prompt(&asked)?;
-        // Where the prompt begins a thought, a turn has the rest of one. Where it has a whole one, a turn has none.
+        // Where the prompt begins a thought, a turn has the rest of one. Where it has a whole one,
+        // a turn has none.
         let (_, prompted) = prompt.rsplit_once("asked").unwrap_or_default();
         let is_done = !thoughts.is_open() && thoughts.words().any(|mark| prompted.contains(mark));
         let thought = |Marks { open, close }: &Marks| {
@@ -338,8 +348,8 @@ impl Chat {
         Ok(earlier)
     }
 
-    /// The ids with which the template ends a turn, up to its last end token: a model that ends draws the end token once. Source:
-    /// `_get_tool_suffix_ids` of TRL's `GRPOTrainer`.
+    /// The ids with which the template ends a turn, up to its last end token: a model that ends
+    /// draws the end token once. Source: `_get_tool_suffix_ids` of TRL's `GRPOTrainer`.
     fn end_of_turn(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         // Some templates refuse a conversation that the assistant ends.
         let Ok(whole) = self.answered(&Messages::user("asked"), ANSWER, &[]) else {

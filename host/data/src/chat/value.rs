@@ -8,7 +8,8 @@ use minijinja::value::{Object, ObjectRepr};
 
 use crate::exact::{Json, is_integer};
 
-/// An integer beyond the 128 bits of the engine, as its digits. A template can write it, and not compute with it.
+/// An integer beyond the 128 bits of the engine, as its digits. A template can write it, and not
+/// compute with it.
 #[derive(Debug)]
 pub(super) struct LongInteger(pub(super) String);
 

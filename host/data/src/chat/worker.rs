@@ -1,6 +1,8 @@
-//! Processes that apply a chat template, which is code of a downloaded model. The system ends one that takes too much time or memory.
+//! Processes that apply a chat template, which is code of a downloaded model. The system ends one
+//! that takes too much time or memory.
 //!
-//! The engine counts its own instructions, but one comparison, filter or print may never end, and a thread cannot be killed.
+//! The engine counts its own instructions, but one comparison, filter or print may never end, and a
+//! thread cannot be killed.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -22,11 +24,13 @@ const COMMAND: &str = "apply-chat-template";
 const MOST_SECONDS: u64 = 2;
 /// Largest memory of a process beyond its size at start, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// Longest text of a conversation, in bytes: the tokenizer takes hundreds of bytes of memory for each byte.
+/// Longest text of a conversation, in bytes: the tokenizer takes hundreds of bytes of memory for
+/// each byte.
 const MOST_TEXT: usize = 2 << 20;
 /// Longest error message, in characters: a template chooses the text of its own refusals.
 const MOST_WORDS: usize = 4000;
-/// Stack of the thread that runs templates, in bytes: values may be nested as deeply as the work limit allows.
+/// Stack of the thread that runs templates, in bytes: values may be nested as deeply as the work
+/// limit allows.
 const STACK: usize = 256 << 20;
 /// The signal of a process that exceeds its CPU time.
 const OUT_OF_TIME: i32 = 24;
@@ -97,7 +101,8 @@ impl Workers {
             .push(worker);
     }
 
-    /// The last reply to the job and a request, computed in this process: the executable of a unit test cannot be a worker.
+    /// The last reply to the job and a request, computed in this process: the executable of a unit
+    /// test cannot be a worker.
     fn here(&self, request: &str) -> Result<Option<Reply>> {
         let (lines, mut replies) = (format!("{}{request}", self.job), Vec::new());
         deep(|| answer(lines.as_bytes().lines(), &mut replies, || Ok(())))??;
@@ -131,7 +136,8 @@ impl Workers {
     }
 }
 
-/// Path of this executable. Its file may be rebuilt during a run, so the path is that of the running process's own file.
+/// Path of this executable. Its file may be rebuilt during a run, so the path is that of the
+/// running process's own file.
 fn program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         Ok("/proc/self/exe".into())
@@ -192,7 +198,8 @@ fn line<T: serde::Serialize>(value: &T) -> Result<String> {
     Ok(serde_json::to_string(value)? + "\n")
 }
 
-/// Answers the lines of standard input until it ends. This is the process of `host apply-chat-template`.
+/// Answers the lines of standard input until it ends. This is the process of
+/// `host apply-chat-template`.
 pub fn serve() -> Result<()> {
     // A signal to the whole job is meant for the trainer, which ends this process with its input.
     watchdog::ignore_stops();

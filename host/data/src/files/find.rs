@@ -1,4 +1,5 @@
-//! Finds the files of a dataset: one file, or those of a split in a folder from `save_to_disk`, the Hub or the cache of `datasets`.
+//! Finds the files of a dataset: one file, or those of a split in a folder from `save_to_disk`, the
+//! Hub or the cache of `datasets`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,7 +51,8 @@ struct State {
     data_files: Vec<DataFile>,
     #[serde(rename = "_indices_data_files", default)]
     indices: Option<Vec<DataFile>>,
-    /// The split of a dataset that was loaded as one, such as `train`, or `train[:3]` for a part of it.
+    /// The split of a dataset that was loaded as one, such as `train`, or `train[:3]` for a part of
+    /// it.
     #[serde(rename = "_split", default)]
     split: Option<String>,
 }
@@ -227,7 +229,8 @@ fn folders(file: &Path) -> impl Iterator<Item = &str> {
         .filter_map(|part| part.to_str())
 }
 
-/// Name of the configuration that has the file's folder to itself; `None` if there is no such folder.
+/// Name of the configuration that has the file's folder to itself; `None` if there is no such
+/// folder.
 fn config_of(file: &Path) -> Option<&str> {
     folders(file).find(|part| *part != "data" && word(part).is_none())
 }

@@ -1,4 +1,5 @@
-//! Reads files of rows in any supported format. Each becomes lines of JSON, so that one reader of rows serves all formats.
+//! Reads files of rows in any supported format. Each becomes lines of JSON, so that one reader of
+//! rows serves all formats.
 
 mod find;
 #[cfg(feature = "datasets")]
@@ -31,7 +32,8 @@ pub struct Text {
     pub unit: Unit,
 }
 
-/// Reads a whole file: JSON lines, a list of JSON objects, Parquet or Arrow. Its first bytes decide the format, not its name.
+/// Reads a whole file: JSON lines, a list of JSON objects, Parquet or Arrow. Its first bytes decide
+/// the format, not its name.
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
     let place = || format!("cannot read `{}`", path.display());

@@ -197,7 +197,8 @@ fn splits_are_told_by_names_as_datasets_tells_them() {
         )
     };
     let found = |names: &[&str], split: &str| -> Vec<String> { files(names, split).unwrap() };
-    // Covers the cache of `datasets`, the Hub's usual layout, plain files and folders, and shards in order.
+    // Covers the cache of `datasets`, the Hub's usual layout, plain files and folders, and shards
+    // in order.
     assert_eq!(
         found(
             &["gsm8k-train.arrow", "gsm8k-test.arrow", "dataset_info.json"],
@@ -348,7 +349,8 @@ fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
 
 #[test]
 fn columns_without_end_in_one_another_overflow_no_stack() {
-    // A handmade footer of nearly the largest length: two million groups, each of which contains the next.
+    // A handmade footer of nearly the largest length: two million groups, each of which contains
+    // the next.
     let element = [0x35, 0x00, 0x18, 0x01, b'a', 0x15, 0x02, 0x00];
     let count = 2_000_000_u32;
     let mut footer = vec![0x15, 0x02, 0x19, 0xfc];
@@ -370,7 +372,8 @@ fn columns_without_end_in_one_another_overflow_no_stack() {
     assert!(error(&bytes).starts_with("cannot read `FILE`: "));
 }
 
-/// Whichever byte is changed, in its lowest, its highest or all bits by turns, a file is read or refused.
+/// Whichever byte is changed, in its lowest, its highest or all bits by turns, a file is read or
+/// refused.
 #[test]
 fn changed_bytes_are_read_or_refused() {
     for name in [

@@ -7,7 +7,8 @@ use candle_core::cuda_backend::cudarc::driver::sys;
 use super::memory::{self, Memory};
 use super::required;
 
-/// Compares the driver's version with that of this host's libraries. The driver must be initialized.
+/// Compares the driver's version with that of this host's libraries. The driver must be
+/// initialized.
 pub(super) fn check_driver(name: &str) -> Result<()> {
     let mut version = 0;
     // SAFETY: the driver writes one number.
@@ -19,7 +20,8 @@ pub(super) fn check_driver(name: &str) -> Result<()> {
     }
 }
 
-/// Checks an opened device, notes its memory, and has the kernels compiled where that was not done before.
+/// Checks an opened device, notes its memory, and has the kernels compiled where that was not done
+/// before.
 pub(super) fn prepare(name: &str, device: Device) -> Result<Device> {
     let Device::Cuda(cuda) = &device else {
         return Ok(device);

@@ -42,13 +42,15 @@ pub(super) fn note(name: &str, product: String, now: Now) {
     }
 }
 
-/// Bytes of device `name` that were free when it was opened, before this process had any; `None` for the CPU.
+/// Bytes of device `name` that were free when it was opened, before this process had any; `None`
+/// for the CPU.
 pub fn free_at_opening(name: &str) -> Option<u64> {
     opened().get(name).map(|opened| opened.at_opening.free)
 }
 
-/// Bytes that device `name` had at opening and has no more. The driver keeps what a process frees, so at a run's end it is the run's most,
-/// unless other processes use the device. `None` for the CPU.
+/// Bytes that device `name` had at opening and has no more. The driver keeps what a process frees,
+/// so at a run's end it is the run's most, unless other processes use the device. `None` for the
+/// CPU.
 pub fn taken(name: &str) -> Option<u64> {
     let known = opened();
     let Opened {

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-/// Least version of CUDA that the driver must know: that of the libraries that this host is linked to, as the driver counts.
+/// Least version of CUDA that the driver must know: that of the libraries that this host is linked
+/// to, as the driver counts.
 const CUDA: i32 = 13_000;
 /// Least compute capability: products in bf16.
 const CAPABILITY: (i32, i32) = (8, 0);

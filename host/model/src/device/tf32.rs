@@ -1,12 +1,14 @@
 //! Products of f32 on a GPU: exact to 24 bits, or with operands that are rounded to TF32.
 //!
-//! TF32 has f32's exponent and 11 significant bits, so an operand changes by up to 2^-11 (4.9e-4) of itself. Sums stay f32.
+//! TF32 has f32's exponent and 11 significant bits, so an operand changes by up to 2^-11 (4.9e-4)
+//! of itself. Sums stay f32.
 
 use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 
 use super::Dtype;
 
-/// Sets it for all products of this process: as `train.tf32` says, else on where the model is computed in bf16, so that few are left.
+/// Sets it for all products of this process: as `train.tf32` says, else on where the model is
+/// computed in bf16, so that few are left.
 pub fn choose(chosen: Option<bool>, dtype: Dtype) {
     set_gemm_reduced_precision_f32(chosen.unwrap_or(dtype == Dtype::Bf16));
 }

@@ -54,7 +54,8 @@ impl Classifier {
         }
     }
 
-    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows texts, if there is one.
+    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows
+    /// texts, if there is one.
     pub fn score(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
         let (vocab, positions) = self.extents();
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);

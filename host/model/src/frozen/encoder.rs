@@ -14,7 +14,8 @@ use super::{contained, labels};
 
 pub(super) struct Encoder {
     body: Body,
-    /// True if the features of all tokens are averaged; otherwise the first token's features are used.
+    /// True if the features of all tokens are averaged; otherwise the first token's features are
+    /// used.
     averages: bool,
     dense: Linear,
     activation: fn(&Tensor) -> candle_core::Result<Tensor>,

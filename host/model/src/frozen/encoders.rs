@@ -1,4 +1,5 @@
-//! Encoders of `candle-transformers` for text classification, with the known settings and the head of each.
+//! Encoders of `candle-transformers` for text classification, with the known settings and the head
+//! of each.
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::VarBuilder;

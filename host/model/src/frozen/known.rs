@@ -41,7 +41,8 @@ pub(super) struct Family<M> {
 }
 
 impl<M> Family<M> {
-    /// The settings that the model reads, with defaults filled in and `rope_parameters` merged into them.
+    /// The settings that the model reads, with defaults filled in and `rope_parameters` merged into
+    /// them.
     pub(super) fn settings(&self, json: &Map<String, Value>) -> Result<Map<String, Value>> {
         self.check_architectures(json)?;
         let mut settings = json.clone();
@@ -83,7 +84,8 @@ impl<M> Family<M> {
         }
     }
 
-    /// Refuses a setting that is not computed. Returns false for an unknown setting that may be ignored.
+    /// Refuses a setting that is not computed. Returns false for an unknown setting that may be
+    /// ignored.
     fn check(
         &self,
         key: &str,
@@ -156,7 +158,8 @@ pub(super) fn named<'a, M>(
     })
 }
 
-/// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error: none of these models supports it.
+/// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error:
+/// none of these models supports it.
 fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
     for place in ["rope_parameters", "rope_scaling"] {
         let parameters = match settings.remove(place) {

@@ -7,7 +7,8 @@ use super::super::family::shown;
 
 const MOST: usize = 4096;
 
-/// Names of a model's outputs, in order: from `id2label`, else as many as `num_labels` says, else the two of transformers.
+/// Names of a model's outputs, in order: from `id2label`, else as many as `num_labels` says, else
+/// the two of transformers.
 pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
     let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
     let given = |key: &str| json.get(key).filter(|value| !value.is_null());

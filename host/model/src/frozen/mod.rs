@@ -1,7 +1,7 @@
 //! Frozen models: a reference model for a KL penalty, and models that score texts.
 //!
-//! Models of the trained families run in the same decoder. Encoders that score texts run through `candle-transformers`, in 32-bit floats.
-//! Its panics become errors in one place, `contained`.
+//! Models of the trained families run in the same decoder. Encoders that score texts run through
+//! `candle-transformers`, in 32-bit floats. Its panics become errors in one place, `contained`.
 
 mod classifier;
 mod encoder;
@@ -32,7 +32,8 @@ fn no_adapter(files: &ModelFiles) -> Result<()> {
     Ok(())
 }
 
-/// Calls into `candle-transformers`, which may panic on inconsistent sizes; a panic becomes an error.
+/// Calls into `candle-transformers`, which may panic on inconsistent sizes; a panic becomes an
+/// error.
 fn contained<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     contain(call).context("a model that is only read cannot be used")?
 }

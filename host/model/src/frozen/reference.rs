@@ -32,7 +32,8 @@ impl Reference {
         Self(policy)
     }
 
-    /// The forward pass without stored activations, for outputs alone; `loss_temperature` divides the logits.
+    /// The forward pass without stored activations, for outputs alone; `loss_temperature` divides
+    /// the logits.
     pub fn forward(&self, rows: &Sequences, loss_temperature: f64) -> Result<Forward> {
         self.0.forward_detached(rows, loss_temperature)
     }

@@ -1,4 +1,5 @@
-//! Weights for the models of `candle-transformers`. Every requested tensor is checked against the files, and every tensor must be used.
+//! Weights for the models of `candle-transformers`. Every requested tensor is checked against the
+//! files, and every tensor must be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,8 @@ pub(super) struct Weights {
     place: String,
 }
 
-/// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype in the configuration.
+/// Bytes of the weights in `files` as 32-bit floats, estimated from the files' sizes and the dtype
+/// in the configuration.
 pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
     let config = files.object(CONFIG_FILE)?;
     let dtype = config

@@ -28,9 +28,11 @@ const NEEDED: usize = 6;
 /// The rotary base if the file has none.
 const THETA: f64 = 10_000.0;
 
-/// Builds `config.json` from the metadata, the set of tensors, and the divisors of the rotary frequencies.
+/// Builds `config.json` from the metadata, the set of tensors, and the divisors of the rotary
+/// frequencies.
 ///
-/// An unknown setting of the architecture keeps its key, so it is refused like an unknown key of any `config.json`.
+/// An unknown setting of the architecture keeps its key, so it is refused like an unknown key of
+/// any `config.json`.
 pub(super) fn config(
     metadata: &Metadata,
     tensors: &HashMap<String, TensorInfo>,
@@ -117,7 +119,8 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// Numbers of the query and key heads whose rows the file stores in another order: those of a Llama model.
+/// Numbers of the query and key heads whose rows the file stores in another order: those of a Llama
+/// model.
 pub(super) fn permuted(config: &Map<String, Json>) -> Option<(usize, usize)> {
     let count = |key: &str| {
         config[key]

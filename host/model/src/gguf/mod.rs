@@ -1,5 +1,6 @@
-//! Models in GGUF files, the format of llama.cpp. Such a file is presented as the Hugging Face directory of the same model. Settings and
-//! tokenizer are built from its metadata; its tensors become 32-bit floats under the names of transformers.
+//! Models in GGUF files, the format of llama.cpp. Such a file is presented as the Hugging Face
+//! directory of the same model. Settings and tokenizer are built from its metadata; its tensors
+//! become 32-bit floats under the names of transformers.
 
 mod config;
 mod metadata;
@@ -21,7 +22,8 @@ use capo_loader::memory::lacking;
 use self::metadata::Metadata;
 use self::weights::{Reader, Weights};
 
-/// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to 32 times its bytes in the file.
+/// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to
+/// 32 times its bytes in the file.
 const MOST_HEADER: u64 = 1 << 24;
 /// Name of the file that holds the weights.
 const WEIGHTS: &str = "model.safetensors";

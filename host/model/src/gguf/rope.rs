@@ -10,7 +10,8 @@ use super::metadata::shortest;
 
 /// Name of the tensor with the divisors of the rotary frequencies.
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
-/// Bounds of the scaling type `llama3`, the same in all its models: turns over the original positions.
+/// Bounds of the scaling type `llama3`, the same in all its models: turns over the original
+/// positions.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
 /// Default number of original positions, used if the divisors do not determine it.
@@ -38,7 +39,8 @@ pub(super) fn check(info: &TensorInfo) -> Result<()> {
     Ok(())
 }
 
-/// Moves the scaling's settings out of the architecture's `settings`. Unknown keys stay in the scaling, and its reader refuses them.
+/// Moves the scaling's settings out of the architecture's `settings`. Unknown keys stay in the
+/// scaling, and its reader refuses them.
 pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     let keys: Vec<String> = settings
         .keys()
@@ -63,7 +65,8 @@ pub(super) fn scaling(settings: &mut Map<String, Json>) -> Option<Json> {
     Some(Json::Object(scaling))
 }
 
-/// The `llama3` scaling that has these divisors, for heads of `width` and frequencies of base `theta`. `None` if all divisors are 1.
+/// The `llama3` scaling that has these divisors, for heads of `width` and frequencies of base
+/// `theta`. `None` if all divisors are 1.
 pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<Json>> {
     let most = divisors.iter().copied().fold(1.0, f32::max);
     if divisors.len() as u64 * 2 != width {
@@ -129,7 +132,8 @@ mod tests {
 
     #[test]
     fn divisors_tell_their_scaling() {
-        // Llama 3.1 and 3.2, a model with another length, and a model without frequencies between the bounds.
+        // Llama 3.1 and 3.2, a model with another length, and a model without frequencies between
+        // the bounds.
         let cases = [
             (128, 5e5, 8.0, 8192.0),
             (64, 5e5, 32.0, 8192.0),

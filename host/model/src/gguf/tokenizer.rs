@@ -25,10 +25,12 @@ const NAMED: [(&str, &str); 4] = [
 const ENDS: [&str; 2] = ["eot", "eom"];
 /// Longest token that a merge may produce, characters.
 const LONGEST: usize = 256;
-/// Upper limit of the merges that scores imply. Real files have a few times as many merges as tokens.
+/// Upper limit of the merges that scores imply. Real files have a few times as many merges as
+/// tokens.
 const MOST_MERGES: usize = 1 << 22;
 
-/// Patterns that split text before tokenization, named as in llama.cpp. Sources: the `tokenizer.json` of the models.
+/// Patterns that split text before tokenization, named as in llama.cpp. Sources: the
+/// `tokenizer.json` of the models.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -41,7 +43,8 @@ struct Tokens<'a> {
     special: BTreeSet<usize>,
 }
 
-/// Builds both files from the metadata, and adds the ids of special tokens to the model's `config.json`.
+/// Builds both files from the metadata, and adds the ids of special tokens to the model's
+/// `config.json`.
 pub(super) fn files(metadata: &Metadata, model: &mut Map<String, Json>) -> Result<[Json; 2]> {
     let tokens = Tokens::new(metadata)?;
     let mut config = Map::new();
@@ -164,7 +167,8 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    /// The merges that scores imply: tokens that join two others, ordered by score, best first. Source: `generate_merges` of transformers.
+    /// The merges that scores imply: tokens that join two others, ordered by score, best first.
+    /// Source: `generate_merges` of transformers.
     fn merges(&self, metadata: &Metadata) -> Result<Json> {
         if metadata.texts("tokenizer.ggml.merges")?.is_some() {
             return stated_merges(metadata);
@@ -230,7 +234,8 @@ struct Steps {
     decoder: Json,
     /// True if a word that is a token skips the merges.
     whole_words: bool,
-    /// True if a text begins with the begin token, in a file that does not say so (llama.cpp, `llama-vocab.cpp`).
+    /// True if a text begins with the begin token, in a file that does not say so (llama.cpp,
+    /// `llama-vocab.cpp`).
     begins: bool,
 }
 

@@ -10,7 +10,8 @@ use crate::family::shown_text;
 
 /// Supported types, for messages.
 const READ: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K";
-/// Names of types by number, from `FIRST` on; "" where no file has the type. Source: `enum ggml_type` of ggml.h.
+/// Names of types by number, from `FIRST` on; "" where no file has the type. Source:
+/// `enum ggml_type` of ggml.h.
 const NAMES: [&str; 25] = [
     "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16",
     "I32", "I64", "F64", "IQ1_M", "BF16", "", "", "", "TQ1_0", "TQ2_0", "", "", "", "MXFP4",
@@ -50,9 +51,11 @@ fn other(name: String) -> Error {
     )
 }
 
-/// Refuses a tensor of an unsupported type, of a shape that does not fit its type, or beyond the file's end.
+/// Refuses a tensor of an unsupported type, of a shape that does not fit its type, or beyond the
+/// file's end.
 pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64) -> Result<()> {
-    // Tensors are checked in the order of their names, so that among several errors the same one is always reported.
+    // Tensors are checked in the order of their names, so that among several errors the same one is
+    // always reported.
     for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {
         check_type(info.ggml_dtype)?;
         let shown = shown_text(name);

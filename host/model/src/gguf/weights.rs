@@ -1,4 +1,5 @@
-//! The tensors of a GGUF file, presented as a safetensors file of 32-bit floats. At most one tensor is in memory at a time.
+//! The tensors of a GGUF file, presented as a safetensors file of 32-bit floats. At most one tensor
+//! is in memory at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -50,8 +51,8 @@ struct Placed {
 }
 
 impl Weights {
-    /// The tensors of a file whose data begin at offset `start`. `permuted`: numbers of the query and key heads whose rows the file stores
-    /// in another order.
+    /// The tensors of a file whose data begin at offset `start`. `permuted`: numbers of the query
+    /// and key heads whose rows the file stores in another order.
     pub(super) fn new(
         tensors: HashMap<String, TensorInfo>,
         start: u64,
@@ -107,7 +108,8 @@ impl Weights {
     }
 }
 
-/// A tensor's name in transformers. An unknown tensor keeps its name, and is refused later if it is not expected.
+/// A tensor's name in transformers. An unknown tensor keeps its name, and is refused later if it is
+/// not expected.
 fn renamed(name: &str) -> String {
     if let Some((_, new)) = NAMES.iter().find(|(old, _)| *old == name) {
         return (*new).to_owned();
@@ -129,8 +131,8 @@ pub(super) fn values(info: &TensorInfo, start: u64, file: &mut File) -> Result<V
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// Reorders rows as in transformers: the two halves of each head's rotation follow one another, while the file interleaves them.
-/// Source: `LlamaTensorProcessor` of transformers.
+/// Reorders rows as in transformers: the two halves of each head's rotation follow one another,
+/// while the file interleaves them. Source: `LlamaTensorProcessor` of transformers.
 fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
     let (half, width) = (rows / heads / 2, values.len() / rows);
     let source = |row: usize| {

@@ -1,4 +1,5 @@
-//! The two factors beside one module's weight: forward and backward pass, and dropout before the first factor.
+//! The two factors beside one module's weight: forward and backward pass, and dropout before the
+//! first factor.
 
 use std::sync::Arc;
 
@@ -70,12 +71,14 @@ impl Factors {
     }
 }
 
-/// `a b` in the dtype of `a`, whose rows are tokens: how many others run beside a token changes no bit of it.
+/// `a b` in the dtype of `a`, whose rows are tokens: how many others run beside a token changes no
+/// bit of it.
 fn of_rows(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(ops::product_of_rows(a, b, a.dtype())?)
 }
 
-/// Identifies the dropout of one step. What is dropped is a function of a number's position, so all passes of the step drop the same.
+/// Identifies the dropout of one step. What is dropped is a function of a number's position, so all
+/// passes of the step drop the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropout {
     /// The run's seed.
@@ -96,7 +99,8 @@ impl Dropout {
         }
     }
 
-    /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed steps.
+    /// Dropout of the log-probability pass over a rollout for several steps, after `step` completed
+    /// steps.
     pub fn of_rollout(seed: u64, step: u64) -> Self {
         Self {
             seed,
@@ -118,7 +122,8 @@ pub(crate) struct DropoutMask {
 }
 
 impl DropoutMask {
-    /// Drops entries of `x` `[N, in]`, and multiplies the others by `1 / (1 - rate)`. Source: `torch.nn.Dropout`.
+    /// Drops entries of `x` `[N, in]`, and multiplies the others by `1 / (1 - rate)`. Source:
+    /// `torch.nn.Dropout`.
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let width = x.dim(1)?;
         let mut mask = vec![0.0_f32; x.elem_count()];

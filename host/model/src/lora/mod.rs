@@ -1,7 +1,9 @@
-//! LoRA: trains a product of two small matrices beside the frozen weight of each target module, `y = W x + b + s B A x`.
+//! LoRA: trains a product of two small matrices beside the frozen weight of each target module,
+//! `y = W x + b + s B A x`.
 //!
-//! Names, defaults and files are PEFT's. `W + s B A` is computed for an export only, and the sampler computes what the trainer does.
-//! Merged weights would take memory for a copy, and rounding to bf16 would erase a young adapter.
+//! Names, defaults and files are PEFT's. `W + s B A` is computed for an export only, and the
+//! sampler computes what the trainer does. Merged weights would take memory for a copy, and
+//! rounding to bf16 would erase a young adapter.
 
 mod base;
 mod factors;
@@ -37,8 +39,9 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A fresh adapter of the model `config`. A is uniform in `±1/√in`, drawn from the stream `lora.init` of `seed` in the order of names.
-    /// B is 0, so the adapter has no effect yet. Source: `peft.LoraLayer.reset_lora_parameters`.
+    /// A fresh adapter of the model `config`. A is uniform in `±1/√in`, drawn from the stream
+    /// `lora.init` of `seed` in the order of names. B is 0, so the adapter has no effect yet.
+    /// Source: `peft.LoraLayer.reset_lora_parameters`.
     pub fn fresh(
         lora: LoraConfig,
         base: Base,
@@ -172,7 +175,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Writes `adapter_config.json`, `adapter_model.safetensors` and the record of the base into `directory`.
+    /// Writes `adapter_config.json`, `adapter_model.safetensors` and the record of the base into
+    /// `directory`.
     pub fn save(&self, directory: &Path) -> Result<()> {
         peft::write(&self.config, self.base.name(), &self.params, directory)?;
         self.base.write(directory)

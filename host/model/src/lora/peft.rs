@@ -24,7 +24,8 @@ pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 /// Prefix of tensor names in the file; the module's name in the base follows.
 const PREFIX: &str = "base_model.model.";
 
-/// Keys that are read, and keys without effect on an adapter's computation. Any other key must be off.
+/// Keys that are read, and keys without effect on an adapter's computation. Any other key must be
+/// off.
 const KNOWN: &[&str] = &[
     "base_model_name_or_path bias init_lora_weights lora_alpha lora_dropout peft_type r target_modules use_rslora",
     "auto_mapping corda_config eva_config inference_mode loftq_config lora_ga_config megatron_config megatron_core",

@@ -40,7 +40,8 @@ pub struct LoraConfig {
     pub dropout: f64,
     /// The modules that have an adapter.
     pub targets: Targets,
-    /// True if the root of the rank divides `alpha` instead. Source: <https://arxiv.org/abs/2312.03732>.
+    /// True if the root of the rank divides `alpha` instead. Source:
+    /// <https://arxiv.org/abs/2312.03732>.
     pub rslora: bool,
     /// All other keys of the `adapter_config.json` that was read, to be written again.
     pub rest: Map<String, Value>,
@@ -67,7 +68,8 @@ impl LoraConfig {
     }
 }
 
-/// The target modules by name, with their shapes `[out, in]`; `key` is the setting's name for messages.
+/// The target modules by name, with their shapes `[out, in]`; `key` is the setting's name for
+/// messages.
 pub(super) fn modules(
     key: &str,
     targets: &Targets,
@@ -108,7 +110,8 @@ pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
     shapes(config).into_iter().filter_map(module).collect()
 }
 
-/// True if the setting's entry `name` selects `module`. Source: `peft.tuners.tuners_utils.check_target_module_exists`.
+/// True if the setting's entry `name` selects `module`. Source:
+/// `peft.tuners.tuners_utils.check_target_module_exists`.
 fn is(module: &str, name: &str) -> bool {
     module
         .strip_suffix(name)

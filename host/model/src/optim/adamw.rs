@@ -49,16 +49,16 @@ pub enum SecondMoment {
     /// The gradient of the accepted tokens only, as in the first moment.
     #[default]
     Kept,
-    /// The squares of both gradients, `g_k² + g_r²`, of the accepted and of the rejected tokens. `(g_k + g_r)²` would vanish where the two
-    /// cancel, and the step would be unbounded.
+    /// The squares of both gradients, `g_k² + g_r²`, of the accepted and of the rejected tokens.
+    /// `(g_k + g_r)²` would vanish where the two cancel, and the step would be unbounded.
     KeptAndRejected,
 }
 
 /// AdamW over all weights of a model.
 ///
 /// `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
-/// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source: `torch.optim.AdamW`. With a gradient `r` of
-/// rejected tokens, `v = b2 v + (1 - b2) (g^2 + r^2)`.
+/// `w = w (1 - lr decay) - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`. Source:
+/// `torch.optim.AdamW`. With a gradient `r` of rejected tokens, `v = b2 v + (1 - b2) (g^2 + r^2)`.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     pub config: AdamWConfig,
@@ -76,7 +76,8 @@ impl AdamW {
         })
     }
 
-    /// Descent direction of step `number` in the weight `name`, without weight decay: `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
+    /// Descent direction of step `number` in the weight `name`, without weight decay:
+    /// `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
     pub fn direction(&self, name: &str, number: u64) -> Result<Tensor> {
         let [exp_avg, exp_avg_sq] = &self.moments;
         let (mean, square) = (exp_avg.open(name)?, exp_avg_sq.open(name)?);
@@ -150,7 +151,8 @@ impl AdamW {
         )
     }
 
-    /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other devices.
+    /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other
+    /// devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let &WeightStep {
             name,

@@ -36,7 +36,8 @@ pub enum OptimizerConfig {
     Sgd(SgdConfig),
 }
 
-/// Result of one optimizer step. Norms are Euclidean, over all trained weights, before clipping; they may be infinite or NaN.
+/// Result of one optimizer step. Norms are Euclidean, over all trained weights, before clipping;
+/// they may be infinite or NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutcome {
     /// Norm of the gradient of the accepted tokens.
@@ -93,7 +94,8 @@ impl Optimizer {
         })
     }
 
-    /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its momentum.
+    /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its
+    /// momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
         let (kind, beta1, beta2, eps, weight_decay) = match &self.rule {
             Rule::AdamW(AdamW { config, .. }) => {
@@ -135,7 +137,8 @@ impl Optimizer {
         self.steps_taken
     }
 
-    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype. An unknown name is an error; so is SGD.
+    /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype.
+    /// An unknown name is an error; so is SGD.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
             Rule::AdamW(adamw) => {
@@ -146,8 +149,8 @@ impl Optimizer {
         }
     }
 
-    /// Mean of squared gradients of the weight `name`, f32, and the divisor that corrects its bias from the start at 0. `None` for an
-    /// optimizer without second moments.
+    /// Mean of squared gradients of the weight `name`, f32, and the divisor that corrects its bias
+    /// from the start at 0. `None` for an optimizer without second moments.
     pub fn second_moment(&self, name: &str) -> Result<Option<(Tensor, f64)>> {
         let Rule::AdamW(adamw) = &self.rule else {
             return Ok(None);
@@ -156,8 +159,8 @@ impl Optimizer {
         Ok(Some((adamw.moments[1].open(name)?, correction)))
     }
 
-    /// Cosine between `-grads` and the direction of the previous step, according to the moments. `None` before the first step, and for SGD
-    /// without momentum, which has no moments.
+    /// Cosine between `-grads` and the direction of the previous step, according to the moments.
+    /// `None` before the first step, and for SGD without momentum, which has no moments.
     pub fn alignment(&self, grads: &Gradients) -> Result<Option<f64>> {
         if self.steps_taken == 0 {
             return Ok(None);
@@ -201,10 +204,12 @@ impl Optimizer {
         Ok(Self { rule, ..*self })
     }
 
-    /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in place.
+    /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in
+    /// place.
     ///
-    /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both, by the norm of their sum. The step
-    /// follows `grads` alone, and `rejected` enters Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
+    /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both,
+    /// by the norm of their sum. The step follows `grads` alone, and `rejected` enters Adam's
+    /// second moment. If a norm is not finite, nothing changes. Source of the clipping:
     /// `torch.nn.utils.clip_grad_norm_`.
     pub fn step(
         &mut self,
@@ -256,8 +261,9 @@ impl Optimizer {
         Ok(outcome)
     }
 
-    /// The state as named tensors in host memory, to be written before the next step changes them. Moments are `KIND/NAME`, where `KIND` is
-    /// `exp_avg` and `exp_avg_sq` for AdamW or `momentum_buffer` for SGD with momentum. `steps_taken` is i64, `[1]`.
+    /// The state as named tensors in host memory, to be written before the next step changes them.
+    /// Moments are `KIND/NAME`, where `KIND` is `exp_avg` and `exp_avg_sq` for AdamW or
+    /// `momentum_buffer` for SGD with momentum. `steps_taken` is i64, `[1]`.
     pub fn state(&self) -> Result<State> {
         let mut state = State::new();
         self.rule
@@ -271,7 +277,8 @@ impl Optimizer {
         Ok(state)
     }
 
-    /// Restores a result of `state`, bit for bit. A missing, extra or wrongly shaped tensor is an error.
+    /// Restores a result of `state`, bit for bit. A missing, extra or wrongly shaped tensor is an
+    /// error.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         // The state may share its storage with another optimizer, so it is copied.
         self.restore(state.len(), &mut |name| {
@@ -279,7 +286,8 @@ impl Optimizer {
         })
     }
 
-    /// Like `load_state`, for `count` tensors that `get` returns by name, one at a time. After an error, some tensors are already restored.
+    /// Like `load_state`, for `count` tensors that `get` returns by name, one at a time. After an
+    /// error, some tensors are already restored.
     pub fn restore(
         &mut self,
         count: usize,
@@ -420,7 +428,8 @@ fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f6
     Ok(sum.sqrt())
 }
 
-/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)`, but at most 1. It is 1 if `max` is 0.
+/// Clipping factor for gradients of norm `norm`: `max / (norm + 1e-6)`, but at most 1. It is 1 if
+/// `max` is 0.
 fn clip_scale(norm: f64, max: f64) -> f64 {
     if max > 0.0 {
         (max / (norm + 1e-6)).min(1.0)

@@ -27,8 +27,8 @@ pub struct WeightStep<'a> {
     pub number: u64,
 }
 
-/// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm weights do not. Source:
-/// `transformers.Trainer.get_decay_parameter_names`.
+/// Factor that decoupled weight decay applies to the weight. Matrices decay, biases and norm
+/// weights do not. Source: `transformers.Trainer.get_decay_parameter_names`.
 pub fn decay_factor(weight: &Tensor, learning_rate: f64, weight_decay: f64) -> f64 {
     let decay = if weight.rank() >= 2 {
         weight_decay
@@ -43,9 +43,10 @@ pub type State = BTreeMap<String, Tensor>;
 
 /// A running mean of gradients or of their squares, for every weight, in its shape.
 ///
-/// Moments of the last layer (which components see), norms and biases are f32. Moments of the other matrices may be bf16. A step converts
-/// them to f32 and rounds the results stochastically, which preserves their mean. Rounding to the nearest would never change a running
-/// mean that moves by a thousandth per step.
+/// Moments of the last layer (which components see), norms and biases are f32. Moments of the other
+/// matrices may be bf16. A step converts them to f32 and rounds the results stochastically, which
+/// preserves their mean. Rounding to the nearest would never change a running mean that moves by a
+/// thousandth per step.
 ///
 /// A clone shares its storage with the original.
 #[derive(Debug, Clone)]
@@ -55,7 +56,8 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Zeros for every weight, in `dtype` for matrices below the last layer. `kind` is the moment's name in a state.
+    /// Zeros for every weight, in `dtype` for matrices below the last layer. `kind` is the moment's
+    /// name in a state.
     pub fn zeros(kind: &'static str, params: &Params, dtype: Dtype) -> Result<Self> {
         let last_layer = if params.contains(HEAD) {
             HEAD
@@ -137,7 +139,8 @@ impl Moments {
         Ok(())
     }
 
-    /// Adds the moments to `state`. Moments in host memory are shared, others are copied to host memory.
+    /// Adds the moments to `state`. Moments in host memory are shared, others are copied to host
+    /// memory.
     pub fn save(&self, state: &mut State) -> Result<()> {
         for (name, moment) in &self.tensors {
             state.insert(self.named(name), moment.to_device(&Device::Cpu)?);
@@ -145,7 +148,8 @@ impl Moments {
         Ok(())
     }
 
-    /// Restores the moments that `save` added; `get` returns them by name. After an error (a missing or wrong tensor), some are new.
+    /// Restores the moments that `save` added; `get` returns them by name. After an error (a
+    /// missing or wrong tensor), some are new.
     pub fn restore(&mut self, get: &mut dyn FnMut(&str) -> Result<Option<Tensor>>) -> Result<()> {
         for (name, slot) in &mut self.tensors {
             let full = format!("{}/{name}", self.kind);

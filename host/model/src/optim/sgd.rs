@@ -13,7 +13,8 @@ use crate::optim::moments::{Moments, WeightStep, decay_factor};
 pub struct SgdConfig {
     /// Factor of the previous sum of gradients at each step; 0 is plain SGD.
     pub momentum: f64,
-    /// Decoupled weight decay of matrices, as in AdamW and unlike torch. Biases and norm weights do not decay.
+    /// Decoupled weight decay of matrices, as in AdamW and unlike torch. Biases and norm weights do
+    /// not decay.
     pub weight_decay: f64,
     /// Storage dtype of the momentum, for matrices below the last layer.
     pub moments: Dtype,
@@ -21,8 +22,8 @@ pub struct SgdConfig {
 
 /// SGD over all weights of a model.
 ///
-/// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, where the sum after the first step also equals the
-/// first gradient. Without momentum, no sum is stored.
+/// `sum = momentum sum + g`, `w = w (1 - lr decay) - lr sum`. Source: `torch.optim.SGD`, where the
+/// sum after the first step also equals the first gradient. Without momentum, no sum is stored.
 #[derive(Debug, Clone)]
 pub struct Sgd {
     pub config: SgdConfig,
@@ -40,12 +41,14 @@ impl Sgd {
         })
     }
 
-    /// Descent direction of the previous step in the weight `name`, without weight decay, f32; `None` without momentum.
+    /// Descent direction of the previous step in the weight `name`, without weight decay, f32;
+    /// `None` without momentum.
     pub fn direction(&self, name: &str) -> Result<Option<Tensor>> {
         self.sums.as_ref().map(|sums| sums.open(name)).transpose()
     }
 
-    /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other devices.
+    /// Updates one weight: in place by the fused CPU kernel, or by candle's operations on other
+    /// devices.
     pub fn update(&mut self, weight: &WeightStep<'_>) -> Result<()> {
         let &WeightStep {
             name,

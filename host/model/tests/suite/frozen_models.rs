@@ -1,4 +1,5 @@
-//! Models that are only read, against Hugging Face transformers (numbers made by `data/frozen-golden/make.py`).
+//! Models that are only read, against Hugging Face transformers (numbers made by
+//! `data/frozen-golden/make.py`).
 
 use std::fs;
 use std::path::Path;

@@ -77,7 +77,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The log-probabilities of completions of from one to nine tokens, whose prompts have so many tokens. Every fourth row has the same prompt.
+/// The log-probabilities of completions of from one to nine tokens, whose prompts have so many
+/// tokens. Every fourth row has the same prompt.
 struct Rows(Vec<(Vec<u32>, Vec<u32>)>);
 
 impl Rows {

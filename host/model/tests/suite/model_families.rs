@@ -1,4 +1,5 @@
-//! Every family and every switch of a decoder against Hugging Face transformers (numbers made by `data/families-golden/make.py`).
+//! Every family and every switch of a decoder against Hugging Face transformers (numbers made by
+//! `data/families-golden/make.py`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Generation with a key-value cache against repeated full forward passes, and the rules of sampling.
+//! Generation with a key-value cache against repeated full forward passes, and the rules of
+//! sampling.
 
 use candle_core::{Device, Tensor};
 use std::ops::Range;
@@ -173,7 +174,8 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
     }
 }
 
-/// Answers two turns of each row with tokens that only the row decides, and keeps replies back for a while.
+/// Answers two turns of each row with tokens that only the row decides, and keeps replies back for
+/// a while.
 struct Slow {
     first: usize,
     turns: Vec<usize>,
@@ -417,7 +419,8 @@ fn eos_ends_a_row_and_leaves_the_others() {
     );
 }
 
-/// A model whose next-token logits are `logits` whatever the prompt: all layers give 0, the head sees a constant.
+/// A model whose next-token logits are `logits` whatever the prompt: all layers give 0, the head
+/// sees a constant.
 fn constant_model(logits: &[f64]) -> Policy {
     let policy = policy(0.0);
     let set = |name: &str, values: Vec<f32>| {

@@ -1,4 +1,5 @@
-//! GGUF files against Hugging Face transformers, which reads them too (files and numbers made by `data/gguf-golden/make.py`).
+//! GGUF files against Hugging Face transformers, which reads them too (files and numbers made by
+//! `data/gguf-golden/make.py`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -103,7 +104,8 @@ fn texts_are_those_of_transformers() {
     }
 }
 
-/// Text behind a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no tokenizer puts a space between them.
+/// Text behind a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no
+/// tokenizer puts a space between them.
 #[test]
 fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
     for (golden, files) in golden() {
@@ -234,7 +236,8 @@ fn rewritten(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Ve
     out.into_inner()
 }
 
-/// Files that do not say whether texts begin with the begin token, as many of Llama 3, are read as llama.cpp reads them.
+/// Files that do not say whether texts begin with the begin token, as many of Llama 3, are read as
+/// llama.cpp reads them.
 #[test]
 fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
     let begin = |file: &[u8]| {

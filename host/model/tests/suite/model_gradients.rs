@@ -1,4 +1,5 @@
-//! Gradients of the whole model: none missing, and equal to finite differences; the same bits on any number of threads.
+//! Gradients of the whole model: none missing, and equal to finite differences; the same bits on
+//! any number of threads.
 
 use candle_core::{Device, Tensor};
 use host_model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
@@ -136,7 +137,8 @@ fn worst_error(policy: &Policy, entropy: bool) -> f64 {
         let gradient = values(gradient);
         let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
         assert!(norm > 0.0, "{name} has no gradient");
-        // Along the gradient the slope is its norm; along a fixed wave it can have any size up to that.
+        // Along the gradient the slope is its norm; along a fixed wave it can have any size up to
+        // that.
         let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
         let wave: Vec<f32> = (0..gradient.len())
             .map(|i| (1.1 * i as f32).cos())

@@ -1,4 +1,5 @@
-//! Adapters against PEFT (numbers made by `data/lora-golden/make.py`), and what a training pass does with them.
+//! Adapters against PEFT (numbers made by `data/lora-golden/make.py`), and what a training pass
+//! does with them.
 
 use std::fs;
 use std::path::Path;
@@ -224,7 +225,8 @@ fn worst(a: &Gradients, b: &Gradients) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// With dropout the passes of a step are one function of the factors, whose derivative is the gradient.
+/// With dropout the passes of a step are one function of the factors, whose derivative is the
+/// gradient.
 #[test]
 fn dropout_is_the_same_in_every_pass_of_a_step() {
     let policy = trained("llama3", 0.3);

@@ -1,5 +1,6 @@
-//! Rows that share a prompt: outputs and gradients are those of each row alone, of every family, with an adapter, with layers that are
-//! computed again, in micro-batches that cut a group, and without the kernels of the CPU.
+//! Rows that share a prompt: outputs and gradients are those of each row alone, of every family,
+//! with an adapter, with layers that are computed again, in micro-batches that cut a group, and
+//! without the kernels of the CPU.
 
 use candle_core::{DType, Device, Tensor};
 use host_model::{
@@ -20,7 +21,8 @@ const NAMES: [&str; 7] = [
     "qwen3-biased",
 ];
 
-/// Groups of three, one and two, of which the last is cut by the first, and completions of one to six tokens.
+/// Groups of three, one and two, of which the last is cut by the first, and completions of one to
+/// six tokens.
 fn rows() -> Sequences {
     batch(&[
         (&[3, 9, 1, 7], &[5, 2, 8, 8, 1, 4]),
@@ -40,7 +42,8 @@ fn d_logps(rows: &Sequences) -> Vec<f32> {
         .collect()
 }
 
-/// Log-probabilities and entropies, features, and gradients, from passes over so many rows at a time.
+/// Log-probabilities and entropies, features, and gradients, from passes over so many rows at a
+/// time.
 fn pass(policy: &Policy, rows: &Sequences, at_once: usize) -> Vec<(String, Tensor)> {
     let wants = Wants {
         entropy: true,
@@ -170,7 +173,8 @@ fn a_prompt_is_computed_once_in_each_pass() {
         load(&data("families-golden").join("qwen3")).unwrap(),
         rows(),
     );
-    // Prompts of 4, 2 and 1 tokens, and 5 + 1 + 0 + 2 + 2 + 4 tokens of completions that have one after them.
+    // Prompts of 4, 2 and 1 tokens, and 5 + 1 + 0 + 2 + 2 + 4 tokens of completions that have one
+    // after them.
     let distinct = 7 + 14;
     // A small model computes the two halves of a pass beside each other.
     for (at_once, again) in [(1, 4 + 4 + 2), (2, 4 + 4 + 2), (6, 4 + 2)] {

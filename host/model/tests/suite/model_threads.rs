@@ -1,4 +1,5 @@
-//! The bits of logits, gradients, completions and updated weights do not depend on the number of threads.
+//! The bits of logits, gradients, completions and updated weights do not depend on the number of
+//! threads.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! AdamW and learning-rate schedules against torch and transformers (numbers made by `data/qwen2-golden/make.py`).
+//! AdamW and learning-rate schedules against torch and transformers (numbers made by
+//! `data/qwen2-golden/make.py`).
 
 use candle_core::{Device, Tensor};
 use host_model::device::Dtype;
@@ -92,7 +93,8 @@ fn five_steps_match_torch() {
     }
 }
 
-/// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter like that of `make.py` or without.
+/// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter
+/// like that of `make.py` or without.
 fn padded(case: &Value) -> Policy {
     let name = case["model"].as_str().unwrap();
     let folder = changed_copy(
@@ -323,7 +325,8 @@ fn a_restored_optimizer_continues_bit_for_bit() {
                 if interrupted && step == 2 {
                     let mut fresh = new();
                     fresh.load_state(&optimizer.state().unwrap()).unwrap();
-                    // A step of the old optimizer (at a learning rate of 0) must not reach the new one.
+                    // A step of the old optimizer (at a learning rate of 0) must not reach the new
+                    // one.
                     let before = moments(&fresh);
                     optimizer
                         .step(policy.params(), &gradients(&policy, 9), None, 0.0, 0.0)
@@ -451,7 +454,8 @@ fn a_gradient_acts_at_the_largest_rate_that_its_moment_remembers() {
             }
         );
     }
-    // What a gradient moves within the memory is at most the acting rate: its shares of the first moment add up to less than 1.
+    // What a gradient moves within the memory is at most the acting rate: its shares of the first
+    // moment add up to less than 1.
     for (beta1, step) in [(0.9_f64, 0), (0.9, 7), (0.5, 3), (0.95, 12)] {
         let memory = (1.0 / (1.0 - beta1)).round() as i32;
         let share = |later: i32| (1.0 - beta1) * beta1.powi(later);

@@ -153,8 +153,9 @@ fn the_second_moment_takes_in_both_squares() {
     assert_eq!(optimizer.steps_taken(), 4);
 }
 
-/// Where what was rejected all but cancels what was kept, the square of their sum is next to nothing and a step by its root has no
-/// bound; the sum of their squares bounds it by the learning rate.
+/// Where what was rejected all but cancels what was kept, the square of their sum is next to
+/// nothing and a step by its root has no bound; the sum of their squares bounds it by the learning
+/// rate.
 #[test]
 fn gradients_that_cancel_do_not_blow_up_the_step() {
     let policy = qwen2("tied");

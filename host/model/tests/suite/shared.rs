@@ -1,4 +1,5 @@
-//! Code that tests of several files share: models and numbers in `tests/data`, and numbers of tensors.
+//! Code that tests of several files share: models and numbers in `tests/data`, and numbers of
+//! tensors.
 
 use std::collections::HashMap;
 use std::fs;
@@ -30,7 +31,8 @@ pub fn load(directory: &Path) -> anyhow::Result<Policy> {
     Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
 }
 
-/// A copy of the checkpoint `source` that a test may break, whose configuration has these other values.
+/// A copy of the checkpoint `source` that a test may break, whose configuration has these other
+/// values.
 pub fn changed_copy(source: &Path, changes: &Value) -> TempDir {
     let copy = TempDir::new().unwrap();
     fs::copy(
@@ -74,7 +76,8 @@ pub fn random(json: &str, seed: u64) -> Policy {
     .unwrap()
 }
 
-/// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are the prompt.
+/// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are
+/// the prompt.
 pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [
         [0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11],
@@ -132,7 +135,8 @@ pub fn d_logps() -> Vec<f32> {
         .collect()
 }
 
-/// Logits of all tokens of those rows from the fourth on, `[2, 7, V]`: of those whose last token before is no padding.
+/// Logits of all tokens of those rows from the fourth on, `[2, 7, V]`: of those whose last token
+/// before is no padding.
 pub fn logits_of_rows(policy: &Policy) -> Tensor {
     logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap())
         .reshape((2, 7, ()))
@@ -211,7 +215,8 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
         / largest
 }
 
-/// The larger relative difference of norm and wave product from what `make.py` has of a tensor, the latter relative to the norm.
+/// The larger relative difference of norm and wave product from what `make.py` has of a tensor, the
+/// latter relative to the norm.
 pub fn wave_difference(tensor: &Tensor, expected: &Value) -> f64 {
     let values = values(tensor);
     let norm = values

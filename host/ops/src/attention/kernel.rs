@@ -1,4 +1,5 @@
-//! Attention over packed rows on the CPU: each prompt with its completions and each key head is computed by one thread.
+//! Attention over packed rows on the CPU: each prompt with its completions and each key head is
+//! computed by one thread.
 #![allow(unsafe_code, reason = "`gemm` takes addresses")]
 
 use candle_core::{DType, Device, Result, Storage, Tensor, WithDType};
@@ -43,10 +44,12 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers of both inner axes side by side.
+/// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers
+/// of both inner axes side by side.
 const IN_LANES: usize = 256;
 
-/// `out = a b`, or with `adds` `out += a b`, for `a` `[m, k]`, `b` `[k, n]` and `out` `[m, n]`, whose lines are `line` numbers apart.
+/// `out = a b`, or with `adds` `out += a b`, for `a` `[m, k]`, `b` `[k, n]` and `out` `[m, n]`,
+/// whose lines are `line` numbers apart.
 fn multiply<T: Real>(
     (m, k, n): (usize, usize, usize),
     (a, b): (Matrix<'_, T>, Matrix<'_, T>),
@@ -59,8 +62,8 @@ fn multiply<T: Real>(
     let [line, a_line, a_inner, b_line, b_inner] =
         [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
     for from in (0..k).step_by(part) {
-        // SAFETY: the assertion says that all numbers of the three matrices lie in their slices, and `out` is borrowed alone. A part of the
-        // inner axis lies within the axis.
+        // SAFETY: the assertion says that all numbers of the three matrices lie in their slices,
+        // and `out` is borrowed alone. A part of the inner axis lies within the axis.
         unsafe {
             gemm(
                 m,
@@ -87,8 +90,8 @@ fn multiply<T: Real>(
     }
 }
 
-/// [`multiply`] for lines of `a` that stand in a block beside those of other completions: how many these are changes no bit. The numbers of a
-/// line of `a` lie side by side.
+/// [`multiply`] for lines of `a` that stand in a block beside those of other completions: how many
+/// these are changes no bit. The numbers of a line of `a` lie side by side.
 fn multiply_in_company<T: Real>(
     sizes @ (m, k, n): (usize, usize, usize),
     (a, b): (Matrix<'_, T>, Matrix<'_, T>),
@@ -168,7 +171,8 @@ impl<'a, T: Real> Head<'a, T> {
         Matrix::new(all, (row * kv_heads + self.kv) * width, kv_heads * width)
     }
 
-    /// `left right^T` for each query of the block, a row of `left`, and each of its keys, rows of `right`: `[Q, K]`.
+    /// `left right^T` for each query of the block, a row of `left`, and each of its keys, rows of
+    /// `right`: `[Q, K]`.
     fn scores(&self, block: &Block, left: &'a [T], right: &'a [T]) -> Vec<T> {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         let mut scores = vec![T::from_f64(0.0); block.rows.len() * line];
@@ -231,7 +235,8 @@ impl<'a, T: Real> Head<'a, T> {
         d_scores
     }
 
-    /// Writes the product of `factors` `[Q, K]` with the rows of `right` that the queries read to `out`, `[Q, width]`.
+    /// Writes the product of `factors` `[Q, K]` with the rows of `right` that the queries read to
+    /// `out`, `[Q, width]`.
     fn mix(&self, block: &Block, factors: &[T], right: &'a [T], out: &mut [T]) {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         if context > 0 {
@@ -256,7 +261,8 @@ impl<'a, T: Real> Head<'a, T> {
         }
     }
 
-    /// Adds the product of the transpose of `factors` `[Q, K]` with the block's rows of `left` to `out`, whose first row is the stem's.
+    /// Adds the product of the transpose of `factors` `[Q, K]` with the block's rows of `left` to
+    /// `out`, whose first row is the stem's.
     fn spread(&self, (stem, block): (&Stem, &Block), factors: &[T], left: &'a [T], out: &mut [T]) {
         let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
         if context > 0 {
@@ -289,8 +295,8 @@ fn read(block: &Block, row: usize) -> usize {
     block.context.len() + row + 1 - block.piece(row).first
 }
 
-/// Numbers `[N, heads * width]`, computed for one stem and one of `kv_heads` at a time, each with the place of its result: `[heads /
-/// kv_heads, rows of the stem, width]`.
+/// Numbers `[N, heads * width]`, computed for one stem and one of `kv_heads` at a time, each with
+/// the place of its result: `[heads / kv_heads, rows of the stem, width]`.
 struct Parts<T> {
     numbers: Vec<T>,
     heads: usize,

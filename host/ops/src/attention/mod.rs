@@ -1,4 +1,5 @@
-//! Causal attention over packed rows: completions that share a prompt read its keys and values, and no product reads padding.
+//! Causal attention over packed rows: completions that share a prompt read its keys and values, and
+//! no product reads padding.
 
 mod kernel;
 
@@ -7,9 +8,11 @@ use candle_core::{Result, Tensor};
 use super::bf16::on_cpu;
 use super::packing::{HeadSizes, Packing};
 
-/// Values mixed by the attention of each query, `[N, H * width]`, from `queries` `[N, H * width]` and `keys` and `values` `[N, KV * width]`.
+/// Values mixed by the attention of each query, `[N, H * width]`, from `queries` `[N, H * width]`
+/// and `keys` and `values` `[N, KV * width]`.
 ///
-/// A token of a prompt attends to the prompt up to itself, a token of a completion to its prompt and to the completion up to itself.
+/// A token of a prompt attends to the prompt up to itself, a token of a completion to its prompt
+/// and to the completion up to itself.
 pub fn attention(
     [queries, keys, values]: [&Tensor; 3],
     packing: &Packing,
@@ -27,7 +30,8 @@ pub fn attention(
 
 /// Gradients of `attention` by queries, keys and values, from the gradient `grad` of its result.
 ///
-/// The gradient of a prompt's keys and values is the sum over its completions, in the order of the rows.
+/// The gradient of a prompt's keys and values is the sum over its completions, in the order of the
+/// rows.
 pub fn attention_backward(
     [queries, keys, values]: [&Tensor; 3],
     grad: &Tensor,

@@ -16,7 +16,8 @@ const WIDEST_HEAD: usize = 256;
 const ENOUGH_BLOCKS: usize = 256;
 const FEWEST_KEYS: usize = 128;
 
-/// As in `attention_bf16.cuh`: threads of a block, the widest head, and numbers that are read at once.
+/// As in `attention_bf16.cuh`: threads of a block, the widest head, and numbers that are read at
+/// once.
 const MATRIX_THREADS: usize = 128;
 const WIDEST_MATRIX: usize = 128;
 const RUN: usize = 8;
@@ -58,7 +59,8 @@ impl<'a> Packed<'a> {
         })
     }
 
-    /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the others.
+    /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the
+    /// others.
     fn run<'b>(
         &'b self,
         name: &str,
@@ -110,7 +112,8 @@ impl<'a> Packed<'a> {
         if grad.is_some() {
             launch = launch.words([rows])?;
         }
-        // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its rows, each once. `form` is as wide as a head.
+        // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its
+        // rows, each once. `form` is as wide as a head.
         unsafe { launch.float(self.sizes.scale()).run((count * heads, 1)) }
     }
 }
@@ -182,13 +185,15 @@ pub(crate) fn attention_backward(
             launch
                 .memory(&by_keys, grad.dtype(), all)?
                 .memory(&by_values, grad.dtype(), all)?;
-        // SAFETY: a block for each matrix and tile of several shares, which have TILE lines each; the rows of tiles are the packing's.
+        // SAFETY: a block for each matrix and tile of several shares, which have TILE lines each;
+        // the rows of tiles are the packing's.
         unsafe { launch.words([line])?.run((joined.elem_count() / 4, 2)) }?;
     }
     Ok([by_queries, by_keys, by_values])
 }
 
-/// Sizes of a decoding step: active rows, query heads, key heads, columns of the cache, numbers of a head.
+/// Sizes of a decoding step: active rows, query heads, key heads, columns of the cache, numbers of
+/// a head.
 struct Sizes {
     active: usize,
     heads: usize,
@@ -230,8 +235,8 @@ pub(crate) fn attends(queries: &Tensor, cache: &Tensor) -> Result<bool> {
     Ok(width <= WIDEST_HEAD && group * width <= MOST_QUERIES && 2 * group <= group * width)
 }
 
-/// Queries, keys and values of new tokens, `[A, .. * width]`, turned by cosines and sines `[positions, width / 2]`: the keys and values
-/// go to the caches. Returns the queries.
+/// Queries, keys and values of new tokens, `[A, .. * width]`, turned by cosines and sines
+/// `[positions, width / 2]`: the keys and values go to the caches. Returns the queries.
 pub(crate) fn decode_heads(
     [queries, keys, values]: [&Tensor; 3],
     [cos, sin]: &[Tensor; 2],
@@ -282,8 +287,8 @@ pub(crate) fn decode_heads(
         .words(lines)?
         .words([active, heads, kv_heads, tokens, width])?;
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
-    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and the table has all positions. A thread takes
-    // one or four pairs.
+    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and the table has all
+    // positions. A thread takes one or four pairs.
     unsafe { launch.run((pairs.div_ceil(THREADS), 1)) }?;
     Ok(out)
 }
@@ -341,8 +346,8 @@ pub(crate) fn decode_attention(
     let launch = launch.optional(mixed.as_ref(), DType::F32, of_parts(width))?;
     let launch = launch.optional(sizes.as_ref(), DType::F32, of_parts(2))?;
     let launch = launch.words([active, kv_heads, group, tokens, width, length])?;
-    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and `attends` what a block holds. There is a block for each key
-    // head and part.
+    // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and `attends` what a
+    // block holds. There is a block for each key head and part.
     unsafe {
         launch
             .float((width as f64).powf(-0.5))

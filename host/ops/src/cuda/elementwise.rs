@@ -40,7 +40,8 @@ fn apply<const N: usize, const OUT: usize>(
     for tensor in inputs.iter().chain(&outputs) {
         launch = launch.memory(tensor, dtype, count)?;
     }
-    // SAFETY: the kernels `add` and `swiglu*` take their inputs, then their outputs, and visit `count` elements of each.
+    // SAFETY: the kernels `add` and `swiglu*` take their inputs, then their outputs, and visit
+    // `count` elements of each.
     unsafe { launch.long(count).run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(outputs.try_into().expect("as many as were made"))
 }
@@ -79,7 +80,8 @@ pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         .long(count)
         .long(width)
         .long(line);
-    // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line` apart.
+    // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line`
+    // apart.
     unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(out)
 }
@@ -109,7 +111,8 @@ pub(crate) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
         .memory(&out, x.dtype(), count)?
         .long(count)
         .words([width])?;
-    // SAFETY: `x` and `out` have `count` elements, and each one's place modulo `width` is within `bias`.
+    // SAFETY: `x` and `out` have `count` elements, and each one's place modulo `width` is within
+    // `bias`.
     unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
     Ok(out)
 }

@@ -1,4 +1,5 @@
-//! The kernels as machine code for a device, compiled once for a machine, and its functions, each looked up once.
+//! The kernels as machine code for a device, compiled once for a machine, and its functions, each
+//! looked up once.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -61,7 +62,8 @@ fn architecture(device: &CudaDevice) -> Result<String> {
     Ok(format!("sm_{major}{minor}"))
 }
 
-/// Where the machine code is kept. Another compiler may write what this driver does not take, so its version is in the name.
+/// Where the machine code is kept. Another compiler may write what this driver does not take, so
+/// its version is in the name.
 fn file(architecture: &str) -> Option<PathBuf> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: NVRTC writes two numbers.
@@ -130,7 +132,8 @@ pub(super) fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     Ok(function)
 }
 
-/// The kernels for an architecture, in a form that the driver takes. Machine code is kept in `file`.
+/// The kernels for an architecture, in a form that the driver takes. Machine code is kept in
+/// `file`.
 fn compiled(architecture: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
     let Some(image) = machine_code(architecture) else {
         let options = OPTIONS.map(str::to_owned).to_vec();
@@ -147,13 +150,15 @@ fn compiled(architecture: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// Machine code, which needs no compiler of the driver's; `None` if NVRTC does not know the architecture.
+/// Machine code, which needs no compiler of the driver's; `None` if NVRTC does not know the
+/// architecture.
 fn machine_code(architecture: &str) -> Option<Vec<u8>> {
     let source = CString::new(source()).ok()?;
     let program = nvrtc::create_program(&source, None).ok()?;
     let architecture = format!("--gpu-architecture={architecture}");
     let options = [&[&*architecture], &OPTIONS[..]].concat();
-    // SAFETY: the program was just created, and is destroyed once. The code has the size that NVRTC says.
+    // SAFETY: the program was just created, and is destroyed once. The code has the size that NVRTC
+    // says.
     unsafe {
         let code = nvrtc::compile_program(program, &options).and_then(|()| {
             let mut size = 0;

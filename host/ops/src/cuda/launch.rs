@@ -70,7 +70,8 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// The address of a contiguous tensor of this dtype and number of elements, which the kernel reads or writes.
+    /// The address of a contiguous tensor of this dtype and number of elements, which the kernel
+    /// reads or writes.
     pub(super) fn memory(mut self, tensor: &'a Tensor, dtype: DType, len: usize) -> Result<Self> {
         if tensor.dtype() != dtype || tensor.elem_count() != len || !tensor.is_contiguous() {
             let found = (tensor.dtype(), tensor.dims());
@@ -90,8 +91,8 @@ impl<'a> Launch<'a> {
         Ok(self)
     }
 
-    /// The address of rows `[.., width]` whose numbers lie together, and the distance between rows. The first axis alone may be longer
-    /// than 1.
+    /// The address of rows `[.., width]` whose numbers lie together, and the distance between rows.
+    /// The first axis alone may be longer than 1.
     pub(super) fn lines(
         mut self,
         tensor: &'a Tensor,
@@ -159,11 +160,13 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Launches the kernel in `blocks` blocks, or in a grid of them; nothing happens where there is none.
+    /// Launches the kernel in `blocks` blocks, or in a grid of them; nothing happens where there is
+    /// none.
     ///
     /// # Safety
     ///
-    /// The arguments are those of the kernel's parameters, and with this grid it stays within each one's elements.
+    /// The arguments are those of the kernel's parameters, and with this grid it stays within each
+    /// one's elements.
     pub(super) unsafe fn run(self, (columns, rows): (usize, usize)) -> Result<()> {
         if columns == 0 || rows == 0 {
             return Ok(());
@@ -197,7 +200,8 @@ impl<'a> Launch<'a> {
             (columns as u32, rows as u32, 1),
             (self.threads as u32, 1, 1),
         );
-        // SAFETY: the caller's; the storages stay locked until the kernel is on the stream, on which they are freed.
+        // SAFETY: the caller's; the storages stay locked until the kernel is on the stream, on
+        // which they are freed.
         unsafe {
             launch.launch(LaunchConfig {
                 grid_dim,
@@ -210,7 +214,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Where the elements of a layout begin. The second value tells the stream when their use has ended.
+/// Where the elements of a layout begin. The second value tells the stream when their use has
+/// ended.
 pub(super) fn address<'a>(
     storage: &'a Storage,
     layout: &Layout,

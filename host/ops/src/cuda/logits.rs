@@ -29,7 +29,8 @@ pub(crate) fn logit_stats(
         .arg(&mut out)
         .arg(&vocab)
         .arg(&temperature);
-    // SAFETY: one block per row of `logits` [rows, vocab]; `targets` has `rows` ids, which `Sequences::check` bounded, `out` 4 * rows.
+    // SAFETY: one block per row of `logits` [rows, vocab]; `targets` has `rows` ids, which
+    // `Sequences::check` bounded, `out` 4 * rows.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
     Ok((
         CudaStorage::wrap_cuda_slice(out, device.clone()),
@@ -68,7 +69,8 @@ pub(crate) fn logit_gradient(
         .memory(&out, out.dtype(), rows * vocab)?
         .words([vocab])?
         .double(temperature);
-    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have `rows` elements.
+    // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have
+    // `rows` elements.
     unsafe { launch.run((rows, 1)) }?;
     out.to_dtype(dtype)
 }
@@ -86,7 +88,8 @@ pub(crate) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)>
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
     launch.arg(&logits).arg(&mut out).arg(&width).arg(&count);
-    // SAFETY: one block per row of `logits` [rows, vocab] and of `out` [rows, k], with k in the kernel's bounds.
+    // SAFETY: one block per row of `logits` [rows, vocab] and of `out` [rows, k], with k in the
+    // kernel's bounds.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
     Ok((
         CudaStorage::wrap_cuda_slice(out, device.clone()),
@@ -113,7 +116,8 @@ pub(crate) fn draw(
         .arg(&mut out)
         .arg(&vocab)
         .arg(&temperature);
-    // SAFETY: one block per row of `logits` [rows, vocab]; `uniform` and `out` have `rows` elements.
+    // SAFETY: one block per row of `logits` [rows, vocab]; `uniform` and `out` have `rows`
+    // elements.
     unsafe { launch.launch(blocks(rows)?) }.w()?;
     Ok((
         CudaStorage::wrap_cuda_slice(out, device.clone()),

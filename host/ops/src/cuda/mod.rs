@@ -1,4 +1,5 @@
-//! The kernels of `host/ops/kernels` on candle's stream, in f32 and bf16. They replace the CPU kernels of the same names.
+//! The kernels of `host/ops/kernels` on candle's stream, in f32 and bf16. They replace the CPU
+//! kernels of the same names.
 
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaView, LaunchConfig};

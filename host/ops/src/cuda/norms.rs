@@ -10,7 +10,8 @@ use super::launch::{Launch, MOST_PARTS, unwritten};
 const WARP_WIDTH: usize = 1024;
 /// Widest row of the backward kernel.
 pub(crate) const WIDEST: usize = 32 * THREADS;
-/// Blocks that fill a large GPU a few times over. A constant, so that sums have the same parts on each machine.
+/// Blocks that fill a large GPU a few times over. A constant, so that sums have the same parts on
+/// each machine.
 const MANY: usize = 1024;
 /// Most blocks of a backward pass: each writes a row of partial sums.
 const MOST_BLOCKS: usize = 264;
@@ -61,7 +62,8 @@ pub(crate) fn rms_norm(
         .long(rows)
         .words([width])?
         .float(eps);
-    // SAFETY: all but `weight`, of `width`, have rows * width elements, and the blocks cover the rows.
+    // SAFETY: all but `weight`, of `width`, have rows * width elements, and the blocks cover the
+    // rows.
     unsafe { launch.run((rows.div_ceil(at_once), 1)) }?;
     Ok((sum.unwrap_or(x), out))
 }
@@ -101,7 +103,8 @@ pub(crate) fn rms_norm_backward(
         .long(rows)
         .words([width])?
         .float(eps);
-    // SAFETY: all but `weight` and `partial` have rows * width elements; each block writes its row of `partial`.
+    // SAFETY: all but `weight` and `partial` have rows * width elements; each block writes its row
+    // of `partial`.
     unsafe { launch.run((blocks, 1)) }?;
     Ok((dx, sum_to(&partial, 1, dtype)?.reshape(width)?))
 }
@@ -138,7 +141,8 @@ fn sum_to(x: &Tensor, parts: usize, dtype: DType) -> Result<Tensor> {
         .memory(x, x.dtype(), rows * width)?
         .memory(&out, dtype, parts * width)?;
     let launch = launch.long(rows).words([width])?.long(length);
-    // SAFETY: the grid covers columns and parts; each part has `length` rows of `x`, the last one what is left. Only f32 is summed to bf16.
+    // SAFETY: the grid covers columns and parts; each part has `length` rows of `x`, the last one
+    // what is left. Only f32 is summed to bf16.
     unsafe { launch.run((width.div_ceil(32), parts)) }?;
     Ok(out)
 }

@@ -9,7 +9,8 @@ use super::launch::{Launch, address, device_of, unwritten};
 /// Numbers that a block takes, as in `optimizer.cuh`.
 const CHUNK: usize = 16_384;
 
-/// The table of the weights on their device: words of 64 bits, as `Trained` in `optimizer.cuh` lays them out; and the number of blocks.
+/// The table of the weights on their device: words of 64 bits, as `Trained` in `optimizer.cuh` lays
+/// them out; and the number of blocks.
 ///
 /// It holds addresses, so the tensors must outlive the launch that reads it.
 fn table(trained: &[Trained<'_>]) -> Result<(Tensor, usize)> {
@@ -83,7 +84,8 @@ pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
     let launch = launch
         .memory(&parts, DType::F64, 3 * blocks)?
         .words([trained.len()])?;
-    // SAFETY: the table's tensors are borrowed here, and its chunks count up to `blocks`, each of which writes 3 numbers.
+    // SAFETY: the table's tensors are borrowed here, and its chunks count up to `blocks`, each of
+    // which writes 3 numbers.
     unsafe { launch.run((blocks, 1)) }?;
     let launch = Launch::named("sum_of_squares".to_owned(), &table)?.memory(
         &parts,
@@ -118,7 +120,8 @@ pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
         .float(1.0 - mean.beta)
         .float(square.beta)
         .float(1.0 - square.beta);
-    // SAFETY: the table's tensors are borrowed here and all different, and its chunks count up to `blocks`.
+    // SAFETY: the table's tensors are borrowed here and all different, and its chunks count up to
+    // `blocks`.
     unsafe {
         launch
             .float(mean.scale)
@@ -129,7 +132,8 @@ pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
     }
 }
 
-/// Copies of f32 tensors in bf16: the parts of one tensor, in their order, and that tensor. Each begins at a multiple of 16 bytes.
+/// Copies of f32 tensors in bf16: the parts of one tensor, in their order, and that tensor. Each
+/// begins at a multiple of 16 bytes.
 pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
     let (mut words, mut places, mut end, mut blocks) = (Vec::new(), Vec::new(), 0usize, 0usize);
     for tensor in tensors {
@@ -157,7 +161,8 @@ pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
         DType::I64,
         4 * tensors.len(),
     )?;
-    // SAFETY: the tensors are borrowed here, their copies lie in `all` behind each other, and their chunks count up to `blocks`.
+    // SAFETY: the tensors are borrowed here, their copies lie in `all` behind each other, and their
+    // chunks count up to `blocks`.
     unsafe {
         launch
             .memory(&all, DType::BF16, end)?

@@ -62,8 +62,9 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     );
     let one = 1.0f32;
     // cuBLAS has matrices column by column: to it they all are transposed, and so is the product.
-    // SAFETY: the addresses are of matrices of these sizes on the handle's device, and the storages stay locked until the product is on
-    // the stream, on which they are freed. The factors of the sum are f32, as the compute type asks.
+    // SAFETY: the addresses are of matrices of these sizes on the handle's device, and the storages
+    // stay locked until the product is on the stream, on which they are freed. The factors of the
+    // sum are f32, as the compute type asks.
     let status = unsafe {
         result::gemm_strided_batched_ex(
             *cublas.handle(),
@@ -94,7 +95,8 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     status.map_err(candle_core::Error::wrap)
 }
 
-/// A matrix whose rows, or whose columns, each lie together; the distance between them; and true if it is the columns.
+/// A matrix whose rows, or whose columns, each lie together; the distance between them; and true if
+/// it is the columns.
 fn lines(x: &Tensor) -> Result<(Tensor, usize, bool)> {
     let (rows, columns) = x.dims2()?;
     match *x.stride() {

@@ -6,15 +6,17 @@ use super::super::kernel::layout_error;
 use super::THREADS;
 use super::launch::{Launch, unwritten};
 
-/// Angles of a rotation: cosines and sines `[positions, width / 2]`, first tokens of the rows `[B]`, index of the first token.
+/// Angles of a rotation: cosines and sines `[positions, width / 2]`, first tokens of the rows
+/// `[B]`, index of the first token.
 pub(crate) struct Turn {
     pub(crate) table: [Tensor; 2],
     pub(crate) starts: Tensor,
     pub(crate) first_index: usize,
 }
 
-/// Moves the heads of `x` `[B, S, H * width]` to the front, `[B, H, S, width]`, or back if `back`. Turns them by the angles of `turn`,
-/// back by the opposite ones. The caller has seen to it that positions are within the table.
+/// Moves the heads of `x` `[B, S, H * width]` to the front, `[B, H, S, width]`, or back if `back`.
+/// Turns them by the angles of `turn`, back by the opposite ones. The caller has seen to it that
+/// positions are within the table.
 pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: &Turn, back: bool) -> Result<Tensor> {
     let (rows, tokens, width) = match (back, x.dims()) {
         (false, &[rows, tokens, all]) if heads > 0 && all % heads == 0 => {
@@ -67,7 +69,8 @@ pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: &Turn, back: bool) -> R
     };
     // A block takes as many runs of 4 pairs as it has threads; single pairs take more rounds.
     let blocks = (pairs as usize).div_ceil(4 * THREADS);
-    // SAFETY: `x` and `out` have the elements of the four sizes, whose pairs fit 32 bits; positions are within the table.
+    // SAFETY: `x` and `out` have the elements of the four sizes, whose pairs fit 32 bits; positions
+    // are within the table.
     unsafe { launch.float(if back { -1.0 } else { 1.0 }).run((blocks, 1)) }?;
     Ok(out)
 }

@@ -6,7 +6,8 @@ use super::super::kernel::layout_error;
 use super::THREADS;
 use super::launch::{Launch, MOST_PARTS};
 
-/// The ids that occur, where each one's list of rows begins, and the lists, each in ascending order. As many ids as the second value.
+/// The ids that occur, where each one's list of rows begins, and the lists, each in ascending
+/// order. As many ids as the second value.
 fn lists(ids: &[u32]) -> (Vec<u32>, usize) {
     let mut order: Vec<u32> = (0..ids.len() as u32).collect();
     order.sort_by_key(|row| ids[*row as usize]);
@@ -25,7 +26,8 @@ fn lists(ids: &[u32]) -> (Vec<u32>, usize) {
     (lists, count)
 }
 
-/// Adds each of the `rows` `[N, D]` to the row of `sums` `[V, D]` f32 that `ids` `[N]` names, in place and in order.
+/// Adds each of the `rows` `[N, D]` to the row of `sums` `[V, D]` f32 that `ids` `[N]` names, in
+/// place and in order.
 pub(crate) fn add_rows(sums: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> {
     let (all, width) = sums.dims2()?;
     if rows.dims() != [ids.len(), width] || ids.iter().any(|id| *id as usize >= all) {
@@ -44,6 +46,7 @@ pub(crate) fn add_rows(sums: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> 
     if columns > MOST_PARTS {
         return layout_error("add-rows", format!("rows of {width} numbers are too wide"));
     }
-    // SAFETY: a block for each id that occurs and each part of the columns; ids are rows of `sums`, and the lists hold rows of `rows`.
+    // SAFETY: a block for each id that occurs and each part of the columns; ids are rows of `sums`,
+    // and the lists hold rows of `rows`.
     unsafe { launch.words([count, width])?.run((count, columns)) }
 }

@@ -1,4 +1,5 @@
-//! Products with weights that are packed once for many products, in tiles: each is read once, in the order of memory.
+//! Products with weights that are packed once for many products, in tiles: each is read once, in
+//! the order of memory.
 
 use candle_core::{Device, Result, Tensor, WithDType};
 use rayon::prelude::*;
@@ -48,7 +49,8 @@ impl Packed {
     }
 }
 
-/// `x weight^T` for `x` `[M, K]`, bf16 on the CPU, and each `weight` `[N, K]`, as `[M, N]` of the type `N`.
+/// `x weight^T` for `x` `[M, K]`, bf16 on the CPU, and each `weight` `[N, K]`, as `[M, N]` of the
+/// type `N`.
 ///
 /// Threads share the panels of all weights, so that small matrices do not wait for each other.
 pub(crate) fn products_with_packed<N: Number + WithDType>(

@@ -22,7 +22,8 @@ pub enum Instructions {
     /// AVX-512's instruction for pairs of bf16.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(Proof),
-    /// f32, by the matrix library, with the widest vectors that the processor has. bf16 is widened first.
+    /// f32, by the matrix library, with the widest vectors that the processor has. bf16 is widened
+    /// first.
     F32,
     /// AMX's results, by plain arithmetic.
     #[cfg(feature = "testing")]
@@ -35,7 +36,8 @@ pub enum Instructions {
 pub struct Proof(());
 
 impl Instructions {
-    /// The instructions that the switch names, else the fastest of this processor; an error if the switch names none that it has.
+    /// The instructions that the switch names, else the fastest of this processor; an error if the
+    /// switch names none that it has.
     pub fn of_this_machine() -> candle_core::Result<Self> {
         #[cfg(feature = "testing")]
         if let Some(instructions) = INSTRUCTIONS.get() {
@@ -101,7 +103,8 @@ fn is_intel() -> bool {
         == b"GenuineIntel"
 }
 
-/// True if the processor has tiles of bf16, and Linux lets this process use them. Linux keeps 8 KiB more of each thread that does.
+/// True if the processor has tiles of bf16, and Linux lets this process use them. Linux keeps 8 KiB
+/// more of each thread that does.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn has_amx() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -116,7 +119,8 @@ fn has_amx() -> bool {
         return false;
     }
     let answer: i64;
-    // SAFETY: the call touches no memory of the process; on a kernel without it, it returns an error.
+    // SAFETY: the call touches no memory of the process; on a kernel without it, it returns an
+    // error.
     unsafe {
         std::arch::asm!(
             "syscall",

@@ -3,10 +3,12 @@
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
 
-/// Most products that are summed before the sum is added to that of the products before them. The library takes at least as many.
+/// Most products that are summed before the sum is added to that of the products before them. The
+/// library takes at least as many.
 const LONGEST_PART: usize = 512;
 
-/// Length of the parts in which sums over an inner axis of this length are added. The last part may be shorter.
+/// Length of the parts in which sums over an inner axis of this length are added. The last part may
+/// be shorter.
 pub(crate) fn part_of(inner: usize) -> usize {
     let parts = inner.div_ceil(LONGEST_PART).max(1);
     inner.div_ceil(parts).max(1)
@@ -17,14 +19,14 @@ pub(crate) fn in_f32(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     multiply(a, b, usize::MAX)
 }
 
-/// `a b` with the sums of each part of the inner axis added in order. Then the library's order depends on the number of rows only where
-/// `by_row` does not call it.
+/// `a b` with the sums of each part of the inner axis added in order. Then the library's order
+/// depends on the number of rows only where `by_row` does not call it.
 pub(crate) fn in_parts(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     multiply(a, b, part_of(a.dims()[a.rank() - 1]))
 }
 
-/// `a b`, a part of the inner axis after the other. For two matrices of f32 on the CPU the result is written once; candle first fills it with
-/// zeros, on one thread.
+/// `a b`, a part of the inner axis after the other. For two matrices of f32 on the CPU the result
+/// is written once; candle first fills it with zeros, on one thread.
 fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     let (a_storage, a_layout) = a.storage_and_layout();
     let (b_storage, b_layout) = b.storage_and_layout();
@@ -54,8 +56,9 @@ fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     );
     let mut out = Vec::with_capacity(count);
     for from in (0..inner).step_by(part) {
-        // SAFETY: a tensor's layout stays within its storage, and a part of the inner axis within the axis. The first call of `gemm` writes
-        // `rows` lines of `columns` numbers without reading them before, which are all of the `count` numbers that there is room for. The
+        // SAFETY: a tensor's layout stays within its storage, and a part of the inner axis within
+        // the axis. The first call of `gemm` writes `rows` lines of `columns` numbers without
+        // reading them before, which are all of the `count` numbers that there is room for. The
         // other calls add to these.
         unsafe {
             gemm::gemm(

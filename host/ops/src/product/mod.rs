@@ -1,9 +1,12 @@
-//! Matrix products on the CPU, with the instructions that the processor has: AMX, AVX512-BF16, or those of the matrix library.
+//! Matrix products on the CPU, with the instructions that the processor has: AMX, AVX512-BF16, or
+//! those of the matrix library.
 //!
-//! Numbers of bf16 are multiplied exactly and summed in f32. Products of f32 are left to the matrix library.
+//! Numbers of bf16 are multiplied exactly and summed in f32. Products of f32 are left to the matrix
+//! library.
 //!
-//! The instructions add in orders of their own, so results differ in their last bits from one to the other. The number of threads changes
-//! no bit. The number of rows changes none in tiles, and in f32 where `by_row` computes. Products of bf16 below 1.2e-38 count as 0.
+//! The instructions add in orders of their own, so results differ in their last bits from one to
+//! the other. The number of threads changes no bit. The number of rows changes none in tiles, and
+//! in f32 where `by_row` computes. Products of bf16 below 1.2e-38 count as 0.
 
 mod few_rows;
 mod instructions;
@@ -27,7 +30,8 @@ use pack::{Matrix, Values};
 
 const NAME: &str = "product";
 
-/// An error if somebody has named instructions that this processor lacks, which small products would not notice.
+/// An error if somebody has named instructions that this processor lacks, which small products
+/// would not notice.
 pub fn check_instructions() -> Result<()> {
     Instructions::of_this_machine().map(|_| ())
 }
@@ -37,8 +41,9 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     product(a, b, a.dtype())
 }
 
-/// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on the CPU, both are rounded to bf16; on a
-/// GPU `b` is rounded to the dtype of `a`. Sums of bf16 are f32.
+/// `a b` for `a` `[.., M, R]` and `b` `[.., R, N]`, in the dtype `out`. If one of them is bf16 on
+/// the CPU, both are rounded to bf16; on a GPU `b` is rounded to the dtype of `a`. Sums of bf16 are
+/// f32.
 pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     product_by(in_f32, a, b, out)
 }
@@ -76,7 +81,8 @@ pub(crate) fn add_product(sum: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor>
     super::add_to(sum, &product)
 }
 
-/// True if the product of two matrices, the first of which is `a`, has numbers wider than theirs on a GPU.
+/// True if the product of two matrices, the first of which is `a`, has numbers wider than theirs on
+/// a GPU.
 #[cfg(feature = "cuda")]
 fn widens(a: &Tensor, out: DType) -> bool {
     a.device().is_cuda() && a.rank() == 2 && (a.dtype(), out) == (DType::BF16, DType::F32)

@@ -16,7 +16,8 @@ use super::tile::{self, LINES, STEP, Sums};
 pub(super) const CHUNK: usize = 4096;
 /// Steps that are multiplied at a time: a panel's stay in the first cache, a group's in the second.
 const STEPS: usize = 16;
-/// Panels of a thread's strip, and panels of the other operand that are multiplied with them at a time.
+/// Panels of a thread's strip, and panels of the other operand that are multiplied with them at a
+/// time.
 const STRIP: usize = 8;
 const GROUP: usize = 16;
 /// Smallest number of multiplications for which a second thread pays off.
@@ -88,7 +89,8 @@ fn write<N: Number>(
 ) {
     let threads = rayon::current_num_threads();
     let parallel = threads > 1 && rows * columns * inner >= PARALLEL;
-    // The smaller operand is packed first and as a whole. Each thread packs its strips of the other one.
+    // The smaller operand is packed first and as a whole. Each thread packs its strips of the other
+    // one.
     let by_rows = rows >= columns;
     let ((own, own_side, own_lines), (other, other_side, other_lines)) = {
         let (left, right) = ((left, Side::Left, rows), (right, Side::Right, columns));
@@ -145,7 +147,8 @@ fn write<N: Number>(
 /// Rows of a result, or parts of rows.
 pub(super) type Strip<'a, N> = Vec<&'a mut [MaybeUninit<N>]>;
 
-/// The rows of `out`, each `columns` long, in strips of so many rows; or strips of so many columns of all rows.
+/// The rows of `out`, each `columns` long, in strips of so many rows; or strips of so many columns
+/// of all rows.
 pub(super) fn strips<N>(
     out: &mut [MaybeUninit<N>],
     columns: usize,
@@ -171,8 +174,8 @@ pub(super) fn strips<N>(
     strips
 }
 
-/// Multiplies a strip's own panels with all panels of the other operand. The own panels are the left ones if `by_rows`. The sums are written
-/// to `out`, or added if `adds`.
+/// Multiplies a strip's own panels with all panels of the other operand. The own panels are the
+/// left ones if `by_rows`. The sums are written to `out`, or added if `adds`.
 fn write_strip<N: Number>(
     instructions: Instructions,
     (own, others): (&[Panel], &[Panel]),

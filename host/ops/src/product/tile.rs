@@ -65,8 +65,8 @@ impl Operand<'_> {
     }
 }
 
-/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the left panel are `[line][pair]`, those of
-/// the right panel `[pair][line]`, packed.
+/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the
+/// left panel are `[line][pair]`, those of the right panel `[pair][line]`, packed.
 pub fn multiply(
     instructions: Instructions,
     steps: usize,
@@ -80,7 +80,8 @@ pub fn multiply(
     match instructions {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Instructions::Amx(_) => {
-            // SAFETY: what is read was checked, and an `Amx` only exists where the process may use tiles.
+            // SAFETY: what is read was checked, and an `Amx` only exists where the process may use
+            // tiles.
             unsafe { amx::multiply(steps, left, right, (sums, fresh)) }
         }
         #[cfg(target_arch = "x86_64")]
@@ -92,8 +93,8 @@ pub fn multiply(
     }
 }
 
-/// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added, so are the second ones, then both sums are
-/// added to the tile. Nothing below 1.2e-38 counts.
+/// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added,
+/// so are the second ones, then both sums are added to the tile. Nothing below 1.2e-38 counts.
 fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
     let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
     let halves = |word: u32| {
@@ -130,7 +131,8 @@ fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): 
     }
 }
 
-/// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a sum at a time.
+/// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a
+/// sum at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn with_vectors(
@@ -216,7 +218,8 @@ pub(super) mod amx {
         };
         config.bytes[..8].fill(2 * STEP as u16);
         config.lines[..8].fill(TILE as u8);
-        // SAFETY: the caller has the permission, and the instruction reads the 64 bytes of `config`.
+        // SAFETY: the caller has the permission, and the instruction reads the 64 bytes of
+        // `config`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
         let _release = Release;
         work()
@@ -253,7 +256,8 @@ pub(super) mod amx {
                 "tileloadd tmm5, [{other} + {line}*1]",
                 "tileloadd tmm6, [{b} + {s}*1]",
                 "tileloadd tmm7, [{b} + {s}*1 + 1024]",
-                // The next step of the packed panel, which may lie in memory; to fetch beyond its end does no harm.
+                // The next step of the packed panel, which may lie in memory; to fetch beyond its
+                // end does no harm.
                 ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
                 "prefetcht0 [{b} + 2048 + 64 * \\line]",
                 ".endr",

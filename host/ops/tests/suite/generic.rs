@@ -50,7 +50,8 @@ fn all(dtype: DType) -> Vec<(&'static str, Tensor)> {
     all
 }
 
-/// Attention, forward and backward, in which prompts and completions are longer and shorter than a block of queries.
+/// Attention, forward and backward, in which prompts and completions are longer and shorter than a
+/// block of queries.
 fn attended(wave: impl Fn(&[usize], f64) -> Tensor) -> [(&'static str, Tensor); 4] {
     let stems: [(usize, &[usize]); 3] = [
         (3, &[BLOCK + 22, 2, 0, BLOCK + 2]),
@@ -109,7 +110,8 @@ fn operations_in_f32_and_bf16_round_and_no_more() {
     }
 }
 
-/// A cache after an append, and attention over it; of three rows, 2 takes two new tokens and 0 takes one.
+/// A cache after an append, and attention over it; of three rows, 2 takes two new tokens and 0
+/// takes one.
 fn decode(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let wave = |shape: &[usize], phase| wave(shape, phase, DType::BF16).to_dtype(dtype).unwrap();
     let rows = DecodeRows::new(vec![2, 0, 2], vec![1, 3, 2]);

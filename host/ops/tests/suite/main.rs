@@ -1,7 +1,9 @@
-//! Each operation against plain formulas, its compositions and central differences; the CUDA kernels against plain formulas in f64: on a real device
-//! where `CAPO_TEST_DEVICE` is `cuda`, else on the CPU, by an emulated driver.
+//! Each operation against plain formulas, its compositions and central differences; the CUDA
+//! kernels against plain formulas in f64: on a real device where `CAPO_TEST_DEVICE` is `cuda`, else
+//! on the CPU, by an emulated driver.
 //!
-//! None of the tests lie in the crate, whose numeric code takes half a minute to build: it would be built a second time for them.
+//! None of the tests lie in the crate, whose numeric code takes half a minute to build: it would be
+//! built a second time for them.
 
 use candle_core::{Device, Tensor};
 

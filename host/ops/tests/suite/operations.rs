@@ -1,4 +1,5 @@
-//! The fused operations in f64 against plain formulas, and their backward passes against central differences.
+//! The fused operations in f64 against plain formulas, and their backward passes against central
+//! differences.
 
 use std::sync::Arc;
 
@@ -7,14 +8,16 @@ use host_ops::{self as ops, Frequencies, HeadSizes, Packing, Rope, RopeTable, To
 
 use super::{plain_stats, wave};
 
-/// Largest accepted difference between a derivative and its central difference, relative to the largest derivative.
+/// Largest accepted difference between a derivative and its central difference, relative to the
+/// largest derivative.
 const TOLERANCE: f64 = 1e-6;
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// The derivatives of what the checks differentiate, `sum(output * cotangent)`; they tell all outputs apart.
+/// The derivatives of what the checks differentiate, `sum(output * cotangent)`; they tell all
+/// outputs apart.
 fn cotangent(output: &Tensor) -> Tensor {
     wave(output.dims(), 0.5)
 }
@@ -45,7 +48,8 @@ fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
     assert!(worst < TOLERANCE, "{what}: relative difference {worst:e}");
 }
 
-/// Compares `gradients`, those by each of the inputs for the cotangent, with central differences of `op`.
+/// Compares `gradients`, those by each of the inputs for the cotangent, with central differences of
+/// `op`.
 fn check_backward(
     name: &str,
     inputs: &[Tensor],
@@ -168,7 +172,8 @@ fn rope() {
 
 #[test]
 fn attention() {
-    // A prompt of three tokens with completions of two, one and none, one of one with one of two, and one alone.
+    // A prompt of three tokens with completions of two, one and none, one of one with one of two,
+    // and one alone.
     let stems: [(usize, &[usize]); 3] = [(3, &[2, 1, 0]), (1, &[2]), (2, &[])];
     let (packing, sizes) = (
         Packing::new(stems),
@@ -292,7 +297,8 @@ fn gradients_of_log_probabilities_and_entropies() {
     }
 }
 
-/// The logits of 838 tokens exist at a time, and the head's gradient by them is added in strips of 4,096 rows.
+/// The logits of 838 tokens exist at a time, and the head's gradient by them is added in strips of
+/// 4,096 rows.
 #[test]
 fn the_heads_gradient_is_the_sum_over_chunks_and_strips() {
     let (tokens, vocab, chunk) = (1700, 5000, ops::chunk_rows(5000, &Device::Cpu));

@@ -233,8 +233,8 @@ fn sizes_that_do_not_fit_are_an_error() {
     });
 }
 
-/// A row is multiplied alone, with 2, 7, 33 and 200 others, with weights in either memory order and with streamed ones: of few and many
-/// columns, and with sums of one part and of several.
+/// A row is multiplied alone, with 2, 7, 33 and 200 others, with weights in either memory order and
+/// with streamed ones: of few and many columns, and with sums of one part and of several.
 #[test]
 fn a_row_has_the_same_bits_in_any_company() {
     const MOST: usize = 201;

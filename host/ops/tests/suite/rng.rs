@@ -11,7 +11,8 @@ fn a_stream_is_a_function_of_its_key() {
         first(7, "data.order", &[1, 2]),
         first(7, "data.order", &[1, 2])
     );
-    // Computed independently of this file, with SHA-256 and ChaCha12 written in Python. Resumed runs rely on these values.
+    // Computed independently of this file, with SHA-256 and ChaCha12 written in Python. Resumed
+    // runs rely on these values.
     assert_eq!(first(0, "model.init", &[]), 646263168085199674);
     assert_eq!(first(7, "rollout.sample", &[3, 1]), 9562547723292799238);
 }

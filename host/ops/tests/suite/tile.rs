@@ -27,7 +27,8 @@ fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32
         .collect()
 }
 
-/// AVX-512's instruction: first the product of the high halves is added, then that of the low halves, each rounded once.
+/// AVX-512's instruction: first the product of the high halves is added, then that of the low
+/// halves, each rounded once.
 fn pair_by_pair(strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
     let halves = |word: u32| {
         [
@@ -62,7 +63,8 @@ fn tiles_have_the_bits_of_plain_arithmetic() {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            // Any mantissa and sign; exponents of ordinary numbers, or any but those of numbers that are not finite.
+            // Any mantissa and sign; exponents of ordinary numbers, or any but those of numbers
+            // that are not finite.
             let word = (state >> 32) as u32;
             if usual {
                 word & 0x87ff_87ff | 0x3c00_3c00

@@ -16,8 +16,8 @@ use super::super::sweep::Count;
 use super::contender::Contender;
 use crate::check::cpu_time;
 
-/// Largest difference in nats that counts as rounding between two computations of one policy's log-probabilities, as by a sampler and a
-/// trainer. It covers f32 rounding over many layers.
+/// Largest difference in nats that counts as rounding between two computations of one policy's
+/// log-probabilities, as by a sampler and a trainer. It covers f32 rounding over many layers.
 const ROUNDING: f32 = 1e-4;
 
 /// The completion tokens that a mask rejected, over all batches.
@@ -52,8 +52,9 @@ impl Replays<'_> {
         self.run_on(contender, &mut |_| None)
     }
 
-    /// Runs a fresh mask on changed batches: earlier log-probabilities that differ from the current ones only by rounding become equal to
-    /// them. Also returns how far apart the log-probabilities were.
+    /// Runs a fresh mask on changed batches: earlier log-probabilities that differ from the current
+    /// ones only by rounding become equal to them. Also returns how far apart the log-probabilities
+    /// were.
     pub fn run_without_rounding(
         &mut self,
         contender: &Contender,
@@ -125,7 +126,8 @@ pub struct Apart {
     pub moved: bool,
 }
 
-/// Copies the batch, with earlier log-probabilities that differ only by rounding set to the current ones.
+/// Copies the batch, with earlier log-probabilities that differ only by rounding set to the current
+/// ones.
 fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
     let mut changed = batch.clone();
     let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);

@@ -79,7 +79,8 @@ pub struct Row {
     /// Number of completions of which it rejected every token.
     pub whole: u64,
     pub completions: u64,
-    /// Share of the rejected tokens in the sum of all tokens' squared gradient norms; `None` if that sum is 0.
+    /// Share of the rejected tokens in the sum of all tokens' squared gradient norms; `None` if
+    /// that sum is 0.
     pub gradient_share: Option<f64>,
     /// Share of the n rejected tokens that are among the n least probable tokens; `None` if n is 0.
     pub least_probable: Option<f64>,

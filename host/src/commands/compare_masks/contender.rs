@@ -31,7 +31,8 @@ impl Contender {
         changed
     }
 
-    /// The key that a search varies; `None` if the author names none, or the table already has a value.
+    /// The key that a search varies; `None` if the author names none, or the table already has a
+    /// value.
     pub fn open_key(&self) -> Option<&(String, KeyRange)> {
         self.key
             .as_ref()
@@ -115,7 +116,8 @@ impl SelectedMasks {
             .collect()
     }
 
-    /// Keeps the masks that can be built. A mask with a searched key is built at both ends of its range.
+    /// Keeps the masks that can be built. A mask with a searched key is built at both ends of its
+    /// range.
     pub fn keep_buildable(&mut self, registry: &Registry, watchdog: &Watchdog) -> Result<()> {
         let searched = self.searched;
         let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {

@@ -1,15 +1,16 @@
 //! Size of each token's contribution to the gradient, computed from a batch file.
 //!
-//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`. Here w is its derivative, p are the policy's probabilities at
-//! temperature τ, a is the sampled token, and h is the logits' feature. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
+//! A token's gradient by the last layer's weight W is `w (e_a − p) ⊗ h ÷ τ`. Here w is its
+//! derivative, p are the policy's probabilities at temperature τ, a is the sampled token, and h is
+//! the logits' feature. Its squared norm is `w² ‖e_a − p‖² ‖h‖² ÷ τ²`.
 
 use anyhow::Result;
 use capo_plugin::{Batch, LastLayer};
 
 use crate::stages::backward::reduction_scales;
 
-/// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing rejected. If the batch has no derivative
-/// of the objective, minus the advantage replaces it.
+/// `[B, T]`: w, the derivative of the reduced loss by each token's log-probability with nothing
+/// rejected. If the batch has no derivative of the objective, minus the advantage replaces it.
 pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
     let scales = reduction_scales(
         batch.dims,
@@ -57,8 +58,9 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. The sum over p includes the sampled token and the K most probable ones. The
-    /// squares of the others are left out; they are at most their probability times the smallest of the K probabilities.
+    /// `‖e_a − p‖² ‖h‖² ÷ τ²` of token i of `[B, T]`. The sum over p includes the sampled token and
+    /// the K most probable ones. The squares of the others are left out; they are at most their
+    /// probability times the smallest of the K probabilities.
     pub fn squared_norm(&self, i: usize) -> f64 {
         let temperature = f64::from(self.batch.loss_temperature);
         let probability = |j: usize| {
@@ -83,7 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// Two completions of one and two tokens, with two features and a vocabulary of four, of which the top two logits are kept.
+    /// Two completions of one and two tokens, with two features and a vocabulary of four, of which
+    /// the top two logits are kept.
     fn layered(check: impl FnOnce(&Batch<'_>)) {
         let logps = [0.5_f32.ln(), 0.0, 0.25_f32.ln(), 0.125_f32.ln()];
         let hidden = [3.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0];

@@ -1,4 +1,5 @@
-//! `host compare-masks`: runs each mask alone over the same recorded batches, and compares what they reject.
+//! `host compare-masks`: runs each mask alone over the same recorded batches, and compares what
+//! they reject.
 
 mod alone;
 mod comparison;

@@ -1,4 +1,5 @@
-//! Finds, for a target rate, the value of a mask's own key that rejects most without exceeding the target.
+//! Finds, for a target rate, the value of a mask's own key that rejects most without exceeding the
+//! target.
 
 use anyhow::Result;
 
@@ -25,15 +26,17 @@ pub enum Setting {
         value: String,
         remark: Option<String>,
     },
-    /// No value for `key`: with the value that the search found, the mask would act on the noise that `remark` names.
+    /// No value for `key`: with the value that the search found, the mask would act on the noise
+    /// that `remark` names.
     Nothing {
         key: String,
         remark: String,
     },
 }
 
-/// Returns the mask as it is compared. With a target, its open key gets the value that rejects most without exceeding the target. If every
-/// value exceeds it, the key gets the value that rejects least.
+/// Returns the mask as it is compared. With a target, its open key gets the value that rejects most
+/// without exceeding the target. If every value exceeds it, the key gets the value that rejects
+/// least.
 pub fn decide(
     contender: Contender,
     target: Option<&Target>,
@@ -81,10 +84,11 @@ pub fn decide(
     ))
 }
 
-/// The value that rejects most without exceeding the target, else the value that rejects least. The text says why a better one may exist.
+/// The value that rejects most without exceeding the target, else the value that rejects least. The
+/// text says why a better one may exist.
 ///
-/// A rate may not be monotonic over the whole range, for example if a mask's state follows its decisions. The range is then refined where
-/// the rate crosses the target.
+/// A rate may not be monotonic over the whole range, for example if a mask's state follows its
+/// decisions. The range is then refined where the rate crosses the target.
 fn nearest(
     range: &Range,
     target: &Target,
@@ -131,7 +135,8 @@ fn beside(counts: &[(f64, Count)], best: f64, target: &Target) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The value that the search finds, and its remark, if `rate(value)` is the rejection rate at a value.
+    /// The value that the search finds, and its remark, if `rate(value)` is the rejection rate at a
+    /// value.
     fn found(range: &str, target: &str, rate: impl Fn(f64) -> f64) -> (f64, Option<String>) {
         let mut count = |value| {
             Ok(Count {

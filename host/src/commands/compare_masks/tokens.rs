@@ -17,7 +17,8 @@ pub struct Tokens {
     pub logps: Vec<f32>,
     /// Advantage of each token, in reward units.
     pub advantages: Vec<f32>,
-    /// Squared norm of each token's gradient, by the last layer's weight if `last_layer`, else by its own logit.
+    /// Squared norm of each token's gradient, by the last layer's weight if `last_layer`, else by
+    /// its own logit.
     pub squares: Vec<f64>,
     /// Squared norm of each token's gradient by its own logit.
     by_logit: Vec<f64>,

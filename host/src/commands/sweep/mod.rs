@@ -1,4 +1,5 @@
-//! Replays masks and weights over recorded batches for several values of one setting, and counts what each value rejects.
+//! Replays masks and weights over recorded batches for several values of one setting, and counts
+//! what each value rejects.
 
 mod range;
 mod target;
@@ -249,7 +250,8 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Column headings for the rates of single masks. The rate of a single mask is already the total rate.
+/// Column headings for the rates of single masks. The rate of a single mask is already the total
+/// rate.
 fn heads(ids: &[String]) -> String {
     if ids.len() < 2 {
         String::new()

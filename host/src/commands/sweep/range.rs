@@ -10,10 +10,11 @@ const POINTS: usize = 9;
 /// Largest number of values: a larger one would be a typing error.
 const MOST_POINTS: usize = 1000;
 
-/// A range `KEY=LOW..HIGH[:POINTS]` of values of one setting. They are evenly spaced in the logarithm if both ends are positive, else
-/// linearly.
+/// A range `KEY=LOW..HIGH[:POINTS]` of values of one setting. They are evenly spaced in the
+/// logarithm if both ends are positive, else linearly.
 ///
-/// Values are rounded to a few digits. If both ends are written as whole numbers, every value is whole.
+/// Values are rounded to a few digits. If both ends are written as whole numbers, every value is
+/// whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Range {
     /// The setting, as in `--set`: `mask.0.fisher_threshold`.
@@ -184,8 +185,8 @@ impl Range {
         }
     }
 
-    /// Rounds to a hundredth of the distance between values, or finer. Logarithmic values keep at least three significant
-    /// digits.
+    /// Rounds to a hundredth of the distance between values, or finer. Logarithmic values keep at
+    /// least three significant digits.
     fn round(&self, x: f64) -> f64 {
         let steps = (self.points - 1) as f64;
         let digits = |step: f64| 2.0 - step.log10().floor();

@@ -58,7 +58,8 @@ impl std::fmt::Display for Target {
 
 #[derive(Debug, PartialEq)]
 pub struct Found {
-    /// The value that rejects most without exceeding the target, and its count; `None` if every value exceeds it.
+    /// The value that rejects most without exceeding the target, and its count; `None` if every
+    /// value exceeds it.
     pub best: Option<(f64, Count)>,
     /// Number of replays beyond those of the table.
     pub replays: usize,
@@ -66,7 +67,8 @@ pub struct Found {
     pub remark: Option<String>,
 }
 
-/// Searches between the values of a sweep, `counts`, for the value with the largest rate that is not above the target.
+/// Searches between the values of a sweep, `counts`, for the value with the largest rate that is
+/// not above the target.
 pub fn search(
     range: &Range,
     counts: &[(f64, Count)],

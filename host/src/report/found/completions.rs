@@ -27,8 +27,8 @@ enum Source {
     File(PathBuf),
 }
 
-/// Reads the completions of at most `steps` steps of the run in `dir`, from the first to the last step that has some. Damaged lines
-/// are left out.
+/// Reads the completions of at most `steps` steps of the run in `dir`, from the first to the last
+/// step that has some. Damaged lines are left out.
 pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let path = dir.join(COMPLETIONS_FILE);
     let cannot = || format!("cannot read `{}`", path.display());
@@ -51,7 +51,8 @@ pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> 
         .collect()
 }
 
-/// True if index `at` of `count` is among `most` evenly spaced ones, which include the first and the last.
+/// True if index `at` of `count` is among `most` evenly spaced ones, which include the first and
+/// the last.
 fn is_chosen(at: usize, count: usize, most: usize) -> bool {
     count <= most || (0..most).any(|number| number * (count - 1) / (most.max(2) - 1) == at)
 }

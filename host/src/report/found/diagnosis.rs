@@ -1,4 +1,5 @@
-//! Events of a run: the findings that the checks during a run would have made, over all of its steps.
+//! Events of a run: the findings that the checks during a run would have made, over all of its
+//! steps.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,8 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// The measurements of the metric that [`metric`](Self::metric) chooses; `None` if the run measured nothing.
+    /// The measurements of the metric that [`metric`](Self::metric) chooses; `None` if the run
+    /// measured nothing.
     pub fn of(run: &FoundRun) -> Option<Self> {
         let metric = Self::metric(run)?;
         let measured = || {
@@ -46,7 +47,8 @@ impl HeldOut {
         })
     }
 
-    /// The metric that says most about held-out prompts: the share of right answers, else their mean reward, else that of benchmarks.
+    /// The metric that says most about held-out prompts: the share of right answers, else their
+    /// mean reward, else that of benchmarks.
     pub fn metric(run: &FoundRun) -> Option<String> {
         let has = |name: &&str| run.lines.column(name).last().is_some();
         let known = ["eval_accuracy", "eval_reward", "eval/TEST/pass@1"]

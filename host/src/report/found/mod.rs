@@ -1,4 +1,5 @@
-//! Reads a run from its directory, even while a process is training it: settings, metrics and progress.
+//! Reads a run from its directory, even while a process is training it: settings, metrics and
+//! progress.
 
 mod completions;
 mod diagnosis;

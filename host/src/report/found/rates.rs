@@ -1,4 +1,5 @@
-//! The learning rates that a run took: those of its schedule, times what its step controls left of each step.
+//! The learning rates that a run took: those of its schedule, times what its step controls left of
+//! each step.
 
 use super::FoundRun;
 use crate::metrics::lines::{Column, Lines};
@@ -15,7 +16,8 @@ pub fn add_taken_rates(lines: &mut Lines) {
     }
 }
 
-/// The share of the scheduled learning rates that step controls left, over all steps; `None` without a step control.
+/// The share of the scheduled learning rates that step controls left, over all steps; `None`
+/// without a step control.
 pub fn taken_share(run: &FoundRun) -> Option<f64> {
     run.lines.columns.get(&applied())?;
     let sum = |column: &Column| {
@@ -36,7 +38,8 @@ fn applied() -> String {
     format!("step_control/{APPLIED}")
 }
 
-/// The rate of each step, times the share of its length that was applied. A run without step controls applies all of it.
+/// The rate of each step, times the share of its length that was applied. A run without step
+/// controls applies all of it.
 fn taken(lines: &Lines) -> Column {
     let rates = lines.column("learning_rate");
     let Some(applied) = lines.columns.get(&applied()) else {

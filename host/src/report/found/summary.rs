@@ -57,7 +57,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The newest quality of answers to held-out prompts: the share of right ones, else the mean reward.
+    /// The newest quality of answers to held-out prompts: the share of right ones, else the mean
+    /// reward.
     pub fn held_out(&self) -> Option<String> {
         self.accuracy
             .map(percent)

@@ -1,4 +1,5 @@
-//! Cards at the head of a page: what became of the runs, one card for each series of runs that differ in the seed alone.
+//! Cards at the head of a page: what became of the runs, one card for each series of runs that
+//! differ in the seed alone.
 
 use super::groups::Group;
 use super::tables::{head, line, sentence, shown, table};

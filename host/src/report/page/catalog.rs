@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 /// The table of charts, which says what its columns are.
 const CHARTS: &str = include_str!("charts.txt");
 
-/// A chart. `*` in its metrics stands for a component, a reward or a benchmark. If the title has a `*` too, each of them has its own chart.
+/// A chart. `*` in its metrics stands for a component, a reward or a benchmark. If the title has a
+/// `*` too, each of them has its own chart.
 #[derive(Debug, Clone)]
 pub struct Chart {
     /// Heading of the chart.
@@ -49,7 +50,8 @@ pub struct Found {
     pub chart: Chart,
     /// Title, with `*` filled in.
     pub title: String,
-    /// For each metric: the index of its pattern, its name, and the text for `*` if the title does not contain it.
+    /// For each metric: the index of its pattern, its name, and the text for `*` if the title does
+    /// not contain it.
     pub metrics: Vec<(usize, String, String)>,
 }
 
@@ -109,7 +111,8 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
     found
 }
 
-/// The non-empty text that `*` of `pattern` matches in `name`; empty for a pattern without `*`. `None` if they do not match.
+/// The non-empty text that `*` of `pattern` matches in `name`; empty for a pattern without `*`.
+/// `None` if they do not match.
 fn between<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
     match pattern.split_once('*') {
         None => (pattern == name).then_some(""),

@@ -10,7 +10,8 @@ use super::groups::Group;
 use super::series::{Columns, Series};
 use crate::report::found::{Column, FoundRun, HeldOut, TAKEN_RATE};
 
-/// Largest count of numbers in all series together, which limits the page's size; then the smallest and largest limit per series.
+/// Largest count of numbers in all series together, which limits the page's size; then the smallest
+/// and largest limit per series.
 const NUMBERS: usize = 400_000;
 const FEWEST: usize = 150;
 const MOST: usize = 1000;
@@ -86,7 +87,8 @@ const STABILITY: [(&str, &str); 4] = [
     ("grad_norm", "a steep rise comes before a collapse"),
 ];
 
-/// The charts that answer what became of the runs: held-out quality, training reward, and stability.
+/// The charts that answer what became of the runs: held-out quality, training reward, and
+/// stability.
 fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
     let with = |name: &str| {
         found
@@ -120,8 +122,9 @@ fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
     main.collect()
 }
 
-/// Leaves out charts that show again what an earlier one of their section shows: the only reward is the reward, the reward of held-out
-/// prompts their accuracy, and the only mask rejects what all do.
+/// Leaves out charts that show again what an earlier one of their section shows: the only reward is
+/// the reward, the reward of held-out prompts their accuracy, and the only mask rejects what all
+/// do.
 fn leave_out_repeated(found: &mut Vec<Found>, runs: &[FoundRun]) {
     let mut seen: Vec<(&str, Vec<&Column>)> = Vec::new();
     found.retain(|Found { chart, metrics, .. }| {
@@ -137,10 +140,12 @@ fn leave_out_repeated(found: &mut Vec<Found>, runs: &[FoundRun]) {
     });
 }
 
-/// Largest difference between two values of one thing, in parts of their range: rewards are sums in f32.
+/// Largest difference between two values of one thing, in parts of their range: rewards are sums in
+/// f32.
 const EQUAL: f64 = 1e-5;
 
-/// True if the columns of all runs have the same curve as the `known` ones, up to the scale of their axis.
+/// True if the columns of all runs have the same curve as the `known` ones, up to the scale of
+/// their axis.
 fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     let same_rows = known.iter().zip(columns).all(|(known, column)| {
         let gaps = |column: &Column| {
@@ -186,7 +191,8 @@ fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     inner > 0 && scale > 0.0 && scale.is_finite() && x.iter().zip(&y).all(on_line)
 }
 
-/// The value of a chart that has the same in every step of every run; `None` if it differs, or there are too few steps to tell.
+/// The value of a chart that has the same in every step of every run; `None` if it differs, or
+/// there are too few steps to tell.
 fn constant_of(found: &Found, runs: &[FoundRun]) -> Option<f64> {
     let columns = || {
         found
@@ -265,7 +271,8 @@ fn longest(runs: &[FoundRun], name: &str) -> usize {
 struct Buckets {
     /// Largest number of values without buckets.
     limit: usize,
-    /// Number of steps in a bucket, equal in all runs so that seeds align. `None` if no series is long.
+    /// Number of steps in a bucket, equal in all runs so that seeds align. `None` if no series is
+    /// long.
     width: Option<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Groups runs into series: runs of one series differ only in the seed. Of several runs with one seed the longest counts.
+//! Groups runs into series: runs of one series differ only in the seed. Of several runs with one
+//! seed the longest counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +48,8 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
     groups
 }
 
-/// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are no more evidence than one.
+/// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are
+/// no more evidence than one.
 fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
     let (seed, length) = (
         |at: usize| runs[at].whole("train.seed"),
@@ -70,8 +72,9 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Name of a group: the recipe if no other group has it. Else a group of seeds is called by what distinguishes it from those with its recipe,
-/// or by its first run and the number of the others; and a single run by its name.
+/// Name of a group: the recipe if no other group has it. Else a group of seeds is called by what
+/// distinguishes it from those with its recipe, or by its first run and the number of the others;
+/// and a single run by its name.
 fn name(
     runs: &[FoundRun],
     settings: &[BTreeMap<&str, &str>],
@@ -111,7 +114,8 @@ fn name(
 /// Largest number of settings in a name.
 const MOST_KEYS: usize = 2;
 
-/// The recipe with the few settings by which its group differs from others; `None` if they are many.
+/// The recipe with the few settings by which its group differs from others; `None` if they are
+/// many.
 fn distinguished(
     recipe: &str,
     own: &BTreeMap<&str, &str>,

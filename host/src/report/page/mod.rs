@@ -1,4 +1,5 @@
-//! Shows runs on one HTML page that works without a network. uPlot, which draws its charts, is included.
+//! Shows runs on one HTML page that works without a network. uPlot, which draws its charts, is
+//! included.
 
 mod cards;
 mod catalog;

@@ -1,4 +1,5 @@
-//! Series of a run in a page: columns of numbers with few digits. Long columns are averaged over buckets of steps.
+//! Series of a run in a page: columns of numbers with few digits. Long columns are averaged over
+//! buckets of steps.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,8 @@ pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
 
-/// A sentence in HTML, of which the parts in backticks are set as code. Lines break between the words of code, never after a hyphen in one.
+/// A sentence in HTML, of which the parts in backticks are set as code. Lines break between the
+/// words of code, never after a hyphen in one.
 pub fn sentence(text: &str) -> String {
     let mut parts = text.split('`');
     let first = shown(parts.next().unwrap_or_default());

@@ -1,4 +1,5 @@
-//! Data of a page's token view: a few completions of each run, with the known values of their tokens.
+//! Data of a page's token view: a few completions of each run, with the known values of their
+//! tokens.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,8 @@ pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
     (Value::Array(shown), remarks)
 }
 
-/// The completions of a run, within `most` numbers. In each step, those with the most rejected tokens come first.
+/// The completions of a run, within `most` numbers. In each step, those with the most rejected
+/// tokens come first.
 fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value> {
     let (mut shown, mut left) = (Vec::new(), most);
     for (step, mut rows) in found {

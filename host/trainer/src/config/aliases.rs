@@ -1,5 +1,6 @@
-//! TRL settings that components of libmasks implement here. Each has TRL's name in `[train]`. It is removed from there, and the
-//! component with the same effect is appended to `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
+//! TRL settings that components of libmasks implement here. Each has TRL's name in `[train]`. It is
+//! removed from there, and the component with the same effect is appended to `[[mask]]` or
+//! `[[weight]]`. VESPO has its correction in the objective, as in TRL.
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
@@ -52,7 +53,8 @@ impl Alias {
         Value::Table(table)
     }
 
-    /// The component's id, if TRL applies it as a factor of the loss. TRL drops truncated completions before the loss, so their mask is no factor.
+    /// The component's id, if TRL applies it as a factor of the loss. TRL drops truncated
+    /// completions before the loss, so their mask is no factor.
     pub(super) fn loss_factor(&self) -> Option<&'static str> {
         (self.section != "objective" && self.id != TRUNCATED).then_some(self.id)
     }
@@ -101,7 +103,8 @@ impl TrlConfig {
         aliases
     }
 
-    /// The correction for a sampler whose policy differs. Any of its settings turns it on, except `..._correction = false`.
+    /// The correction for a sampler whose policy differs. Any of its settings turns it on, except
+    /// `..._correction = false`.
     fn importance_sampling(&self, in_objective: bool) -> Option<Alias> {
         let (mode, low) = (
             self.vllm_importance_sampling_mode,
@@ -157,7 +160,8 @@ pub(super) fn aliases_of(section: &str) -> impl Iterator<Item = &'static str> {
 }
 
 impl Draft {
-    /// Removes TRL's settings from `[train]`. Appends their components, or adds their keys to the objective.
+    /// Removes TRL's settings from `[train]`. Appends their components, or adds their keys to the
+    /// objective.
     pub(super) fn take_aliases(&mut self) -> Result<Vec<Alias>> {
         let own = names::<TrlConfig>();
         let train = names::<TrainConfig>();

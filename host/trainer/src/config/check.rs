@@ -17,7 +17,8 @@ use crate::model::optim::adamw::SecondMoment;
 use crate::model::schedule::ScheduleKind;
 use crate::reward::{self, RewardConfig};
 
-/// Refuses settings that are out of range, do not fit together or make other settings ineffective; returns the sizes of the run.
+/// Refuses settings that are out of range, do not fit together or make other settings ineffective;
+/// returns the sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
     let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
     config.model.check()?;
@@ -70,7 +71,8 @@ pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
     setting::check(settings, |name| format!("`{section}.{name}`"))
 }
 
-/// Refuses the environment's reward without an environment, turns that are longer than an episode, and thoughts without a template.
+/// Refuses the environment's reward without an environment, turns that are longer than an episode,
+/// and thoughts without a template.
 fn environment(config: &Config) -> Result<()> {
     let Some(EnvironmentConfig { episode, .. }) = &config.environment else {
         let own = config
@@ -120,7 +122,8 @@ fn loss_factors(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a checkpoint.
+/// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a
+/// checkpoint.
 fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     let (train, eval) = (&config.train, &config.eval);
     let Some(metric) = &train.metric_for_best_model else {
@@ -164,7 +167,8 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Refuses `train.score_at_sampling` unless the sampler's log-probabilities are of the same distribution as the step's.
+/// Refuses `train.score_at_sampling` unless the sampler's log-probabilities are of the same
+/// distribution as the step's.
 fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
     if !config.train.score_at_sampling {
         return Ok(());
@@ -207,7 +211,8 @@ fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses groups of one where the advantage compares the completions of each prompt: it would be 0 throughout.
+/// Refuses groups of one where the advantage compares the completions of each prompt: it would be 0
+/// throughout.
 fn groups_of_one(config: &Config) -> Result<()> {
     let ComponentConfig { id, table } = &config.advantage;
     let baseline = table.get("baseline").and_then(toml::Value::as_str);
@@ -219,8 +224,9 @@ fn groups_of_one(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Gives the rewards the weights of an advantage that sums them itself, or the advantage those of the rewards, so that the metric `reward`
-/// has the weights that the run learns by, as in TRL. Refuses weights that contradict each other.
+/// Gives the rewards the weights of an advantage that sums them itself, or the advantage those of
+/// the rewards, so that the metric `reward` has the weights that the run learns by, as in TRL.
+/// Refuses weights that contradict each other.
 pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
     const KEY: &str = "reward_weights";
     let Config {
@@ -298,7 +304,8 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
     Ok(())
 }
 
-/// Refuses settings of files for a dataset that is not in files, and settings of conversations for plain-text prompts.
+/// Refuses settings of files for a dataset that is not in files, and settings of conversations for
+/// plain-text prompts.
 pub fn data(data: &DataConfig) -> Result<()> {
     if let (Format::Text, Some((key, _))) = (data.format, given(data, "chat")) {
         bail!(

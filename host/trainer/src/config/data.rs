@@ -17,8 +17,8 @@ use crate::model::{ModelFiles, Policy};
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DataConfig {
-    /// A file of JSON lines, parquet or arrow, a folder of such files, the id of a dataset in the Hub's cache, or `embedded:arithmetic`:
-    /// [data](../docs/data.md).
+    /// A file of JSON lines, parquet or arrow, a folder of such files, the id of a dataset in the
+    /// Hub's cache, or `embedded:arithmetic`: [data](../docs/data.md).
     #[setting(default = "", unset = "required", trl, verl = ["data.train_files"])]
     #[setting(differs = "files, saved folders and the Hub's cache: [data.md](../docs/data.md)")]
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -87,19 +87,22 @@ pub struct DataConfig {
     /// With `chat`: the first message of conversations that have no system message.
     #[setting(needs = "chat")]
     pub system_prompt: Option<String>,
-    /// With `chat`: the template's variable of this name. Qwen3's template asks for an answer without thoughts if it is `false`.
+    /// With `chat`: the template's variable of this name. Qwen3's template asks for an answer
+    /// without thoughts if it is `false`.
     #[setting(unset = "undefined", needs = "chat")]
     pub enable_thinking: Option<bool>,
     /// With `chat`: a Jinja file to use in place of the model's template. Checkpoints include it.
     #[setting(unset = "the model's", verl = ["model.custom_chat_template"], needs = "chat")]
     pub chat_template: Option<String>,
-    /// With `chat`: today's date for the template, as `2026-07-31`. It is saved in a run's `config.toml`.
+    /// With `chat`: today's date for the template, as `2026-07-31`. It is saved in a run's
+    /// `config.toml`.
     #[setting(unset = "the day on which the run began", needs = "chat")]
     pub date: Option<Date>,
     /// Columns with the values that training rows must have: `{ level = ["Level 3", "Level 4"] }`.
     #[setting(default = Filter::default(), needs = "rows")]
     pub filter: Filter,
-    /// Tables `[[data.datasets]]`, in place of `dataset_name`: [several datasets](../docs/data.md#several-datasets).
+    /// Tables `[[data.datasets]]`, in place of `dataset_name`:
+    /// [several datasets](../docs/data.md#several-datasets).
     #[setting(default = Vec::new(), trl)]
     pub datasets: Vec<SourceConfig>,
     /// True if a row needs no answer, because no reward of the run reads it.
@@ -122,7 +125,8 @@ pub struct SourceConfig {
     /// The dataset's split.
     #[setting(unset = "`train`")]
     pub split: Option<String>,
-    /// Sampling weight of this dataset, relative to the others. Either all datasets have a weight, or none.
+    /// Sampling weight of this dataset, relative to the others. Either all datasets have a weight,
+    /// or none.
     pub weight: Option<f64>,
     /// Layout of its rows.
     #[setting(unset = "as in `[data]`")]
@@ -154,7 +158,8 @@ pub enum Format {
 }
 
 impl DataConfig {
-    /// Requirements on rows that are used for `purpose`; `chat` formats the prompts that are conversations.
+    /// Requirements on rows that are used for `purpose`; `chat` formats the prompts that are
+    /// conversations.
     pub fn demands<'a>(
         &self,
         chat: Option<&'a Chat>,
@@ -174,7 +179,8 @@ impl DataConfig {
         }
     }
 
-    /// Replaces the chat template and the end token among the files of a model, if the settings name them.
+    /// Replaces the chat template and the end token among the files of a model, if the settings
+    /// name them.
     pub fn amend(&self, mut files: ModelFiles) -> Result<ModelFiles> {
         if let Some(path) = &self.chat_template {
             // The model's own template for tools would else come before it.
@@ -204,7 +210,8 @@ impl DataConfig {
             .with_special_tokens(self.format == Format::Text && self.add_special_tokens)
     }
 
-    /// The chat template that formats conversations; `None` if prompts are plain text. Warns if it ends turns with no end of `tokenizer`.
+    /// The chat template that formats conversations; `None` if prompts are plain text. Warns if it
+    /// ends turns with no end of `tokenizer`.
     pub fn chat(
         &self,
         files: &ModelFiles,

@@ -16,7 +16,8 @@ use crate::model::{ModelFiles, Policy, hub};
 const CONFIG_KEY: &str = "`data.dataset_config`";
 
 impl DataConfig {
-    /// Opens the dataset for `purpose`, with a training order drawn from `seed`. Checks its rows against tokenizer and model.
+    /// Opens the dataset for `purpose`, with a training order drawn from `seed`. Checks its rows
+    /// against tokenizer and model.
     pub fn open(
         &self,
         seed: u64,
@@ -91,7 +92,8 @@ fn eval(data: &DataConfig) -> Result<Option<Source>> {
     .map(Some)
 }
 
-/// A dataset that a model is measured on. The rows that are used do not depend on the training data. `key` names its configuration.
+/// A dataset that a model is measured on. The rows that are used do not depend on the training
+/// data. `key` names its configuration.
 pub(super) fn measured(config: &SourceConfig, data: &DataConfig, key: &str) -> Result<Source> {
     let source = open(config, data, "test", key)?;
     Ok(Source {

@@ -51,8 +51,8 @@ impl Appended {
 }
 
 impl Draft {
-    /// Reads a config file and the `--set section.key=value` overrides. The text `default` replaces a missing file. It also gives the
-    /// defaults for a file that holds only components.
+    /// Reads a config file and the `--set section.key=value` overrides. The text `default` replaces
+    /// a missing file. It also gives the defaults for a file that holds only components.
     pub fn read(path: Option<&Path>, default: &str, sets: &[String]) -> Result<Self> {
         const DEFAULT: &str = "the default config";
         let (file, mut origin) = match path {
@@ -119,7 +119,8 @@ impl Draft {
         }
     }
 
-    /// Beginning of a message about settings that do not fit together: the origin of the settings that `sentence` has in backticks.
+    /// Beginning of a message about settings that do not fit together: the origin of the settings
+    /// that `sentence` has in backticks.
     pub fn do_not_fit(&self, sentence: &str) -> String {
         let keys: Vec<&str> = sentence
             .split('`')
@@ -383,8 +384,8 @@ impl Draft {
     }
 }
 
-/// `train.component_timeout` from a config file or the default config, with overrides, before a recipe is known. On any error it is the
-/// default; a later and full reading reports the error.
+/// `train.component_timeout` from a config file or the default config, with overrides, before a
+/// recipe is known. On any error it is the default; a later and full reading reports the error.
 pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
     let draft = Draft::read(path, super::DEFAULT, sets).ok();
     let given = draft.and_then(|draft| {
@@ -404,7 +405,8 @@ fn names(section: &str, table: &Table) -> Vec<String> {
     table.keys().map(|key| format!("{section}.{key}")).collect()
 }
 
-/// True for the path of a component's key. Its override applies after a recipe has filled in the component, others before.
+/// True for the path of a component's key. Its override applies after a recipe has filled in the
+/// component, others before.
 fn is_of_component(path: &str) -> bool {
     path.split_once('.').is_some_and(|(section, key)| {
         (COMPONENT_SECTIONS.contains(&section) || section == "reward") && !key.is_empty()

@@ -35,7 +35,8 @@ pub struct EvalConfig {
     /// [how it is known](../docs/evaluation.md#held-out-prompts).
     #[setting(unset = "the one that compares answers, or the only one")]
     pub reward: Option<String>,
-    /// Tables `[[eval.benchmark]]`: several answers to each question of a file ([benchmarks](#benchmarks)).
+    /// Tables `[[eval.benchmark]]`: several answers to each question of a file
+    /// ([benchmarks](#benchmarks)).
     #[setting(default = Vec::new())]
     pub benchmark: Vec<BenchmarkConfig>,
 }
@@ -46,7 +47,8 @@ pub struct EvalConfig {
 pub struct BenchmarkConfig {
     /// Name in the metrics: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// A file or a folder of rows, or the id of a dataset in the Hub's cache: [data](../docs/data.md#where-rows-are).
+    /// A file or a folder of rows, or the id of a dataset in the Hub's cache:
+    /// [data](../docs/data.md#where-rows-are).
     pub file: String,
     /// The dataset's configuration.
     #[setting(unset = "the only one")]
@@ -87,7 +89,8 @@ pub struct BenchmarkConfig {
 }
 
 impl BenchmarkConfig {
-    /// The benchmark of a file with default settings: one greedy answer to each prompt, named after the file.
+    /// The benchmark of a file with default settings: one greedy answer to each prompt, named after
+    /// the file.
     pub fn of_file(file: &str) -> Result<Self> {
         let stem = std::path::Path::new(file)
             .file_stem()
@@ -111,7 +114,8 @@ impl BenchmarkConfig {
         }
     }
 
-    /// The benchmark's prompts, checked against `demands`, and the number of rows that were left out.
+    /// The benchmark's prompts, checked against `demands`, and the number of rows that were left
+    /// out.
     pub fn examples(
         &self,
         data: &DataConfig,

@@ -1,5 +1,5 @@
-//! Advice about an unknown key: where the setting is that another section or another trainer calls so, or what configs/names.md has in its
-//! place.
+//! Advice about an unknown key: where the setting is that another section or another trainer calls
+//! so, or what configs/names.md has in its place.
 
 use super::{Setting, sections, settings};
 
@@ -23,7 +23,8 @@ pub(super) fn unknown_key(section: &str, typed: &str, known: &[&str]) -> String 
     )
 }
 
-/// Error message about the section `typed`, which may be a key outside of its section; the sections are `known`.
+/// Error message about the section `typed`, which may be a key outside of its section; the sections
+/// are `known`.
 pub(super) fn unknown_section(typed: &str, known: &[&str]) -> String {
     let advice = advice(typed).map(|advice| format!("unknown key `{typed}` ({advice})"));
     advice.unwrap_or_else(|| capo_plugin::unknown_key(typed, known))

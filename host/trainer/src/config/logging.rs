@@ -12,20 +12,23 @@ pub struct LoggingConfig {
     /// A line on the terminal every so many steps.
     #[setting(default = 10, unit = "steps", at_least = 1, trl = ["logging_steps", "logging_strategy"])]
     pub logging_steps: u64,
-    /// Trackers that get the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of names ([reports](../docs/seeing.md)).
+    /// Trackers that get the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of
+    /// names ([reports](../docs/seeing.md)).
     #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
     #[setting(
         differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written"
     )]
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
-    /// The metrics of each mask, weight and step control that trackers get: the `main` [ones](#metrics), or `all`. `metrics.jsonl` has all.
+    /// The metrics of each mask, weight and step control that trackers get: the `main`
+    /// [ones](#metrics), or `all`. `metrics.jsonl` has all.
     #[setting(default = ComponentMetrics::Main, needs = "tracker")]
     pub component_metrics: ComponentMetrics,
     /// True writes completions with their rewards: [completions](../docs/seeing.md#completions).
     #[setting(default = false, trl)]
     pub log_completions: bool,
-    /// Writes completions every so many steps, rounded up to whole rollouts. Those of the first step are always written.
+    /// Writes completions every so many steps, rounded up to whole rollouts. Those of the first
+    /// step are always written.
     #[setting(default = 1, unit = "steps", at_least = 1, needs = "completions")]
     pub completions_steps: u64,
     /// Most completions written of a step; 0 is all.
@@ -37,7 +40,8 @@ pub struct LoggingConfig {
     /// True adds the known values of each token.
     #[setting(default = false, needs = "completions")]
     pub log_tokens: bool,
-    /// File format of completions: `completions.jsonl`, or with `parquet` a file per step in `completions/`.
+    /// File format of completions: `completions.jsonl`, or with `parquet` a file per step in
+    /// `completions/`.
     #[setting(default = CompletionsFormat::Jsonl, needs = "completions")]
     pub completions_format: CompletionsFormat,
 }

@@ -1,4 +1,5 @@
-//! The run's settings: a TOML file, `--set` overrides, and a recipe for the components that the file does not name.
+//! The run's settings: a TOML file, `--set` overrides, and a recipe for the components that the
+//! file does not name.
 
 mod aliases;
 pub mod check;
@@ -48,7 +49,8 @@ pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use trl::TrlConfig;
 pub use warnings::WarningsConfig;
 
-/// The settings of `host train` without `--config`; they are also the defaults for a config that holds only components.
+/// The settings of `host train` without `--config`; they are also the defaults for a config that
+/// holds only components.
 pub const DEFAULT: &str = include_str!("../../../../configs/tiny/default.toml");
 
 /// Search for a name among the ids of the Hub's cache; `None` if it is none.
@@ -85,7 +87,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Names in reports of the run's components: environment, rewards, advantage, objective, masks, weights, step controls.
+    /// Names in reports of the run's components: environment, rewards, advantage, objective, masks,
+    /// weights, step controls.
     pub fn component_ids(&self) -> Vec<String> {
         let rewards = reward::names(&self.reward);
         let others = [&self.advantage, &self.objective].map(|component| component.id.clone());
@@ -168,7 +171,8 @@ impl Config {
             .check(&reward::names(&self.reward), self.data.preset)
     }
 
-    /// Number of evaluations after the steps of `range`, which begins with the number of steps done before it.
+    /// Number of evaluations after the steps of `range`, which begins with the number of steps done
+    /// before it.
     pub fn evaluations(&self, range: Range<u64>) -> u64 {
         let (every, last) = (self.eval.eval_steps, self.train.max_steps);
         let regular = |step: u64| step.checked_div(every).unwrap_or(0);
@@ -203,7 +207,8 @@ impl Config {
             || temperature != self.train.loss_temperature as f32
     }
 
-    /// Truncation of the distribution of the loss's log-probabilities; `None` for the whole distribution.
+    /// Truncation of the distribution of the loss's log-probabilities; `None` for the whole
+    /// distribution.
     pub fn loss_truncation(&self) -> Option<Truncation> {
         let RolloutConfig {
             temperature,
@@ -230,9 +235,11 @@ impl Config {
         }
     }
 
-    /// Makes the paths of models and data absolute, so that the run can be resumed from any directory.
+    /// Makes the paths of models and data absolute, so that the run can be resumed from any
+    /// directory.
     ///
-    /// An id of the Hub becomes the path of its newest snapshot. The date is set to today if a chat template may need it.
+    /// An id of the Hub becomes the path of its newest snapshot. The date is set to today if a chat
+    /// template may need it.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         self.paths()
             .try_for_each(|(name, find)| make_absolute(name, find))?;
@@ -242,7 +249,8 @@ impl Config {
         Ok(())
     }
 
-    /// Names of the models and data that are read, each with the search for one that is an id of the Hub.
+    /// Names of the models and data that are read, each with the search for one that is an id of
+    /// the Hub.
     pub fn paths(&mut self) -> impl Iterator<Item = (&mut String, Find)> {
         let Self {
             model,

@@ -14,24 +14,27 @@ const LARGEST_RANK: usize = 1 << 20;
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ModelConfig {
-    /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model in the Hub's cache, or `embedded:tiny-arithmetic`; see
-    /// [models](../docs/models.md).
+    /// A Hugging Face directory, a GGUF file, an adapter's directory, the id of a model in the
+    /// Hub's cache, or `embedded:tiny-arithmetic`; see [models](../docs/models.md).
     #[setting(trl, verl = ["model.path"])]
     #[setting(
         differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](../docs/models.md)"
     )]
     pub model_name_or_path: String,
-    /// The reference model for an objective's `beta`; see [a reference](../docs/models.md#a-reference).
+    /// The reference model for an objective's `beta`; see
+    /// [a reference](../docs/models.md#a-reference).
     #[setting(
         unset = "the model that training starts from",
         differs = "it is not synchronised"
     )]
     #[setting(trl = ["ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"])]
     pub ref_model_name_or_path: Option<String>,
-    /// True starts from random weights in that model's architecture, drawn from `train.seed`. Its own weights are not read.
+    /// True starts from random weights in that model's architecture, drawn from `train.seed`. Its
+    /// own weights are not read.
     #[setting(default = false)]
     pub fresh_weights: bool,
-    /// True trains a LoRA adapter and freezes the model's weights: [adapters](../docs/models.md#adapters).
+    /// True trains a LoRA adapter and freezes the model's weights:
+    /// [adapters](../docs/models.md#adapters).
     #[setting(
         unset = "false",
         trl,
@@ -45,7 +48,8 @@ pub struct ModelConfig {
     #[setting(default = 32.0, above = 0, at_most = f32::MAX, hint = "twice the rank is usual", trl)]
     #[setting(verl = ["model.lora_alpha"], needs = "adapter")]
     pub lora_alpha: f64,
-    /// Dropout on the adapter's inputs in training passes. Above 0, the completions of a prompt do not share its computation there.
+    /// Dropout on the adapter's inputs in training passes. Above 0, the completions of a prompt do
+    /// not share its computation there.
     #[setting(
         default = 0.05,
         at_least = 0,
@@ -118,7 +122,8 @@ impl ModelConfig {
         }
     }
 
-    /// Refuses settings that the adapter's folder already has, when `model_name_or_path` is such a folder.
+    /// Refuses settings that the adapter's folder already has, when `model_name_or_path` is such a
+    /// folder.
     pub fn check_continued(&self) -> Result<()> {
         let name = &self.model_name_or_path;
         ensure!(

@@ -29,7 +29,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Refuses images without the components of TRL's settings, before an error elsewhere names a component that no user chose.
+    /// Refuses images without the components of TRL's settings, before an error elsewhere names a
+    /// component that no user chose.
     pub fn check_aliases(&self, registry: &Registry) -> Result<()> {
         self.aliases
             .iter()
@@ -39,8 +40,9 @@ impl Resolved {
 
 /// Chooses the recipe for the components that `draft` leaves open, and finishes the draft.
 ///
-/// A recipe that the config names comes first. A config that names both an advantage and an objective needs no recipe. Otherwise the
-/// recipe is the only one that a plugin offers, else the built-in default.
+/// A recipe that the config names comes first. A config that names both an advantage and an
+/// objective needs no recipe. Otherwise the recipe is the only one that a plugin offers, else the
+/// built-in default.
 pub fn resolve(registry: &Registry, mut draft: Draft) -> Result<Resolved> {
     let chosen = match draft.recipe()? {
         Some(name) => Some(recipe(registry, name)?),
@@ -105,8 +107,9 @@ fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     })
 }
 
-/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where; and unknown keys of environment and rewards,
-/// as the component's own message could not suggest those that the host reads.
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where;
+/// and unknown keys of environment and rewards, as the component's own message could not suggest
+/// those that the host reads.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     for (section, component) in [
         ("advantage", &config.advantage),
@@ -161,8 +164,9 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     Ok(())
 }
 
-/// Adds the components of TRL's settings to `train.loss_factors`. The objective must be TRL's, or have TRL's key for the level of its
-/// ratio. The loss of any other objective may not be proportional to the advantages.
+/// Adds the components of TRL's settings to `train.loss_factors`. The objective must be TRL's, or
+/// have TRL's key for the level of its ratio. The loss of any other objective may not be
+/// proportional to the advantages.
 fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias]) {
     let is_trls = |offer: &&Offer| {
         let has_level = || {
@@ -196,7 +200,8 @@ fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias])
 impl Draft {
     /// Fills in from a recipe what the config lacks: component sections and other settings.
     ///
-    /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set. Returns the names of all that it took.
+    /// Such settings are keys of `[train]`, `[rollout]` and `[[reward]]` that the user did not set.
+    /// Returns the names of all that it took.
     pub fn merge_recipe(&mut self, name: &str, text: &str) -> Result<Vec<String>> {
         let origin = format!("recipe `{name}`");
         let (mut components, mut settings) = (Vec::new(), Vec::new());
@@ -225,7 +230,8 @@ impl Draft {
         Ok(components)
     }
 
-    /// Fills in the reward that grades answers as the prompts of `data.preset` ask for them, and returns a line for the header.
+    /// Fills in the reward that grades answers as the prompts of `data.preset` ask for them, and
+    /// returns a line for the header.
     fn take_preset_reward(&mut self) -> Option<String> {
         let preset = self.table.get("data")?.get("preset")?.clone();
         let reward = preset.clone().try_into::<Preset>().ok()?.reward();
@@ -250,8 +256,8 @@ impl Draft {
         }
     }
 
-    /// Fills in a recipe's rewards. If the user named none, these are all its rewards. Otherwise they are the keys that the user's tables
-    /// of the same component leave out.
+    /// Fills in a recipe's rewards. If the user named none, these are all its rewards. Otherwise
+    /// they are the keys that the user's tables of the same component leave out.
     fn take_rewards(&mut self, rewards: Value, taken: &mut Vec<String>) {
         if !self.given.contains("reward") {
             taken.push("reward".into());

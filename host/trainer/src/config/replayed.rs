@@ -1,4 +1,5 @@
-//! Overrides for recorded batches: of the components that run over them, and of the optimizer that they were recorded with.
+//! Overrides for recorded batches: of the components that run over them, and of the optimizer that
+//! they were recorded with.
 
 use anyhow::{Result, bail};
 use capo_loader::replay::OptimizerSettings;
@@ -7,8 +8,8 @@ use toml::Value;
 use super::aliases::aliases_of;
 use super::sets::parse_set;
 
-/// The optimizer settings among `--set`, and TRL's settings that become masks or weights. `command` also reads the sections in
-/// `reads`.
+/// The optimizer settings among `--set`, and TRL's settings that become masks or weights. `command`
+/// also reads the sections in `reads`.
 pub fn replayed_settings(
     command: &str,
     reads: &[&str],

@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use capo_loader::{ComponentConfig, component_names};
 use toml::{Table, Value};
 
-/// Largest number of parts of a dotted key: a table that is nested too deeply cannot even be dropped.
+/// Largest number of parts of a dotted key: a table that is nested too deeply cannot even be
+/// dropped.
 const MOST_PARTS: usize = 16;
 
 /// Parses a `--set` into key and value.
@@ -66,8 +67,8 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
 
 /// Replaces the component id in `path` by its number among the entries of `section`.
 ///
-/// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` if that mask comes first. So does `mask.advdecay.quantile` if no other id
-/// begins with `advdecay.`.
+/// `mask.advdecay.mask.quantile` becomes `mask.0.quantile` if that mask comes first. So does
+/// `mask.advdecay.quantile` if no other id begins with `advdecay.`.
 pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<String> {
     let Some(rest) = path
         .strip_prefix(section)

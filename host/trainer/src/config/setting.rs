@@ -1,5 +1,5 @@
-//! The description of a setting. `#[settings]` of `host-settings` takes it from the field; parsing, refusals, hints and
-//! the tables of the documentation read it here.
+//! The description of a setting. `#[settings]` of `host-settings` takes it from the field; parsing,
+//! refusals, hints and the tables of the documentation read it here.
 
 use anyhow::{Result, bail};
 pub use host_settings::settings;
@@ -13,7 +13,8 @@ pub trait Settings: Default + Serialize + DeserializeOwned {
     const SETTINGS: &'static [Setting];
 }
 
-/// A setting. The texts are for the tables of configs/README.md and configs/names.md, and have links as these pages have.
+/// A setting. The texts are for the tables of configs/README.md and configs/names.md, and have
+/// links as these pages have.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub name: &'static str,
@@ -25,14 +26,16 @@ pub struct Setting {
     pub unset: &'static str,
     /// Unit of a number.
     pub unit: &'static str,
-    /// Limits of a number, which is also finite if it has any. A number of 32 bits has the largest of these as its limit.
+    /// Limits of a number, which is also finite if it has any. A number of 32 bits has the largest
+    /// of these as its limit.
     pub at_least: Option<f64>,
     pub above: Option<f64>,
     pub at_most: Option<f64>,
     pub below: Option<f64>,
     /// End of the refusal of a number outside of the limits.
     pub hint: &'static str,
-    /// The condition without which the setting has no effect: a word that a check of its section passes to `given`.
+    /// The condition without which the setting has no effect: a word that a check of its section
+    /// passes to `given`.
     pub needs: &'static str,
     /// Names in TRL's configs, the trainer's and the script's.
     pub trl: &'static [&'static str],
@@ -78,7 +81,8 @@ impl Setting {
         (self.expected)()
     }
 
-    /// The limits in words: `at least 1`. Of two limits of a whole number, only the one that `value` exceeds, unless that is not given.
+    /// The limits in words: `at least 1`. Of two limits of a whole number, only the one that
+    /// `value` exceeds, unless that is not given.
     pub fn limits(&self, is_whole: bool, value: Option<f64>) -> Option<String> {
         let most = self.at_most.filter(|most| *most < f64::from(f32::MAX));
         Some(match (self.at_least, self.above, most, self.below) {
@@ -151,7 +155,8 @@ pub(super) fn given<S: Settings>(settings: &S, needs: &str) -> Option<(&'static 
     given.next().map(|(setting, value)| (setting.name, value))
 }
 
-/// The type or the values that `T` expects, from its error about an empty text; empty if `T` accepts one.
+/// The type or the values that `T` expects, from its error about an empty text; empty if `T`
+/// accepts one.
 fn expected<T: DeserializeOwned>() -> String {
     let refused = T::deserialize(StrDeserializer::<Error>::new(""))
         .err()

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{RolloutConfig, TrainConfig};
 
-/// Largest number of completions of one rollout: their arrays are allocated before any length is known.
+/// Largest number of completions of one rollout: their arrays are allocated before any length is
+/// known.
 const MOST_COMPLETIONS: usize = 1 << 20;
 
 /// Sizes of the parts of a run.

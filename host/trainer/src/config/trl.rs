@@ -1,4 +1,5 @@
-//! Settings of TRL's `GRPOConfig`, in `[train]`, that components of libmasks implement here: `aliases.rs`.
+//! Settings of TRL's `GRPOConfig`, in `[train]`, that components of libmasks implement here:
+//! `aliases.rs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +23,12 @@ pub struct TrlConfig {
         differs = "over a step; dropped ones count as zeros with `train.mask_denominator = \"original\"`"
     )]
     pub top_entropy_quantile: Option<f64>,
-    /// Drops completions that the policy has moved away from, beyond this KL divergence, and whose advantage is negative.
+    /// Drops completions that the policy has moved away from, beyond this KL divergence, and whose
+    /// advantage is negative.
     #[setting(trl, differs = "as the setting above")]
     pub off_policy_mask_threshold: Option<f64>,
-    /// Corrects the difference between sampler and trainer. Each of the three settings below turns it on too, unless this is `false`.
+    /// Corrects the difference between sampler and trainer. Each of the three settings below turns
+    /// it on too, unless this is `false`.
     #[setting(
         trl,
         differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as in TRL"

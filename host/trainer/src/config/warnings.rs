@@ -11,13 +11,15 @@ pub struct WarningsConfig {
     /// Share of the best mean reward of ten steps that is lost.
     #[setting(default = 0.5, at_least = 0, at_most = 1)]
     pub reward_fall: f64,
-    /// Share of the best held-out accuracy that is lost; of the held-out reward in a run without an accuracy.
+    /// Share of the best held-out accuracy that is lost; of the held-out reward in a run without an
+    /// accuracy.
     #[setting(default = 0.2, at_least = 0, at_most = 1)]
     pub held_out_fall: f64,
     /// Number of steps in a row in which every advantage is 0.
     #[setting(default = 10, unit = "steps", at_least = 0, at_most = Self::MOST_STEPS)]
     pub no_signal_steps: usize,
-    /// KL divergence of a step, divided by the median of the steps before. It needs `train.measure_step`.
+    /// KL divergence of a step, divided by the median of the steps before. It needs
+    /// `train.measure_step`.
     #[setting(default = 30.0, at_least = 0)]
     pub kl_ratio: f64,
     /// Mean entropy of ten steps.

@@ -1,7 +1,9 @@
-//! Episodes of several turns: the model and an environment answer each other while completions are sampled.
+//! Episodes of several turns: the model and an environment answer each other while completions are
+//! sampled.
 //!
-//! The sampler's threads hand over turns that have ended and go on with other rows. The thread that called hands all turns that wait to the
-//! environment at once, and returns each observation to its row as soon as it is there.
+//! The sampler's threads hand over turns that have ended and go on with other rows. The thread that
+//! called hands all turns that wait to the environment at once, and returns each observation to its
+//! row as soon as it is there.
 
 mod line;
 
@@ -28,7 +30,8 @@ use line::{Heard, Lines};
 /// Time between two questions for observations that are not ready.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Name of the environment's number that counts failed calls: it is a part of `tools/failure_frequency`, and no metric of its own.
+/// Name of the environment's number that counts failed calls: it is a part of
+/// `tools/failure_frequency`, and no metric of its own.
 const FAILED_CALLS: &str = "failed_calls";
 
 /// The environment of a run.
@@ -53,9 +56,11 @@ pub struct Conversation {
     pub reward: f32,
     /// True if the environment ended the episode.
     pub ended: bool,
-    /// True if an observation had no room in the completion, or the last turn has no end token: it may have gone on, as a number does.
+    /// True if an observation had no room in the completion, or the last turn has no end token: it
+    /// may have gone on, as a number does.
     pub cut: bool,
-    /// Number of calls of tools, and of those that could not be made or failed; `None` if there are no tools.
+    /// Number of calls of tools, and of those that could not be made or failed; `None` if there are
+    /// no tools.
     pub calls: Option<[usize; 2]>,
     /// The messages as JSON.
     pub json: String,
@@ -240,8 +245,8 @@ impl Environment {
         openings.iter().zip(examples).map(begun).collect()
     }
 
-    /// Runs `generate`, which samples completions of at most `longest` tokens with the partners that it is given, and answers their turns until
-    /// it returns.
+    /// Runs `generate`, which samples completions of at most `longest` tokens with the partners
+    /// that it is given, and answers their turns until it returns.
     pub fn converse<T: Send>(
         &mut self,
         sink: &mut dyn Sink,
@@ -361,7 +366,8 @@ impl Server<'_> {
             let mut turn = Turn::new(heard.row as u64, text);
             (turn.number, turn.is_last) = (heard.number, self.is_last(heard));
             let wrong = self.read_calls(&mut turn, &heard.ids)?;
-            // A turn whose calls cannot be made is answered here: the model reads what is wrong with them.
+            // A turn whose calls cannot be made is answered here: the model reads what is wrong
+            // with them.
             if wrong.is_empty() || turn.is_last {
                 asked.push(turn)
             } else {

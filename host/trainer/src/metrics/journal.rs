@@ -1,4 +1,5 @@
-//! JSON Lines files that a run appends to, and continues after a resume: `metrics.jsonl`, `completions.jsonl`.
+//! JSON Lines files that a run appends to, and continues after a resume: `metrics.jsonl`,
+//! `completions.jsonl`.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -35,7 +36,8 @@ impl Log {
         &self.path
     }
 
-    /// Appends `line`. Returns true if the file has lost lines since the last call: somebody deleted it or cut it.
+    /// Appends `line`. Returns true if the file has lost lines since the last call: somebody
+    /// deleted it or cut it.
     pub fn append(&mut self, line: &str) -> Result<bool> {
         let appended = files::append_line(&self.path, line)?;
         let has_lost = appended.before < self.size;
@@ -70,7 +72,8 @@ impl Journal {
         }
     }
 
-    /// Appends `line`. Values that are not finite become null; returns one warning for each such name, and one if lines were lost.
+    /// Appends `line`. Values that are not finite become null; returns one warning for each such
+    /// name, and one if lines were lost.
     pub fn append(&mut self, line: &Line) -> Result<Vec<String>> {
         let has_lost = self.log.append(&serde_json::to_string(line)?)?;
         let lost = has_lost.then(|| {
@@ -102,8 +105,9 @@ fn not_taken_up(path: &Path) -> String {
     format!("cannot take `{}` up again", path.display())
 }
 
-/// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts at the first line that is torn or of a
-/// later step. Step 0 removes all lines. A missing file is no error.
+/// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts
+/// at the first line that is torn or of a later step. Step 0 removes all lines. A missing file is
+/// no error.
 pub fn cut(path: &Path, step: u64) -> Result<()> {
     let lines = cut_lines(path, step).with_context(|| not_taken_up(path))?;
     if lines > 0 {
@@ -136,7 +140,8 @@ fn cut_lines(path: &Path, step: u64) -> Result<usize> {
     Ok(0)
 }
 
-/// True for a line that is torn or of a later step. Other unreadable lines stay: readers of the file skip and report them.
+/// True for a line that is torn or of a later step. Other unreadable lines stay: readers of the
+/// file skip and report them.
 fn is_later(line: &[u8], step: u64) -> bool {
     #[derive(Deserialize)]
     struct Line {

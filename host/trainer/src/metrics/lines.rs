@@ -20,7 +20,8 @@ pub struct Lines {
     pub steps: Vec<u64>,
     /// The values of each metric.
     pub columns: BTreeMap<String, Column>,
-    /// Numbers, from 1, of lines that are not a whole object with a later step than the line before.
+    /// Numbers, from 1, of lines that are not a whole object with a later step than the line
+    /// before.
     damaged: Vec<u64>,
     /// Number of lines, damaged ones included.
     count: u64,
@@ -45,7 +46,8 @@ impl Column {
             .filter(|(_, value)| !value.is_nan())
     }
 
-    /// Means of the first and of the last `most` numbers, or of either half where there are fewer. `None` without a number.
+    /// Means of the first and of the last `most` numbers, or of either half where there are fewer.
+    /// `None` without a number.
     pub fn ends(&self, most: usize) -> Option<(f64, f64)> {
         let numbers: Vec<f64> = self.numbers().map(|(_, value)| value).collect();
         let count = most.min(numbers.len().div_ceil(2));
@@ -119,7 +121,8 @@ impl Lines {
         self.columns.get(name).unwrap_or(&NONE)
     }
 
-    /// The lines: each step with its values by name; null becomes NaN. Step 0 is the measurement before training.
+    /// The lines: each step with its values by name; null becomes NaN. Step 0 is the measurement
+    /// before training.
     pub fn rows(&self) -> impl Iterator<Item = (u64, BTreeMap<String, f64>)> {
         let mut rows = vec![BTreeMap::new(); self.steps.len()];
         for (name, column) in &self.columns {
@@ -180,7 +183,8 @@ impl Lines {
         sums
     }
 
-    /// Message about damage to the file; `None` if it is whole. A torn last line of a run `at_work` is no damage.
+    /// Message about damage to the file; `None` if it is whole. A torn last line of a run `at_work`
+    /// is no damage.
     pub fn remark(&self, at_work: bool) -> Option<String> {
         match self.damaged.as_slice() {
             [] => None,

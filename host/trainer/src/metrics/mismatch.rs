@@ -1,7 +1,8 @@
-//! Mismatch between the sampler and the policy as the trainer computes it, under the names of TRL (`sampling/…`) and of verl
-//! (`rollout_corr/…`).
+//! Mismatch between the sampler and the policy as the trainer computes it, under the names of TRL
+//! (`sampling/…`) and of verl (`rollout_corr/…`).
 //!
-//! Sources: TRL 1.16 `GRPOTrainer._generate_and_score_completions`; verl 0.9.1 `compute_offpolicy_metrics`.
+//! Sources: TRL 1.16 `GRPOTrainer._generate_and_score_completions`; verl 0.9.1
+//! `compute_offpolicy_metrics`.
 
 use capo_plugin::Dims;
 
@@ -14,13 +15,15 @@ const BOUND: f64 = 20.0;
 struct Sequence {
     /// Trainer's log-probability minus the sampler's, per token, nats.
     log_ratios: Vec<f64>,
-    /// Mean log-probability of the completion's tokens, nats: first the trainer's, then the sampler's.
+    /// Mean log-probability of the completion's tokens, nats: first the trainer's, then the
+    /// sampler's.
     training: f64,
     sampler: f64,
 }
 
-/// Compares two log-probabilities of the sampled tokens, `[B, T]` each, nats: `training` is the trainer's for the sampling policy, and
-/// `sampler` is the sampler's. Completions without a token are ignored. If no completion remains, the result is empty.
+/// Compares two log-probabilities of the sampled tokens, `[B, T]` each, nats: `training` is the
+/// trainer's for the sampling policy, and `sampler` is the sampler's. Completions without a token
+/// are ignored. If no completion remains, the result is empty.
 ///
 /// The ratio is TRL's of the `token_*` modes, training over sampler, before clipping.
 pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> Values {
@@ -44,7 +47,8 @@ pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> V
 }
 
 impl Sequence {
-    /// Statistics from pairs of the trainer's and the sampler's log-probability; `None` without a token.
+    /// Statistics from pairs of the trainer's and the sampler's log-probability; `None` without a
+    /// token.
     fn new(tokens: impl Iterator<Item = (f32, f32)>) -> Option<Self> {
         let (training, sampler): (Vec<f64>, Vec<f64>) =
             tokens.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
@@ -85,7 +89,8 @@ fn trl(sequences: &[Sequence]) -> [(&'static str, f64); 5] {
     ]
 }
 
-/// Means over tokens cover all tokens of the batch. Means over completions weight each completion equally.
+/// Means over tokens cover all tokens of the batch. Means over completions weight each completion
+/// equally.
 fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
     let of = |f: fn(&Sequence) -> f64| mean(sequences.iter().map(f));
     let excess = || sequences.iter().map(Sequence::excess);

@@ -1,4 +1,5 @@
-//! Metrics of a run, under TRL's names: the records of a rollout, its steps and evaluations become one line per step.
+//! Metrics of a run, under TRL's names: the records of a rollout, its steps and evaluations become
+//! one line per step.
 
 pub mod completions;
 pub mod journal;
@@ -25,7 +26,8 @@ use crate::stages::record::StepRecord;
 use crate::stages::recorder::{Recorded, Times};
 use crate::stages::rollout::RolloutRecord;
 
-/// Sum and number of the values of each name. Several values of a step are written as their mean, as in TRL.
+/// Sum and number of the values of each name. Several values of a step are written as their mean,
+/// as in TRL.
 type Sums = BTreeMap<String, (f64, u32)>;
 
 fn add(sums: &mut Sums, name: String, value: f64) {
@@ -96,7 +98,8 @@ impl Metrics {
         *self.times[0].entry(stage).or_default() += since.elapsed();
     }
 
-    /// The host's `values` beside those that components recorded: sum and number of the values of each name.
+    /// The host's `values` beside those that components recorded: sum and number of the values of
+    /// each name.
     fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
         add_times(&mut self.times[0], &recorded.times);
         for (name, _) in &values {
@@ -137,7 +140,8 @@ impl Metrics {
         all
     }
 
-    /// The line of `step`, which ends it. Before the step, `num_tokens` tokens were processed and `num_completions` sampled.
+    /// The line of `step`, which ends it. Before the step, `num_tokens` tokens were processed and
+    /// `num_completions` sampled.
     pub fn line(&mut self, step: u64, num_tokens: u64, num_completions: u64) -> Line {
         let mut own = std::mem::take(&mut self.step);
         let mut record = |name: &str, value: f64| add(&mut own, name.to_owned(), value);

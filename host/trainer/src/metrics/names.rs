@@ -8,7 +8,8 @@ pub const REJECTED: &str = "mask/rejection_rate";
 pub const REJECTED_GRADIENT: &str = "rejected_gradient_share";
 /// Share of completions whose advantages are all 0.
 pub const ZERO_ADVANTAGE: &str = "frac_advantage_zero";
-/// Mean weight of the tokens that reached a weight component. The host records it in addition to the component's own metrics.
+/// Mean weight of the tokens that reached a weight component. The host records it in addition to
+/// the component's own metrics.
 pub const MEAN_WEIGHT: &str = "mean";
 /// Share of the gradient that a weight component removed.
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";

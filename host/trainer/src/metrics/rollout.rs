@@ -1,4 +1,5 @@
-//! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and `_generate_and_score_completions`).
+//! Metrics of sampled completions and their rewards (TRL: `GRPOTrainer._generate` and
+//! `_generate_and_score_completions`).
 
 use super::line::Values;
 use crate::environment::Conversation;
@@ -32,9 +33,10 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
     values
 }
 
-/// Lengths of B completions in tokens that the model drew, including the end token. `completions/{mean,min,max}_length` covers all completions.
-/// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves (0 without any).
-/// `completions/clipped_ratio` is the share of the other completions.
+/// Lengths of B completions in tokens that the model drew, including the end token.
+/// `completions/{mean,min,max}_length` covers all completions.
+/// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves
+/// (0 without any). `completions/clipped_ratio` is the share of the other completions.
 ///
 /// `lengths` and `truncated` are `[B]`, at least one.
 fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
@@ -64,9 +66,10 @@ fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     values
 }
 
-/// Turns of the model in an episode (`environment/turns`), and the share of episodes that the environment ended (`environment/ended`). With
-/// tools, `tools/call_frequency` is the number of calls per completion, and `tools/failure_frequency` the share of calls that could not be made
-/// (0 without calls).
+/// Turns of the model in an episode (`environment/turns`), and the share of episodes that the
+/// environment ended (`environment/ended`). With tools, `tools/call_frequency` is the number of
+/// calls per completion, and `tools/failure_frequency` the share of calls that could not be made (0
+/// without calls).
 pub fn episodes(conversations: &[Conversation]) -> Values {
     if conversations.is_empty() {
         return Values::new();
@@ -97,10 +100,12 @@ pub fn episodes(conversations: &[Conversation]) -> Values {
 
 /// The rewards of B completions in groups of `group_size`, reward units.
 ///
-/// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole batch (as in TRL since
-/// 2025; before, the mean of the groups' deviations). `rewards/<function>/{mean,std}` are the same for each function before
-/// weighting. `frac_reward_zero_std` is the share of completions in groups with equal sums.
-/// Deviations are unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at least one.
+/// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole
+/// batch (as in TRL since 2025; before, the mean of the groups' deviations).
+/// `rewards/<function>/{mean,std}` are the same for each function before weighting.
+/// `frac_reward_zero_std` is the share of completions in groups with equal sums. Deviations are
+/// unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at
+/// least one.
 fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);
     let groups = total.chunks(group_size);
@@ -228,7 +233,8 @@ mod tests {
 
     #[test]
     fn rewards_by_hand() {
-        // Groups (2, 0), (1, 1), (3, 3): the batch has mean 5/3 and squared deviations 1/9 + 25/9 + 4/9 + 4/9 + 16/9 + 16/9.
+        // Groups (2, 0), (1, 1), (3, 3): the batch has mean 5/3 and squared deviations 1/9 + 25/9 +
+        // 4/9 + 4/9 + 16/9 + 16/9.
         let scored = Scored {
             total: vec![2.0, 0.0, 1.0, 1.0, 3.0, 3.0],
             per_reward: vec![("exact_match".into(), vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0])],

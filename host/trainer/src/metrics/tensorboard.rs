@@ -1,7 +1,8 @@
 //! Writes metrics for TensorBoard, as event files in the run's directory.
 //!
-//! A file is a sequence of records. Each is a TensorFlow message `Event` with its length and two checksums. Scalars need three messages,
-//! which are written here: existing crates for them are unmaintained, and depend on a protocol compiler.
+//! A file is a sequence of records. Each is a TensorFlow message `Event` with its length and two
+//! checksums. Scalars need three messages, which are written here: existing crates for them are
+//! unmaintained, and depend on a protocol compiler.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -18,8 +19,9 @@ use crate::config::{ComponentMetrics, Config, Tracker};
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or the mean weight, the threshold, the mean
-/// predicted shift, what was applied of a step, the learning rate that was found, and the KL divergence.
+/// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or
+/// the mean weight, the threshold, the mean predicted shift, what was applied of a step, the
+/// learning rate that was found, and the KL divergence.
 const MAIN: [&str; 8] = [
     REJECTION_RATE,
     MEAN_WEIGHT,
@@ -41,8 +43,8 @@ pub struct Tensorboard {
 }
 
 impl Tensorboard {
-    /// Begins a file in the run's directory `dir` if the config asks for one, for steps from `first` on. TensorBoard then ignores these
-    /// steps in earlier files.
+    /// Begins a file in the run's directory `dir` if the config asks for one, for steps from
+    /// `first` on. TensorBoard then ignores these steps in earlier files.
     pub fn begin(dir: &Path, first: u64, config: &Config) -> Result<Option<Self>> {
         if !config.logging.report_to.contains(&Tracker::Tensorboard) {
             return Ok(None);

@@ -62,7 +62,8 @@ impl RewardConfig {
     }
 }
 
-/// True for the rewards that compare an answer with the dataset's, which every row must have then. A plugin's reward says by itself what it misses.
+/// True for the rewards that compare an answer with the dataset's, which every row must have then.
+/// A plugin's reward says by itself what it misses.
 pub fn reads_answer(id: &str) -> bool {
     ["exact_match", "number", "math"].contains(&id)
 }
@@ -98,7 +99,8 @@ impl Scored {
         }
     }
 
-    /// True if the completions' rewards differ: their sums or, for an advantage that sees `each` reward, one that has a weight.
+    /// True if the completions' rewards differ: their sums or, for an advantage that sees `each`
+    /// reward, one that has a weight.
     ///
     /// Such an advantage is not 0 where the differences of two rewards cancel in the sum.
     pub fn differ(&self, configs: &[RewardConfig], each: bool) -> bool {
@@ -134,12 +136,14 @@ pub struct Rewards {
 struct Weighted {
     component: RewardHandle,
     weight: f64,
-    /// True for a model that scores texts: of an episode it reads all, as the chat template writes it, and not the last turn alone.
+    /// True for a model that scores texts: of an episode it reads all, as the chat template writes
+    /// it, and not the last turn alone.
     reads_all: bool,
 }
 
 impl Rewards {
-    /// Checks the tables and builds their components. A model that scores texts computes on `device` unless its table names another device.
+    /// Checks the tables and builds their components. A model that scores texts computes on
+    /// `device` unless its table names another device.
     pub fn build(
         registry: &Registry,
         configs: &[RewardConfig],
@@ -171,7 +175,8 @@ impl Rewards {
         Ok(Rewards { components })
     }
 
-    /// Computes the rewards of a rollout's completions. `episodes` has the whole text of each that is an episode; empty if each is one turn.
+    /// Computes the rewards of a rollout's completions. `episodes` has the whole text of each that
+    /// is an episode; empty if each is one turn.
     pub fn score(
         &mut self,
         sink: &mut dyn Sink,

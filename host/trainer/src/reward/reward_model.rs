@@ -1,4 +1,5 @@
-//! The reward `reward_model`: the score that a classifier model gives to prompt and completion together.
+//! The reward `reward_model`: the score that a classifier model gives to prompt and completion
+//! together.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +29,9 @@ struct Settings {
 
 /// Scores texts with a model that has its own tokenizer.
 ///
-/// A repeated text keeps its first score, for the last bits of a score may depend on the other texts of a forward pass. The
-/// scores are part of the reward's state, so that a resumed run has equal ones.
+/// A repeated text keeps its first score, for the last bits of a score may depend on the other
+/// texts of a forward pass. The scores are part of the reward's state, so that a resumed run has
+/// equal ones.
 #[derive(Deserialize)]
 #[serde(try_from = "Settings")]
 pub struct RewardModel {
@@ -109,7 +111,8 @@ impl RewardModel {
         Ok((scores, cut as f64 / new.len().max(1) as f64))
     }
 
-    /// Fills `rewards`. Returns the share of texts that were new, and the share of the new ones that was cut.
+    /// Fills `rewards`. Returns the share of texts that were new, and the share of the new ones
+    /// that was cut.
     fn fill(&mut self, rollout: &Rollout<'_>, rewards: &mut [f32]) -> anyhow::Result<(f64, f64)> {
         let keys: Vec<Key> = rollout
             .completions

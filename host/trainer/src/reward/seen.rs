@@ -66,7 +66,8 @@ impl Seen {
             .collect()
     }
 
-    /// Reads a list from a checkpoint; `None` if the bytes are not a list that fits into the limit of this one.
+    /// Reads a list from a checkpoint; `None` if the bytes are not a list that fits into the limit
+    /// of this one.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<Self> {
         let mut read = Self::new(self.most);
         let (entries, rest) = bytes.as_chunks::<ENTRY>();

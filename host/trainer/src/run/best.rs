@@ -1,4 +1,5 @@
-//! Finds the best checkpoint by a metric, and decides when a run ends because that metric no longer improves.
+//! Finds the best checkpoint by a metric, and decides when a run ends because that metric no longer
+//! improves.
 
 use anyhow::{Result, bail};
 use capo_plugin::nearest;

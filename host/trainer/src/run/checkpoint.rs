@@ -1,8 +1,10 @@
-//! Checkpoints: model, optimizer, progress and every component's state. A checkpoint is complete or absent.
+//! Checkpoints: model, optimizer, progress and every component's state. A checkpoint is complete or
+//! absent.
 //!
-//! `checkpoints/step-000040/` is a Hugging Face directory, or a PEFT adapter's. Beside the model it has four things:
-//! `optimizer.safetensors`, the components' states, `progress.json`, and a manifest with the SHA-256 of every file. Random streams are
-//! functions of seed and position, so no generator needs saving.
+//! `checkpoints/step-000040/` is a Hugging Face directory, or a PEFT adapter's. Beside the model it
+//! has four things: `optimizer.safetensors`, the components' states, `progress.json`, and a
+//! manifest with the SHA-256 of every file. Random streams are functions of seed and position, so
+//! no generator needs saving.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,8 +55,9 @@ pub enum Due {
     ByTime,
 }
 
-/// The checkpoint that is due at the end of a rollout: every `train.save_steps`, at the end of the run or of this process, and at the best
-/// evaluation; or by time, when a kill could cost the work of `at_risk`.
+/// The checkpoint that is due at the end of a rollout: every `train.save_steps`, at the end of the
+/// run or of this process, and at the best evaluation; or by time, when a kill could cost the work
+/// of `at_risk`.
 pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     if !run.resources.saves {
         return None;
@@ -72,7 +75,8 @@ pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     is_late(train.save_minutes, at_risk).then_some(Due::ByTime)
 }
 
-/// True if a kill could cost the work of `at_risk`, and a checkpoint by time is due every `minutes`; 0 is never.
+/// True if a kill could cost the work of `at_risk`, and a checkpoint by time is due every
+/// `minutes`; 0 is never.
 pub fn is_late(minutes: f64, at_risk: Duration) -> bool {
     minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * minutes
 }
@@ -110,8 +114,8 @@ pub struct Written {
     new: NewFolder,
 }
 
-/// Writes the files of the checkpoint that is due at the current step; `None` if there is none, or it exists. One by time is refused if it
-/// takes the room of the checkpoint at the end of the run.
+/// Writes the files of the checkpoint that is due at the current step; `None` if there is none, or
+/// it exists. One by time is refused if it takes the room of the checkpoint at the end of the run.
 pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
     let Some(due) = due.filter(|_| !dir(run).exists()) else {
         return Ok(None);
@@ -154,7 +158,8 @@ pub fn finish(
     }
 }
 
-/// Writes a checkpoint of the recovery point, if the components' states at that point are still available.
+/// Writes a checkpoint of the recovery point, if the components' states at that point are still
+/// available.
 pub fn save_last(run: &mut Run) -> Result<()> {
     let Some(mut point) = run.recovery.take().filter(|_| run.resources.saves) else {
         return Ok(());
@@ -190,7 +195,8 @@ fn write_point(
     })
 }
 
-/// Moves the checkpoint into place, then deletes those that it replaces and those beyond `train.save_total_limit`.
+/// Moves the checkpoint into place, then deletes those that it replaces and those beyond
+/// `train.save_total_limit`.
 fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
     let cannot = || {
         format!(
@@ -263,7 +269,8 @@ pub fn newest(dir: &Path) -> Result<u64> {
     Ok(steps(dir)?.pop().unwrap_or(0))
 }
 
-/// Best step so far of the run in `dir`, according to its `newest` checkpoint; `None` without a metric for it, or if its checkpoint is gone.
+/// Best step so far of the run in `dir`, according to its `newest` checkpoint; `None` without a
+/// metric for it, or if its checkpoint is gone.
 fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
     let (shown, newest) = (dir.display(), path(dir, newest));
     let damaged = || format!("checkpoint `{}` cannot be used", newest.display());
@@ -297,7 +304,8 @@ pub fn run_of(dir: &Path) -> Option<&Path> {
     runs.into_iter().flatten().find(|run| is_run(run))
 }
 
-/// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its step. `None` if the model is no run.
+/// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its
+/// step. `None` if the model is no run.
 pub fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
     let dir = Path::new(model);
     if !is_run(dir) {
@@ -335,8 +343,8 @@ pub fn model_of(model: &str) -> Result<String> {
     ))
 }
 
-/// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest beyond `train.save_total_limit`, but never
-/// the best or the newest.
+/// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest
+/// beyond `train.save_total_limit`, but never the best or the newest.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
     let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
     let newest = steps.last().copied();
@@ -380,7 +388,8 @@ impl Default for Loaded {
     }
 }
 
-/// Loads the checkpoint of `step` of the run in `dir` into `resources`. Step 0 is the beginning of the run and needs no checkpoint.
+/// Loads the checkpoint of `step` of the run in `dir` into `resources`. Step 0 is the beginning of
+/// the run and needs no checkpoint.
 pub fn load(
     resources: &mut Resources,
     dir: &Path,
@@ -449,7 +458,8 @@ fn measured(resources: &Resources) -> BTreeMap<String, String> {
     held_out.into_iter().chain(benchmarks).collect()
 }
 
-/// Loads the checkpoint in the folder `dir`. Returns its progress file, and true if the components' states are small.
+/// Loads the checkpoint in the folder `dir`. Returns its progress file, and true if the components'
+/// states are small.
 fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool)> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
@@ -461,7 +471,8 @@ fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool
         "it is of step {found}, not {step} (give the folder its name back: `{}`)",
         name(found)
     );
-    // A resume does not need these files, but users of the model do. Reading them verifies their hashes.
+    // A resume does not need these files, but users of the model do. Reading them verifies their
+    // hashes.
     for companion in Tokenizer::FILES
         .into_iter()
         .filter(|name| checkpoint.contains(name))

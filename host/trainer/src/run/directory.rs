@@ -17,7 +17,8 @@ use crate::metrics::completions::{self, COMPLETIONS_FILE};
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
-/// Name of the file in a run's directory with the path of the folder that has its batches. Those of another run are not removed.
+/// Name of the file in a run's directory with the path of the folder that has its batches. Those of
+/// another run are not removed.
 const BATCHES_FILE: &str = "batches";
 /// Parent folder of runs for which no folder is given.
 const RUNS: &str = "runs";
@@ -55,7 +56,8 @@ fn exists_already(dir: &Path) -> String {
     format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
 }
 
-/// True if the run in `dir` has done no step and no process works in it. A new run may then replace it without loss.
+/// True if the run in `dir` has done no step and no process works in it. A new run may then replace
+/// it without loss.
 fn is_blank(dir: &Path) -> bool {
     const FILES: [&str; 6] = [
         CONFIG_FILE,
@@ -94,8 +96,8 @@ pub fn free(name: &str) -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Creates the directory of a new run, with its settings and initial plugins: `dir`, or else `runs/NAME`, `runs/NAME-2` and so on. It
-/// appears as a whole, locked by this process.
+/// Creates the directory of a new run, with its settings and initial plugins: `dir`, or else
+/// `runs/NAME`, `runs/NAME-2` and so on. It appears as a whole, locked by this process.
 pub fn make(
     dir: Option<&Path>,
     name: &str,
@@ -175,7 +177,8 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
 }
 
 impl Run {
-    /// Writes the batch of every following step to `dir`, including the last layer and the rollout's context.
+    /// Writes the batch of every following step to `dir`, including the last layer and the
+    /// rollout's context.
     pub fn dump_batches(&mut self, dir: Option<&Path>) -> Result<()> {
         if let Some(dir) = dir {
             batch_file::prepare_folder(dir, self.progress.step, &self.dir.join(BATCHES_FILE))?;

@@ -1,5 +1,5 @@
-//! A run: all state of the training loop. `resources` opens what the settings name, `open` puts that in a `directory`, and `checkpoint` saves
-//! its persistent state.
+//! A run: all state of the training loop. `resources` opens what the settings name, `open` puts
+//! that in a `directory`, and `checkpoint` saves its persistent state.
 
 pub mod best;
 pub mod checkpoint;
@@ -79,8 +79,8 @@ impl Run {
         )
     }
 
-    /// The coming step `info` as masks and weights see it. They judge a gradient by the largest rate at which it will act, of which step
-    /// controls leave about as much as of the last step.
+    /// The coming step `info` as masks and weights see it. They judge a gradient by the largest
+    /// rate at which it will act, of which step controls leave about as much as of the last step.
     pub fn judged(&self, info: &StepInfo) -> StepInfo {
         let share = self.progress.applied.unwrap_or(1.0);
         let mut judged = *info;

@@ -1,4 +1,5 @@
-//! The observers of a run's records, which write them down: metrics, warnings, `metrics.jsonl`, TensorBoard and the completions' log.
+//! The observers of a run's records, which write them down: metrics, warnings, `metrics.jsonl`,
+//! TensorBoard and the completions' log.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first step that trackers are told.
+    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first
+    /// step that trackers are told.
     pub(super) fn open(
         dir: &Path,
         config: &Config,
@@ -57,7 +59,8 @@ impl Observers {
         })
     }
 
-    /// Checks a step's line, which gains the metrics of the findings, and writes it. Returns the warnings.
+    /// Checks a step's line, which gains the metrics of the findings, and writes it. Returns the
+    /// warnings.
     pub fn line(&mut self, line: &mut Line) -> Result<Vec<String>> {
         let found = self.watch.step(line.step, &line.values);
         line.values

@@ -23,7 +23,8 @@ impl Run {
         Self::begin(resources, dir, registry)
     }
 
-    /// Opens the resources of a new run, without writing. Also returns the directory that the settings name.
+    /// Opens the resources of a new run, without writing. Also returns the directory that the
+    /// settings name.
     pub fn prepare(
         mut config: Config,
         registry: &Registry,
@@ -55,7 +56,8 @@ impl Run {
         Self::at(resources, (dir, lock), Loaded::default(), 0)
     }
 
-    /// Resumes the run in `dir`, whose lock is `lock`, at its newest checkpoint, or at its beginning without one.
+    /// Resumes the run in `dir`, whose lock is `lock`, at its newest checkpoint, or at its
+    /// beginning without one.
     pub fn resume(
         config: Config,
         registry: &Registry,
@@ -98,7 +100,8 @@ impl Run {
         )
     }
 
-    /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the first step that trackers are told.
+    /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the
+    /// first step that trackers are told.
     fn at(
         resources: Resources,
         (dir, lock): (PathBuf, Lock),

@@ -14,7 +14,8 @@ pub struct Progress {
     pub step: u64,
     /// Number of training prompts used.
     pub prompts: u64,
-    /// Number of completions sampled; absent in older checkpoints, whose resume takes today's number for each prompt.
+    /// Number of completions sampled; absent in older checkpoints, whose resume takes today's
+    /// number for each prompt.
     #[serde(default)]
     pub completions: u64,
     /// Number of prompt and completion tokens processed.
@@ -25,7 +26,8 @@ pub struct Progress {
     pub rejected_tokens: u64,
     /// Number of steps without an update.
     pub skipped_steps: u64,
-    /// Share of the last step's length that step controls left; `None` before the first step that they saw.
+    /// Share of the last step's length that step controls left; `None` before the first step that
+    /// they saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<f64>,
     /// Held-out accuracy before step 0.
@@ -82,7 +84,8 @@ pub struct Best {
     pub step: u64,
     /// The value of `train.metric_for_best_model`.
     pub value: f64,
-    /// Number of evaluations since the last one that improved by more than `train.early_stopping_threshold`.
+    /// Number of evaluations since the last one that improved by more than
+    /// `train.early_stopping_threshold`.
     pub without_improvement: u64,
     /// The metric of the value, and whether more of it is better; `None` in older checkpoints.
     #[serde(default)]
@@ -97,7 +100,8 @@ fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Best>, D::Error> 
         .map_err(serde::de::Error::custom)
 }
 
-/// State of a run between two rollouts, from which a checkpoint can still be made. A change of the weights invalidates it.
+/// State of a run between two rollouts, from which a checkpoint can still be made. A change of the
+/// weights invalidates it.
 pub struct RecoveryPoint {
     pub progress: Progress,
     /// Number of component calls begun before this point.

@@ -1,4 +1,5 @@
-//! Plugins and settings with which a run was made, and the step from which each was used: `provenance.json` in its directory.
+//! Plugins and settings with which a run was made, and the step from which each was used:
+//! `provenance.json` in its directory.
 
 use std::path::Path;
 
@@ -54,7 +55,8 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     })
 }
 
-/// Refuses what the run in `dir` names, if another user may have written it there; `what` says what that is, and the ways out.
+/// Refuses what the run in `dir` names, if another user may have written it there; `what` says what
+/// that is, and the ways out.
 pub fn check_owner(dir: &Path, what: impl Fn() -> String) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
@@ -81,7 +83,8 @@ pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result
     )
 }
 
-/// Records the plugins and settings with which the run in `dir` continues after `step`; writes nothing if they are unchanged.
+/// Records the plugins and settings with which the run in `dir` continues after `step`; writes
+/// nothing if they are unchanged.
 pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();

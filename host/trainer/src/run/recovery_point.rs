@@ -1,7 +1,9 @@
-//! The recovery point between the last two rollouts. If the run fails during the next rollout, it can still save this point.
+//! The recovery point between the last two rollouts. If the run fails during the next rollout, it
+//! can still save this point.
 //!
-//! The weights match the point until the optimizer's step. Components do not: each call may change a component's state. Small states
-//! are therefore copied. Larger states keep the point valid only until the first call of a component.
+//! The weights match the point until the optimizer's step. Components do not: each call may change
+//! a component's state. Small states are therefore copied. Larger states keep the point valid only
+//! until the first call of a component.
 
 use super::Run;
 use super::progress::{RecoveryPoint, States};
@@ -25,7 +27,8 @@ impl RecoveryPoint {
     }
 }
 
-/// Records a recovery point now. The run's beginning and a saved state need none: a resume finds them anyway.
+/// Records a recovery point now. The run's beginning and a saved state need none: a resume finds
+/// them anyway.
 pub fn remember(run: &mut Run) {
     run.recovery = None;
     if run.resources.watchdog.place().is_saved() {

@@ -29,7 +29,8 @@ pub enum AbsentWeights {
     Counted,
 }
 
-/// All that the settings of a run name: model, data, components, optimizer. It has no directory: `host train --dry-run` describes it and writes nothing.
+/// All that the settings of a run name: model, data, components, optimizer. It has no directory:
+/// `host train --dry-run` describes it and writes nothing.
 pub struct Resources {
     pub config: Config,
     pub policy: Policy,
@@ -195,7 +196,8 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
         .with_gradient_checkpointing(train.gradient_checkpointing))
 }
 
-/// The reference model, if a component asks for it: the model that the config names, else a frozen copy of the current policy.
+/// The reference model, if a component asks for it: the model that the config names, else a frozen
+/// copy of the current policy.
 fn reference(
     config: &Config,
     inputs: &ComponentInputs,

@@ -1,4 +1,5 @@
-//! Settings of a run as keys and values, and changes between them: `train.learning_rate: 0.0001 -> 0.0002`.
+//! Settings of a run as keys and values, and changes between them:
+//! `train.learning_rate: 0.0001 -> 0.0002`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +8,8 @@ use toml::{Table, Value};
 
 use crate::config::default_of;
 
-/// Differences between two settings texts, one entry per key. A setting that a text lacks has its default: a run may be of a version
-/// that did not know it, or that did not write empty lists.
+/// Differences between two settings texts, one entry per key. A setting that a text lacks has its
+/// default: a run may be of a version that did not know it, or that did not write empty lists.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
     let (before, now) = (keys(&read(before)?), keys(&read(now)?));
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();

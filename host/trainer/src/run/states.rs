@@ -1,5 +1,6 @@
-//! The states of a run's components in a checkpoint. `component-N.bin` follows the order advantage, objective, masks, weights,
-//! step controls, environment; `reward-N.bin` follows the order of the rewards.
+//! The states of a run's components in a checkpoint. `component-N.bin` follows the order advantage,
+//! objective, masks, weights, step controls, environment; `reward-N.bin` follows the order of the
+//! rewards.
 
 use std::path::Path;
 
@@ -99,8 +100,8 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
     Ok(())
 }
 
-/// Loads the components' states from a checkpoint. `components` and `rewards` are the ids that the checkpoint names. Returns the total
-/// size of the states, bytes.
+/// Loads the components' states from a checkpoint. `components` and `rewards` are the ids that the
+/// checkpoint names. Returns the total size of the states, bytes.
 pub fn load(
     resources: &mut Resources,
     checkpoint: &SealedFolder,

@@ -18,18 +18,21 @@ pub struct Reduced {
     pub policy_loss: Option<f64>,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
-    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer does not ask for it, or if this and
-    /// `rest_entropy` would be 0 throughout.
+    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer
+    /// does not ask for it, or if this and `rest_entropy` would be 0 throughout.
     pub rest: Option<Vec<f32>>,
-    /// `[B, T]`: derivative of the loss by each token's entropy; `None` without [`Reduced::add_entropy_bonus`].
+    /// `[B, T]`: derivative of the loss by each token's entropy; `None` without
+    /// [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
-    /// `[B, T]`: what `rest` is to `d_logps`, to `d_entropy`. `None` without a bonus, or if it would be 0 throughout.
+    /// `[B, T]`: what `rest` is to `d_logps`, to `d_entropy`. `None` without a bonus, or if it
+    /// would be 0 throughout.
     pub rest_entropy: Option<Vec<f32>>,
-    /// The share of the gradient's squares that each mask rejected, in the masks' order. A token's square is of the unmasked loss's
-    /// derivative by its own logit, `scale · dloss_dlogp · (1 − p)`. Terms between tokens and the layers below are ignored.
+    /// The share of the gradient's squares that each mask rejected, in the masks' order. A token's
+    /// square is of the unmasked loss's derivative by its own logit,
+    /// `scale · dloss_dlogp · (1 − p)`. Terms between tokens and the layers below are ignored.
     pub rejected: Vec<f64>,
-    /// The share of the gradient's squares that each weight removed from the tokens that reached it. It is negative if the weight increases
-    /// them.
+    /// The share of the gradient's squares that each weight removed from the tokens that reached
+    /// it. It is negative if the weight increases them.
     pub weighted_away: Vec<f64>,
 }
 
@@ -38,16 +41,18 @@ pub struct Reduced {
 pub struct StepGradients {
     /// Gradients of the reduced loss, over the kept tokens.
     pub kept: Gradients,
-    /// Gradients of the rejected part, [`Reduced::rest`] and `rest_entropy`; `None` if no token was rejected, or the optimizer does not ask.
+    /// Gradients of the rejected part, [`Reduced::rest`] and `rest_entropy`; `None` if no token was
+    /// rejected, or the optimizer does not ask.
     pub rejected: Option<Gradients>,
     /// Duration of the backward passes for `rejected`.
     pub second_pass: Duration,
 }
 
-/// Reduces the whole batch's loss over the kept tokens, each times its weight. Micro-batches therefore only split the work.
+/// Reduces the whole batch's loss over the kept tokens, each times its weight. Micro-batches
+/// therefore only split the work.
 ///
-/// Weights do not change the token count: a kept token counts as one. If there is a `factored` loss, it is reduced instead, with
-/// its own weights.
+/// Weights do not change the token count: a kept token counts as one. If there is a `factored`
+/// loss, it is reduced instead, with its own weights.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
@@ -132,7 +137,8 @@ fn rest(
 }
 
 impl Reduced {
-    /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the loss (TRL `entropy_coef`). Weights do not count.
+    /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the
+    /// loss (TRL `entropy_coef`). Weights do not count.
     pub fn add_entropy_bonus(
         &mut self,
         batch: &StepBatch,
@@ -201,7 +207,8 @@ fn scales(dims: Dims, info: &StepInfo, token_mask: &[u8]) -> Result<Vec<f64>> {
     reduction_scales(dims, info.reduction, info.max_completion_length, token_mask)
 }
 
-/// Scale of each completion's tokens in the reduced loss, `[B]`. `token_mask`, `[B, T]`, is 1 for the tokens of the denominator.
+/// Scale of each completion's tokens in the reduced loss, `[B]`. `token_mask`, `[B, T]`, is 1 for
+/// the tokens of the denominator.
 pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
@@ -240,8 +247,9 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
     Ok((0..dims.len()).map(square).collect())
 }
 
-/// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches' log-probability passes that stored
-/// activations. The other micro-batches run their forward pass again. The second backward pass covers only rows with a nonzero `rest`.
+/// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches'
+/// log-probability passes that stored activations. The other micro-batches run their forward pass
+/// again. The second backward pass covers only rows with a nonzero `rest`.
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,

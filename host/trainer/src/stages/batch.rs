@@ -1,4 +1,5 @@
-//! The batch of one optimizer step: its data, which the stages fill in, and the view of it that components get.
+//! The batch of one optimizer step: its data, which the stages fill in, and the view of it that
+//! components get.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -47,7 +48,8 @@ pub fn step_info(
     info
 }
 
-/// Sampled and rewarded completions: a rollout, or the part of it that one optimizer step uses. Letters as in [`capo_plugin::Batch`].
+/// Sampled and rewarded completions: a rollout, or the part of it that one optimizer step uses.
+/// Letters as in [`capo_plugin::Batch`].
 #[derive(Debug, Clone)]
 pub struct SampledBatch {
     /// Prompts and completions, one row per completion.
@@ -64,15 +66,18 @@ pub struct SampledBatch {
     pub rewards: Vec<f32>,
     /// Number of completed optimizer steps when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats: log-probabilities under the sampling policy; `None` if the first log-probability pass uses this policy.
+    /// `[B, T]`, nats: log-probabilities under the sampling policy; `None` if the first
+    /// log-probability pass uses this policy.
     pub old_logps: Option<Vec<f32>>,
-    /// `[B, T]`, nats: log-probabilities with which the sampler drew the tokens, 0 on padding; `None` unless a component asks.
+    /// `[B, T]`, nats: log-probabilities with which the sampler drew the tokens, 0 on padding;
+    /// `None` unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
     /// Texts, prompt numbers and columns of the dataset; `None` unless a component asks.
     pub context: Option<ContextData>,
 }
 
-/// A sampled batch after the forward passes of policy and reference model: input of the advantage estimator.
+/// A sampled batch after the forward passes of policy and reference model: input of the advantage
+/// estimator.
 #[derive(Debug, Clone)]
 pub struct BatchWithLogps {
     pub sampled: SampledBatch,
@@ -84,7 +89,8 @@ pub struct BatchWithLogps {
     pub entropy: Vec<f32>,
     /// `[B, T]`, nats: log-probabilities under the reference model, if there is one.
     pub ref_logps: Option<Vec<f32>>,
-    /// `[B * T, D]`: features from which the tokens' logits are computed; `None` unless the step is measured.
+    /// `[B * T, D]`: features from which the tokens' logits are computed; `None` unless the step is
+    /// measured.
     pub hidden: Option<candle_core::Tensor>,
     /// Features and logits of the last layer; `None` unless a component asks.
     pub last_layer: Option<LastLayerOutputs>,
@@ -94,7 +100,8 @@ pub struct BatchWithLogps {
     shapes: Shapes,
 }
 
-/// A batch with log-probabilities, advantages and loss: input of masks, weights, the backward pass and step controls.
+/// A batch with log-probabilities, advantages and loss: input of masks, weights, the backward pass
+/// and step controls.
 #[derive(Debug, Clone)]
 pub struct StepBatch {
     /// The batch before advantages and loss.
@@ -114,11 +121,13 @@ pub struct TokenLoss {
     pub dloss_dlogp: Vec<f32>,
 }
 
-/// A loss with factors of masks and weights inside, and the weights that remain to be applied to each token's derivative.
+/// A loss with factors of masks and weights inside, and the weights that remain to be applied to
+/// each token's derivative.
 #[derive(Debug, Clone)]
 pub struct Factored {
     pub loss: TokenLoss,
-    /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and padding.
+    /// `[B, T]`: the product of all other weights; 0 for tokens that other masks dropped, and
+    /// padding.
     pub token_weights: Vec<f32>,
 }
 
@@ -133,7 +142,8 @@ struct Shapes {
 impl SampledBatch {
     /// A batch of `completions`, sampled at step 0.
     ///
-    /// `completions[b]` holds the tokens of completion `b`. `truncated[b]` is true if the length limit cut it off.
+    /// `completions[b]` holds the tokens of completion `b`. `truncated[b]` is true if the length
+    /// limit cut it off.
     pub fn new(
         sequences: Sequences,
         completions: &[&[u32]],
@@ -169,7 +179,8 @@ impl SampledBatch {
         }
     }
 
-    /// Takes the tokens `added`, which the model did not draw, out of the loss and of all that counts tokens. The model attends to them.
+    /// Takes the tokens `added`, which the model did not draw, out of the loss and of all that
+    /// counts tokens. The model attends to them.
     pub fn leave_out(&mut self, completion: usize, added: &[Range<usize>]) {
         let first = self.dims.row(completion).start;
         added
@@ -232,7 +243,8 @@ impl BatchWithLogps {
             _ => None,
         };
         Ok(Self {
-            // If one step uses the whole rollout, its first log-probability pass is by the policy that sampled.
+            // If one step uses the whole rollout, its first log-probability pass is by the policy
+            // that sampled.
             old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
             sampled,
             logps,

@@ -1,5 +1,5 @@
-//! Data of a rollout that is not in its batch, for components that ask: prompts, texts, rewards of each function, and the
-//! log-probabilities with which tokens were drawn.
+//! Data of a rollout that is not in its batch, for components that ask: prompts, texts, rewards of
+//! each function, and the log-probabilities with which tokens were drawn.
 
 use anyhow::Result;
 use capo_plugin::{CompletionContext, ContextData, PromptContext};

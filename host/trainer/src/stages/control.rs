@@ -1,4 +1,5 @@
-//! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is applied.
+//! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is
+//! applied.
 
 use anyhow::{Result, bail};
 use candle_core::DType;
@@ -12,10 +13,12 @@ use super::recorder::Recorder;
 use crate::model::optim::{Optimizer, StepOutcome};
 use crate::model::{Gradients, Params, Policy, groups};
 
-/// State before a step, from which the step can be undone. It exists only if a control or a measurement examines the step.
+/// State before a step, from which the step can be undone. It exists only if a control or a
+/// measurement examines the step.
 pub struct Before {
     weights: Params,
-    /// Agreement of the gradient with the previous step; `None` unless a control asks and there is a previous step.
+    /// Agreement of the gradient with the previous step; `None` unless a control asks and there is
+    /// a previous step.
     alignment: Option<f64>,
     /// The optimizer before the step; `None` unless a control may restore the moments.
     optimizer: Option<Optimizer>,
@@ -63,7 +66,8 @@ pub fn restores_moments(controls: &[StepControlHandle]) -> bool {
     controls.iter().any(StepControlHandle::restores_moments)
 }
 
-/// Copies the state that the step will change, if a control may shorten the step or it is `measured`.
+/// Copies the state that the step will change, if a control may shorten the step or it is
+/// `measured`.
 pub fn remember(
     policy: &Policy,
     optimizer: &Optimizer,
@@ -91,8 +95,8 @@ pub fn remember(
     }))
 }
 
-/// Each control in order sees the step as the earlier controls left it, and shortens it, twice where it asks again. The remaining step is then
-/// measured.
+/// Each control in order sees the step as the earlier controls left it, and shortens it, twice
+/// where it asks again. The remaining step is then measured.
 ///
 /// If nothing of the step remains and a control restores the moments, no step was taken.
 pub fn apply(
@@ -167,7 +171,8 @@ pub fn apply(
     Ok(done)
 }
 
-/// Refuses weights and moments that are not finite, of which no checkpoint may be written: a run could not go on from it.
+/// Refuses weights and moments that are not finite, of which no checkpoint may be written: a run
+/// could not go on from it.
 pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> Result<()> {
     let (step, settings) = (info.step + 1, info.optimizer);
     let go_on = "in the run's `config.toml`, and resume with `--allow-changed-config`";

@@ -11,7 +11,8 @@ use super::batch::{Factored, StepBatch, StepInfo};
 use super::objective;
 use super::recorder::Recorder;
 
-/// The decision of all masks and weights, and the loss with those of them inside that `loss_factors` names.
+/// The decision of all masks and weights, and the loss with those of them inside that
+/// `loss_factors` names.
 pub fn decide(
     components: &mut Components,
     recorder: &mut Recorder<'_>,

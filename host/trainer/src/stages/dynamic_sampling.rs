@@ -1,4 +1,5 @@
-//! Dynamic sampling (DAPO): groups whose completions all earn the same carry no signal. They are dropped, and others sampled.
+//! Dynamic sampling (DAPO): groups whose completions all earn the same carry no signal. They are
+//! dropped, and others sampled.
 
 use anyhow::Result;
 
@@ -19,13 +20,15 @@ pub struct Filtered {
     pub batches: u64,
     /// Number of sampled groups that are not in the rollout.
     pub dropped: u64,
-    /// Number of groups in the rollout whose rewards do not differ; they fill it up after the last call.
+    /// Number of groups in the rollout whose rewards do not differ; they fill it up after the last
+    /// call.
     pub without_difference: u64,
     /// Mean reward of all sampled completions, including those of dropped groups.
     pub reward: f64,
 }
 
-/// Collects `wanted` groups whose rewards differ, as `differs` finds. Calls `draw` at most `most_batches` times, each time for the number of missing prompts.
+/// Collects `wanted` groups whose rewards differ, as `differs` finds. Calls `draw` at most
+/// `most_batches` times, each time for the number of missing prompts.
 ///
 /// If too few groups differ, the first of the other groups fill the rollout up.
 pub(super) fn fill(
@@ -68,7 +71,8 @@ mod tests {
     use crate::data::Example;
     use crate::reward::Scored;
 
-    /// A group with the prompt number `number`; its rewards differ if `informative` contains the number.
+    /// A group with the prompt number `number`; its rewards differ if `informative` contains the
+    /// number.
     fn group(number: u64, informative: &[u64]) -> Group {
         let text = String::new;
         let example = Example {

@@ -18,12 +18,13 @@ pub fn is_due(steps: u64, every: u64) -> bool {
 /// The measured effect of a step as it is applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Effect {
-    /// KL divergence between the policies before and after the step, on a share of the batch, nats per completion token.
+    /// KL divergence between the policies before and after the step, on a share of the batch, nats
+    /// per completion token.
     pub kl: f64,
     /// Euclidean norm of the step.
     pub update_norm: f64,
-    /// KL divergence that the head's change alone causes, nats per token, and the norm of the step in the head's rows that the batch does
-    /// not use; `None` if the head is not trained.
+    /// KL divergence that the head's change alone causes, nats per token, and the norm of the step
+    /// in the head's rows that the batch does not use; `None` if the head is not trained.
     pub head: Option<[f64; 2]>,
     /// Probability outside the top K tokens before the step, mean over completion tokens.
     pub tail_mass: f64,

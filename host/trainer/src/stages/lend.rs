@@ -6,7 +6,8 @@ use capo_plugin::{DeviceKind, LastLayer, OptimizerState};
 
 use crate::model::LastLayerTensors;
 
-/// A contiguous tensor in device memory, with the address and stream that other code needs to read it. It keeps the memory alive.
+/// A contiguous tensor in device memory, with the address and stream that other code needs to read
+/// it. It keeps the memory alive.
 #[derive(Debug, Clone)]
 pub struct Lent {
     tensor: Tensor,
@@ -50,8 +51,9 @@ impl Lent {
             "shape {shape:?} does not hold {len} values"
         );
         let (data, stream) = (self.address as *const _, self.stream as *mut _);
-        // SAFETY: `new` took the address of `len` contiguous elements of this dtype in the primary context of this device, and
-        // the stream that wrote them. `self.tensor` keeps them alive for `'a`.
+        // SAFETY: `new` took the address of `len` contiguous elements of this dtype in the primary
+        // context of this device, and the stream that wrote them. `self.tensor` keeps them alive
+        // for `'a`.
         unsafe {
             capo_plugin::Tensor::from_raw(
                 data,

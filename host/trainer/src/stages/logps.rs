@@ -1,4 +1,5 @@
-//! Before the components run: log-probabilities and other outputs of the current policy for the sampled tokens.
+//! Before the components run: log-probabilities and other outputs of the current policy for the
+//! sampled tokens.
 
 use std::ops::Range;
 
@@ -20,7 +21,8 @@ pub struct ComponentInputs {
     last_layer_k: usize,
 }
 
-/// The ids of a run's components, each with the inputs that it asks for: advantage, objective, masks, weights, step controls.
+/// The ids of a run's components, each with the inputs that it asks for: advantage, objective,
+/// masks, weights, step controls.
 pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
     let Components {
         advantage,
@@ -50,7 +52,8 @@ pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
 pub struct Work {
     /// Number of completions in one forward pass.
     pub micro_batch: usize,
-    /// Bytes of activations that the log-probability pass may store for the backward pass if there are several micro-batches.
+    /// Bytes of activations that the log-probability pass may store for the backward pass if there
+    /// are several micro-batches.
     pub activation_budget: u64,
     /// Divisor of the logits.
     pub loss_temperature: f64,
@@ -117,8 +120,8 @@ impl ComponentInputs {
         }
     }
 
-    /// Outputs of a step's forward passes for every token besides its log-probability. Step controls and a `measured` step need the
-    /// features too.
+    /// Outputs of a step's forward passes for every token besides its log-probability. Step
+    /// controls and a `measured` step need the features too.
     pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
         let last_layer_k =
             (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
@@ -148,10 +151,12 @@ impl ComponentInputs {
     }
 }
 
-/// The batch with the current policy's log-probabilities and entropy, and all inputs that components asked for.
+/// The batch with the current policy's log-probabilities and entropy, and all inputs that
+/// components asked for.
 ///
-/// If the sampler's own passes gave `outputs`, nothing is recomputed. Otherwise the forward passes are returned for `backward`: always for
-/// a single micro-batch, and within the activation budget for several. Micro-batches beyond the budget get `None`.
+/// If the sampler's own passes gave `outputs`, nothing is recomputed. Otherwise the forward passes
+/// are returned for `backward`: always for a single micro-batch, and within the activation budget
+/// for several. Micro-batches beyond the budget get `None`.
 pub fn of_batch(
     policy: &Policy,
     reference: Option<&Reference>,
@@ -218,7 +223,8 @@ fn of_policy(
     })
 }
 
-/// Runs `forward` on each part. It also says if its pass is stored. Returns the joined outputs and the stored passes.
+/// Runs `forward` on each part. It also says if its pass is stored. Returns the joined outputs and
+/// the stored passes.
 fn in_parts(
     batch: &SampledBatch,
     wants: &Wants,

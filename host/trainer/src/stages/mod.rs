@@ -1,4 +1,5 @@
-//! The six stages of a step in the order of the loop, the log-probability pass before the components, and the record of what a step did.
+//! The six stages of a step in the order of the loop, the log-probability pass before the
+//! components, and the record of what a step did.
 
 pub mod advantage;
 pub mod backward;

@@ -43,12 +43,14 @@ fn ask(
     Ok(out)
 }
 
-/// The loss to reduce in place of the batch's, if masks and weights among `names` changed any token. They are then factors of the loss, as
-/// in TRL's corresponding settings.
+/// The loss to reduce in place of the batch's, if masks and weights among `names` changed any
+/// token. They are then factors of the loss, as in TRL's corresponding settings.
 ///
-/// If the tokens of a completion share one ratio, a token's loss depends on all their log-probabilities, and so does a factor's effect.
-/// No factor of each token's own derivative could express this. Losses are proportional to the advantages, so the objective is
-/// evaluated again with advantages times factors. A penalty on the distance from the reference stays unscaled, as in TRL.
+/// If the tokens of a completion share one ratio, a token's loss depends on all their
+/// log-probabilities, and so does a factor's effect. No factor of each token's own derivative could
+/// express this. Losses are proportional to the advantages, so the objective is evaluated again
+/// with advantages times factors. A penalty on the distance from the reference stays unscaled, as
+/// in TRL.
 ///
 /// A token that another mask rejected earlier has no factor: it counts fully.
 pub fn factor(

@@ -1,4 +1,5 @@
-//! Names of metrics and who records them. Each name has one owner, so that no number is averaged with another's.
+//! Names of metrics and who records them. Each name has one owner, so that no number is averaged
+//! with another's.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +31,8 @@ impl Owners {
     }
 }
 
-/// Full name of the metric `name` of `component`. The advantage estimator and the objective, one each per run, have names without a
-/// prefix.
+/// Full name of the metric `name` of `component`. The advantage estimator and the objective, one
+/// each per run, have names without a prefix.
 pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     match point {
         Point::Reward => format!("rewards/{component}/{name}"),

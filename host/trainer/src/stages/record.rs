@@ -27,7 +27,8 @@ pub struct StepRecord {
     pub second_pass: Option<Duration>,
     /// Gradient norms, and the step that was taken.
     pub applied: Applied,
-    /// Number of tokens that the training pass runs through the model, and of the distinct tokens among them.
+    /// Number of tokens that the training pass runs through the model, and of the distinct tokens
+    /// among them.
     pub passes: (usize, usize),
     /// Numbers that components recorded, and the times of the stages.
     pub recorded: Recorded,

@@ -14,10 +14,13 @@ use crate::model::Policy;
 /// Wall-clock times by stage.
 pub type Times = BTreeMap<&'static str, Duration>;
 
-/// Numbers and arrays that components recorded, by the names of their metrics, and the times of the stages.
+/// Numbers and arrays that components recorded, by the names of their metrics, and the times of the
+/// stages.
 ///
-/// A mask's metrics are named `component-id/name`, and a reward's `rewards/component-id/name`. Advantage estimator and objective, one each
-/// per run, use the plain `name` (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion tokens.
+/// A mask's metrics are named `component-id/name`, and a reward's `rewards/component-id/name`.
+/// Advantage estimator and objective, one each per run, use the plain `name`
+/// (`clip_ratio/region_mean`). A per-token array gives `name/mean` and `name/max` over completion
+/// tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     /// Numbers in the order of the calls; several of one name are averaged.
@@ -28,12 +31,14 @@ pub struct Recorded {
     pub times: Times,
 }
 
-/// Receives the reports of all components of a rollout or a step. A name that the host or another component uses is refused.
+/// Receives the reports of all components of a rollout or a step. A name that the host or another
+/// component uses is refused.
 pub struct Recorder<'a> {
     pub recorded: Recorded,
     /// True to collect arrays.
     pub collects_arrays: bool,
-    /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one number per completion.
+    /// `[B, T]`: 1 for completion tokens. For rewards it is `[B]`, because their arrays have one
+    /// number per completion.
     completion_mask: Vec<u8>,
     owners: &'a mut Owners,
     warnings: WarningSink<'a>,
@@ -55,7 +60,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Runs `work` as `stage`, up to the end of the device's work, which would otherwise count in the next stage.
+    /// Runs `work` as `stage`, up to the end of the device's work, which would otherwise count in
+    /// the next stage.
     pub fn timed<T>(
         &mut self,
         stage: &'static str,
@@ -84,7 +90,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The sink for further calls of components at `point` whose numbers of this batch are already recorded: it records none.
+    /// The sink for further calls of components at `point` whose numbers of this batch are already
+    /// recorded: it records none.
     pub fn silent_at(&mut self, point: Point) -> ComponentSink<'_, 'a> {
         let mut sink = self.at(point);
         sink.is_silent = true;

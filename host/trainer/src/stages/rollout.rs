@@ -30,7 +30,8 @@ pub struct Sampler<'a, 'r> {
     pub inputs: ComponentInputs,
     /// True if the advantage sees each reward, and not their sum alone.
     pub each_reward: bool,
-    /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If `None`, that step runs its own forward pass.
+    /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If
+    /// `None`, that step runs its own forward pass.
     pub capture: Option<Capture>,
     /// Converts text to token ids and back.
     pub tokenizer: &'a Tokenizer,
@@ -85,9 +86,11 @@ pub struct Part {
     pub rows: Range<usize>,
 }
 
-/// Samples `num_generations` completions for each of the next prompts, and scores them with the rewards.
+/// Samples `num_generations` completions for each of the next prompts, and scores them with the
+/// rewards.
 ///
-/// Completion `j` of the prompt at `cursor` draws from the random stream `rollout.sample [cursor, j]` alone.
+/// Completion `j` of the prompt at `cursor` draws from the random stream
+/// `rollout.sample [cursor, j]` alone.
 pub fn sample(
     policy: &Policy,
     dataset: &mut Dataset,
@@ -319,7 +322,8 @@ pub struct Completed {
     pub outputs: Option<TokenOutputs>,
 }
 
-/// Samples a completion of each example, whose prompt has at most `limit` tokens. With an environment a completion is an episode.
+/// Samples a completion of each example, whose prompt has at most `limit` tokens. With an
+/// environment a completion is an episode.
 pub fn complete<R: Rng + Send>(
     policy: &Policy,
     (tokenizer, limit): (&Tokenizer, usize),
@@ -472,7 +476,8 @@ pub fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences
 }
 
 impl SampledRollout {
-    /// The parts of `size` completions, one per optimizer step, in order; all of them come `iterations` times.
+    /// The parts of `size` completions, one per optimizer step, in order; all of them come
+    /// `iterations` times.
     pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
         let completions = self.batch.dims.completions as usize;
         let parts = move || {

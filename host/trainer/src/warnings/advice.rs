@@ -171,7 +171,8 @@ pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
     advise(Way::Drop, [&with_recipe(setup)]).filter(|_| !drops)
 }
 
-/// Twice as many answers to each prompt; of twice as many completions in a step, where they would not be whole groups.
+/// Twice as many answers to each prompt; of twice as many completions in a step, where they would
+/// not be whole groups.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
     let answers = setup
         .settings

@@ -1,4 +1,5 @@
-//! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains each.
+//! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains
+//! each.
 
 use serde::{Serialize, Serializer};
 
@@ -174,7 +175,8 @@ pub(super) const CHECKS: [Check; 13] = [
     },
 ];
 
-/// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks too, which then mean nothing.
+/// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks
+/// too, which then mean nothing.
 const AFTER_A_FALL: usize = 2;
 
 /// Findings that apply to the newest steps, the most serious first.
@@ -243,7 +245,8 @@ fn of_each(
     components.into_iter().filter_map(of).collect()
 }
 
-/// True where a mask or weight follows the run, and so records its threshold: `target_rejection_rate`, or a bound of `"auto"`.
+/// True where a mask or weight follows the run, and so records its threshold:
+/// `target_rejection_rate`, or a bound of `"auto"`.
 fn finds_its_threshold(window: &Window, component: &str) -> bool {
     window.now(&format!("{component}/threshold")).is_some()
 }
@@ -253,7 +256,8 @@ fn finds_its_share(window: &Window, control: &str) -> bool {
     window.now(&format!("{control}/share")).is_some()
 }
 
-/// KL divergence of a step, in nats per token, below which an increase is no jump: healthy runs have begun with half of it.
+/// KL divergence of a step, in nats per token, below which an increase is no jump: healthy runs
+/// have begun with half of it.
 const SMALL_KL: f64 = 1e-2;
 /// Smallest number of measured steps before a step's size is judged.
 const MEASURED: usize = 10;
@@ -290,12 +294,14 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
     held_out_fall(window, setup, limit)
 }
 
-/// True if the fall from `best` to `now` is more than the share `limit` of the best, and more than chance.
+/// True if the fall from `best` to `now` is more than the share `limit` of the best, and more than
+/// chance.
 fn is_fall([best, now]: [f64; 2], limit: f64, error: f64) -> bool {
     best - now > limit * best.abs() && best - now > ERRORS * error
 }
 
-/// The fall of the held-out accuracy by more than the share `limit`, in words; without an accuracy, that of the held-out reward.
+/// The fall of the held-out accuracy by more than the share `limit`, in words; without an accuracy,
+/// that of the held-out reward.
 fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
     let [best, now] = window.held_out?;
     let prompts = setup
@@ -453,7 +459,8 @@ fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
-    // The KL divergence of a step grows with the square of its learning rate, which a schedule changes.
+    // The KL divergence of a step grows with the square of its learning rate, which a schedule
+    // changes.
     let measured = window.pairs("step/kl", "learning_rate");
     let measured: Vec<(f64, f64)> = measured
         .into_iter()

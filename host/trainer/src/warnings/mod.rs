@@ -35,7 +35,8 @@ impl Watch {
         }
     }
 
-    /// Adds a step's metrics; returns the findings after it, the most serious first. Step 0 is the measurement before training.
+    /// Adds a step's metrics; returns the findings after it, the most serious first. Step 0 is the
+    /// measurement before training.
     pub fn look(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Vec<Finding> {
         self.window
             .push(step, values, self.setup.learning_rate().unwrap_or(0.0));
@@ -61,7 +62,8 @@ impl Watch {
         );
     }
 
-    /// A line for a run's summary, about steps without a learning signal, or masks that never rejected a token.
+    /// A line for a run's summary, about steps without a learning signal, or masks that never
+    /// rejected a token.
     pub fn closing(&self) -> Option<String> {
         let Window {
             count, with_signal, ..

@@ -19,7 +19,8 @@ pub struct Setup {
     plugins: Vec<LoadedPlugin>,
 }
 
-/// The settings that checks and their advice read. There is no advice on a section that is not known.
+/// The settings that checks and their advice read. There is no advice on a section that is not
+/// known.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Settings {

@@ -61,7 +61,8 @@ pub(super) struct Measured {
 }
 
 impl Window {
-    /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule. Step 0 is the measurement before training.
+    /// Adds the metrics of a step; `rate` is the peak learning rate of the schedule. Step 0 is the
+    /// measurement before training.
     pub(super) fn push(&mut self, step: u64, values: &BTreeMap<String, f64>, rate: f64) {
         self.measure(step, values);
         if step == 0 {
@@ -80,7 +81,8 @@ impl Window {
             .max(self.now("reward_std").unwrap_or(0.0));
         let signal = self.now(ZERO_ADVANTAGE).is_none_or(|share| share < 1.0);
         self.with_signal += u64::from(signal);
-        // A mask that rejects tokens which move the policy too far has less to reject at a low learning rate.
+        // A mask that rejects tokens which move the policy too far has less to reject at a low
+        // learning rate.
         let chance = signal
             && self
                 .now("learning_rate")
@@ -173,7 +175,8 @@ impl Window {
         })
     }
 
-    /// Components whose metric `ID/last` never showed an effect, with the number of steps in which they could have acted.
+    /// Components whose metric `ID/last` never showed an effect, with the number of steps in which
+    /// they could have acted.
     pub(super) fn idle(&self, last: &str) -> Vec<(String, u64)> {
         let idle = |component: String| {
             let name = format!("{component}/{last}");

@@ -1,4 +1,5 @@
-//! The metrics of sampler against trainer, against the formulas of TRL and verl (`data/mismatch/make.py`).
+//! The metrics of sampler against trainer, against the formulas of TRL and verl
+//! (`data/mismatch/make.py`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The built-in advantages and objectives: TRL's numbers, and gradients that are those of the reduced loss.
+//! The built-in advantages and objectives: TRL's numbers, and gradients that are those of the
+//! reduced loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +146,8 @@ impl Scored {
         .dims
     }
 
-    /// The loss of an objective where the policy, and the one that sampled, give these log-probabilities.
+    /// The loss of an objective where the policy, and the one that sampled, give these
+    /// log-probabilities.
     fn reduced(
         &self,
         component: &mut ObjectiveHandle,
@@ -465,7 +467,8 @@ const NUDGE: f32 = 1.0 / 4096.0;
 /// How much a difference may be off by the rounding of losses, of the largest gradient.
 const TOLERANCE: f64 = 5e-3;
 
-/// Compares every token's gradient with differences to either side, which are far apart at a kink alone; returns at how many the loss has a kink.
+/// Compares every token's gradient with differences to either side, which are far apart at a kink
+/// alone; returns at how many the loss has a kink.
 fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
     let mut losses = Losses::new(scored, case, limit);
     let (whole, _) = scored.reduced(&mut losses.whole, limit, [&scored.logps, &scored.old_logps]);

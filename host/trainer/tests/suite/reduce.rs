@@ -70,7 +70,8 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
                     "{reduction:?} {denominator:?}, token {at}"
                 );
             }
-            // Survivors weigh more where the accepted ones are counted, and that is a difference too: of their own completion or of all.
+            // Survivors weigh more where the accepted ones are counted, and that is a difference
+            // too: of their own completion or of all.
             let more_in_its_completion =
                 denominator == Denominator::KEPT && !constant.contains(&reduction);
             assert_eq!(rest[0] != 0.0, more_in_its_completion);
@@ -102,7 +103,8 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 #[test]
 fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
     let batch = batch();
-    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding. A weight of 0 takes no token out of the bonus.
+    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding. A weight of 0 takes no
+    // token out of the bonus.
     let (by_masks, mut by_weight) = (decision(&batch, &[0, 8]), decision(&batch, &[0, 1, 8]));
     let token_mask = by_masks.token_mask.clone();
     by_weight.factors.push(Factors {

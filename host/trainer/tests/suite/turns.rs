@@ -1,5 +1,5 @@
-//! Completions of several turns, beside TRL on the same ids (`data/objectives-golden/turns.py`): tokens that are not the model's are read, and
-//! have no part in the loss and its gradients.
+//! Completions of several turns, beside TRL on the same ids (`data/objectives-golden/turns.py`):
+//! tokens that are not the model's are read, and have no part in the loss and its gradients.
 
 use std::collections::BTreeMap;
 

@@ -27,11 +27,13 @@ pub enum Aggregation {
     /// The weighted sum of rewards is normalised.
     #[default]
     SumThenNormalize,
-    /// Each reward is normalised within its group. The sum with `reward_weights` is then normalised over the step (GDPO).
+    /// Each reward is normalised within its group. The sum with `reward_weights` is then normalised
+    /// over the step (GDPO).
     NormalizeThenSum,
 }
 
-/// `(reward − mean of its group) / (std + epsilon)` with an unbiased std (GRPO; TRL `scale_rewards`).
+/// `(reward − mean of its group) / (std + epsilon)` with an unbiased std (GRPO; TRL
+/// `scale_rewards`).
 ///
 /// A group of one, or a group with equal rewards, gets zeros.
 #[derive(Debug, Clone, Deserialize)]

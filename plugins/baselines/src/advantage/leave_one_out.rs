@@ -8,7 +8,8 @@ use crate::checks;
 
 /// `reward − mean of the other rewards of its group` (TRL `RLOOTrainer`); a group of one gets zero.
 ///
-/// With `beta`, the reward is first reduced by `beta` times the sum over the completion of `old_logp − ref_logp`.
+/// With `beta`, the reward is first reduced by `beta` times the sum over the completion of
+/// `old_logp − ref_logp`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaveOneOut {

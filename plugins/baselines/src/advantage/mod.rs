@@ -61,7 +61,8 @@ fn mean_and_std(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0).max(1.0)).sqrt())
 }
 
-/// `logp − ref_logp` of a token under the sampling policy, nats: the estimate k1 of the divergence from the reference.
+/// `logp − ref_logp` of a token under the sampling policy, nats: the estimate k1 of the divergence
+/// from the reference.
 fn log_ratios_to_reference<'a>(
     batch: &Batch<'a>,
 ) -> Result<impl Fn(usize) -> f64 + use<'a>, PluginError> {

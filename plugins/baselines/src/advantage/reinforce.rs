@@ -5,7 +5,8 @@ use capo_plugin::{KeyDocs, keys};
 
 use super::{fill, rewards, standardize};
 
-/// The reward itself (REINFORCE without a baseline), or `(reward − mean) / (std + 1e-4)` over all completions of the step.
+/// The reward itself (REINFORCE without a baseline), or `(reward − mean) / (std + 1e-4)` over all
+/// completions of the step.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewardAsAdvantage {

@@ -11,16 +11,19 @@ use crate::checks;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Baseline {
-    /// No baseline: a token's return is the discounted sum of its own and later rewards (verl `reinforce_plus_plus`).
+    /// No baseline: a token's return is the discounted sum of its own and later rewards (verl
+    /// `reinforce_plus_plus`).
     #[default]
     None,
-    /// The group's mean: each token's return is the completion's whole reward (verl `reinforce_plus_plus_baseline`).
+    /// The group's mean: each token's return is the completion's whole reward (verl
+    /// `reinforce_plus_plus_baseline`).
     Group,
 }
 
 /// Returns minus their mean, divided by their standard deviation, both over all tokens of the step.
 ///
-/// A token's reward is `−beta · (old_logp − ref_logp)`; the last token also gets the completion's reward.
+/// A token's reward is `−beta · (old_logp − ref_logp)`; the last token also gets the completion's
+/// reward.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReinforcePlusPlus {
@@ -87,7 +90,8 @@ impl ReinforcePlusPlus {
     }
 }
 
-/// Replaces each token's reward by the completion's sum, minus the mean of such sums over the group.
+/// Replaces each token's reward by the completion's sum, minus the mean of such sums over the
+/// group.
 fn center_sums(batch: &Batch<'_>, values: &mut [f64]) {
     let completions = batch.dims.completions as usize;
     let mut sums: Vec<f64> = (0..completions)

@@ -1,4 +1,5 @@
-//! Cases that the comparison with TRL and verl in `host/trainer/tests/suite/objectives.rs` does not hold.
+//! Cases that the comparison with TRL and verl in `host/trainer/tests/suite/objectives.rs` does not
+//! hold.
 
 use super::*;
 use capo_plugin::testing::{Fixture, advantage};

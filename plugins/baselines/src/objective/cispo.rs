@@ -11,9 +11,11 @@ use super::ratio::{ABOUT_LEVEL, Level};
 use super::term::Term;
 use crate::checks;
 
-/// `−min(ρ, epsilon_high) A · logp + beta · KL` with a stop-gradient on the first factor (TRL `loss_type="cispo"`).
+/// `−min(ρ, epsilon_high) A · logp + beta · KL` with a stop-gradient on the first factor (TRL
+/// `loss_type="cispo"`).
 ///
-/// Every token keeps a gradient. A token that has become much more probable has at most the weight `epsilon_high`.
+/// Every token keeps a gradient. A token that has become much more probable has at most the weight
+/// `epsilon_high`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cispo {

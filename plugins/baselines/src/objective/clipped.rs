@@ -13,10 +13,12 @@ use super::ratio::{ABOUT_LEVEL, Level};
 use super::term::{Term, Token};
 use crate::checks;
 
-/// `−min(min(ρ, delta) A, clip(ρ, 1 − epsilon, 1 + epsilon_high) A) + beta · KL`, with `ρ = exp(logps − old_logps)`
-/// (TRL `loss_type="grpo"`, `"dr_grpo"`, `"bnpo"`, `"dapo"`, `"luspo"`).
+/// `−min(min(ρ, delta) A, clip(ρ, 1 − epsilon, 1 + epsilon_high) A) + beta · KL`, with
+/// `ρ = exp(logps − old_logps)` (TRL `loss_type="grpo"`, `"dr_grpo"`, `"bnpo"`, `"dapo"`,
+/// `"luspo"`).
 ///
-/// The derivative of the first term by logp is `−ρ A` where the unclipped term applies, and 0 where a limit applies.
+/// The derivative of the first term by logp is `−ρ A` where the unclipped term applies, and 0 where
+/// a limit applies.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, bound = "")]
 pub struct ClippedSurrogate<D> {

@@ -11,7 +11,8 @@ pub(super) enum Side {
     Above,
 }
 
-/// Fractions of clipped tokens, or of clipped completions where a completion's tokens share one ratio (TRL `clip_ratio/*`).
+/// Fractions of clipped tokens, or of clipped completions where a completion's tokens share one
+/// ratio (TRL `clip_ratio/*`).
 pub(super) struct Clips {
     level: Level,
     /// For the current completion: number of tokens, clipped below, and clipped above.

@@ -1,16 +1,19 @@
-//! Importance correction for completions from a policy other than the trainer's, such as an inference engine's.
+//! Importance correction for completions from a policy other than the trainer's, such as an
+//! inference engine's.
 
 use capo_plugin::prelude::*;
 use serde::Serialize;
 
 use crate::checks;
 
-/// Largest log-ratio in TRL's code, nats; a token's log-ratio to the old policy is clamped to ± this.
+/// Largest log-ratio in TRL's code, nats; a token's log-ratio to the old policy is clamped to ±
+/// this.
 pub(super) const MOST: f64 = 20.0;
 /// Smallest log-ratio of a completion or a correction, nats: `ln(1e-8)`.
 pub(super) const LEAST: f64 = -18.420_680_743_952_367;
 
-/// Level of the ratio of trainer to sampler, and treatment of a ratio outside the limits (TRL `vllm_importance_sampling_mode`).
+/// Level of the ratio of trainer to sampler, and treatment of a ratio outside the limits (TRL
+/// `vllm_importance_sampling_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorrectionMode {

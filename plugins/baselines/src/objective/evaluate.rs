@@ -7,7 +7,8 @@ use super::kl::{MeanKl, Penalty};
 use super::ratio::Level;
 use super::term::{Term, Token};
 
-/// Writes each token's `term` with the penalty to the output, and returns the fractions of clipped tokens.
+/// Writes each token's `term` with the penalty to the output, and returns the fractions of clipped
+/// tokens.
 pub(super) fn evaluate(
     level: Level,
     penalty: Penalty,

@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::term::Term;
 use crate::checks;
 
-/// Estimates of the KL divergence from the reference model at one token; `d = ref_logp − logp` (John Schulman's names).
+/// Estimates of the KL divergence from the reference model at one token; `d = ref_logp − logp`
+/// (John Schulman's names).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlEstimator {
@@ -33,7 +34,8 @@ impl KlEstimator {
 
 /// `beta` times an estimate, added to the loss of every token.
 ///
-/// Each objective repeats its keys as fields of its own, because a component's keys are listed by its fields, and serde's `flatten` hides them.
+/// Each objective repeats its keys as fields of its own, because a component's keys are listed by
+/// its fields, and serde's `flatten` hides them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Penalty {
     pub beta: f32,

@@ -1,7 +1,8 @@
 //! Per-token losses and their derivatives by the log-probability, one file for each family.
 //!
-//! `evaluate` visits a batch's tokens, `ratio` compares probabilities, `kl` adds the penalty, and `defaults` holds
-//! the keys' defaults for each id. A family computes a token's loss from its ratio.
+//! `evaluate` visits a batch's tokens, `ratio` compares probabilities, `kl` adds the penalty, and
+//! `defaults` holds the keys' defaults for each id. A family computes a token's loss from its
+//! ratio.
 
 mod cispo;
 mod clipped;

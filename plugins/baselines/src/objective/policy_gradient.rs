@@ -7,7 +7,8 @@ use super::defaults::{ABOUT_REDUCTION, completion_mean};
 use super::kl::{ABOUT_BETA, ABOUT_ESTIMATOR, KlEstimator, MeanKl, Penalty};
 use super::term::Term;
 
-/// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy (REINFORCE).
+/// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy
+/// (REINFORCE).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyGradient {

@@ -11,7 +11,8 @@ pub enum Level {
     Token,
     /// Geometric mean over the completion's tokens, used for all of them (GSPO).
     Sequence,
-    /// Product over the completion's tokens, used for all of them: the ratio of the whole completion (RLOO).
+    /// Product over the completion's tokens, used for all of them: the ratio of the whole
+    /// completion (RLOO).
     SequenceProduct,
 }
 

@@ -10,7 +10,8 @@ use super::ratio::{ABOUT_LEVEL, Level};
 use super::term::{Term, Token};
 use crate::checks;
 
-/// `−4/τ · sigmoid(τ (ρ − 1)) A + beta · KL`, with one τ for advantages above 0 and one for the others (TRL `loss_type="sapo"`).
+/// `−4/τ · sigmoid(τ (ρ − 1)) A + beta · KL`, with one τ for advantages above 0 and one for the
+/// others (TRL `loss_type="sapo"`).
 ///
 /// The derivative of the first term by ρ is `−A` at ρ = 1, and decays smoothly on both sides.
 #[derive(Debug, Clone, Deserialize)]

@@ -1,4 +1,5 @@
-//! Cases that the comparison with TRL and the measured gradients in `host/trainer/tests/suite/objectives.rs` do not hold.
+//! Cases that the comparison with TRL and the measured gradients in
+//! `host/trainer/tests/suite/objectives.rs` do not hold.
 
 use super::*;
 use capo_plugin::Reduction;

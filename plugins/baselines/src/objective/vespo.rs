@@ -11,9 +11,10 @@ use super::ratio::Level;
 use super::term::{Term, Token};
 use crate::checks;
 
-/// `−φ(w) A · logp + beta · KL` with a stop-gradient on `φ(w) = w^k · exp(λ (1 − w))` (TRL `loss_type="vespo"`). `w`
-/// is the ratio of the whole completion. One pair (k, λ) applies to negative advantages, another to the rest. With
-/// `vllm_importance_sampling_mode`, `w` is multiplied by the ratio of trainer to sampler.
+/// `−φ(w) A · logp + beta · KL` with a stop-gradient on `φ(w) = w^k · exp(λ (1 − w))` (TRL
+/// `loss_type="vespo"`). `w` is the ratio of the whole completion. One pair (k, λ) applies to
+/// negative advantages, another to the rest. With `vllm_importance_sampling_mode`, `w` is
+/// multiplied by the ratio of trainer to sampler.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vespo {

@@ -74,7 +74,8 @@ impl External {
         Ok(())
     }
 
-    /// Takes the lines that the copies have written. A copy that ends or is late is started anew, if that changes nothing.
+    /// Takes the lines that the copies have written. A copy that ends or is late is started anew,
+    /// if that changes nothing.
     fn events(&mut self) -> Result<Vec<Event>, PluginError> {
         let mut events = Vec::new();
         for copy in &mut self.copies {
@@ -106,7 +107,8 @@ impl External {
         Ok(events)
     }
 
-    /// Runs `work`; after an error the copies are ended, so that no answer is read as one to a later question.
+    /// Runs `work`; after an error the copies are ended, so that no answer is read as one to a
+    /// later question.
     fn guarded<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, PluginError>,
@@ -191,7 +193,8 @@ impl Environment for External {
         })
     }
 
-    /// There is no state, but this is the last moment before a checkpoint at which surplus answers can be detected.
+    /// There is no state, but this is the last moment before a checkpoint at which surplus answers
+    /// can be detected.
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.check_surplus()?;
         Ok(Vec::new())

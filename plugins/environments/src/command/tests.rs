@@ -8,7 +8,8 @@ use insta::assert_snapshot;
 
 use super::*;
 
-/// An environment with a script of `sh`, which reads a line into `l`; `e` is the number of its episode.
+/// An environment with a script of `sh`, which reads a line into `l`; `e` is the number of its
+/// episode.
 fn shell(tools: &str, begin: &str, respond: &str, keys: &str) -> EnvironmentHandle {
     let script = format!(
         r#"while read -r l; do e=${{l#*episode\":}}; e=${{e%%[,\}}]*}}; case $l in *ask\":\"tools*) {tools};; *ask\":\"begin*) {begin};; *) {respond};; esac; done"#
@@ -162,7 +163,8 @@ fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let mark = mark.display();
-    // The program ends once before it answers the second turn of episode 1, once is silent, and once ends in its answer.
+    // The program ends once before it answers the second turn of episode 1, once is silent, and
+    // once ends in its answer.
     let ends = format!(
         "case $l in *episode\\\":1*turn\\\":1*) if [ ! -e {mark} ]; then : > {mark}; exit 1; fi;; esac; {RESPOND}"
     );

@@ -32,7 +32,8 @@ pub(super) struct Worker {
 /// An episode so far.
 #[derive(Default)]
 struct History {
-    /// Lines that the copy has read, and the numbers of the turns in them; the first line begins the episode.
+    /// Lines that the copy has read, and the numbers of the turns in them; the first line begins
+    /// the episode.
     asked: Vec<(Option<usize>, Vec<u8>)>,
     /// Answers that the trainer has.
     known: Vec<String>,
@@ -57,7 +58,8 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Starts the program anew; it gets the lines of its episodes again, one after another as it answers.
+    /// Starts the program anew; it gets the lines of its episodes again, one after another as it
+    /// answers.
     pub(super) fn restart(&mut self, command: &[String]) -> Result<(), PluginError> {
         let program = Program::start(command)?;
         program.send(line::TOOLS.into());
@@ -112,7 +114,8 @@ impl Worker {
             .map(|text| line::shown(&text))
     }
 
-    /// The next event of the copy; `None` if there is none so far. An error says what is wrong with its answer.
+    /// The next event of the copy; `None` if there is none so far. An error says what is wrong with
+    /// its answer.
     pub(super) fn next(&mut self, timeout: f64) -> Option<Result<Event, String>> {
         loop {
             let program = self.program.take()?;

@@ -1,31 +1,40 @@
 //! The learning rate that finds itself, as a share of the one that was set.
 //!
-//! Adam's first step moves each weight by the whole rate, however noisy its gradient is, so that its KL divergence is a measure of the rate. The
-//! steps after it tell the same less surely, and make up for a first one that says too much or too little.
+//! Adam's first step moves each weight by the whole rate, however noisy its gradient is, so that
+//! its KL divergence is a measure of the rate. The steps after it tell the same less surely, and
+//! make up for a first one that says too much or too little.
 //!
-//! A run does not say how long it will be, and a longer one needs a smaller rate, so that the highest rate falls after a while.
+//! A run does not say how long it will be, and a longer one needs a smaller rate, so that the
+//! highest rate falls after a while.
 
 use crate::target::scale;
 
 /// So many steps tell the rate, of those that have an advantage and move the policy.
 pub(crate) const FIRST: u64 = 6;
-/// KL divergence of Adam's first step at a good rate, as a share of the policy's entropy: a policy that is less certain may move further.
+/// KL divergence of Adam's first step at a good rate, as a share of the policy's entropy: a policy
+/// that is less certain may move further.
 const ADAMS_FIRST: f64 = 0.008;
-/// The same of the steps after it, which are shorter, because gradients partly cancel in Adam's mean.
+/// The same of the steps after it, which are shorter, because gradients partly cancel in Adam's
+/// mean.
 const LATER: f64 = 0.003;
-/// The entropy is no less than this, nats per completion token: some trainers give no log-probabilities.
+/// The entropy is no less than this, nats per completion token: some trainers give no
+/// log-probabilities.
 const LEAST_ENTROPY: f64 = 0.05;
 /// And no more than this: SmolLM2 has one good rate on tasks where it has 1.0, 1.8 and 3.3 nats.
 const MOST_ENTROPY: f64 = 1.0;
-/// The logarithm of 1.5: a rate of up to so many times the one that was told is taken whole. Seeds tell a rate within a fifth of their mean.
+/// The logarithm of 1.5: a rate of up to so many times the one that was told is taken whole. Seeds
+/// tell a rate within a fifth of their mean.
 const WHOLE: f64 = 0.405_465_108_108_164_4;
-/// A step below this share of a good step's divergence is rounding and moved nothing: nothing was earned yet. It tells nothing.
+/// A step below this share of a good step's divergence is rounding and moved nothing: nothing was
+/// earned yet. It tells nothing.
 const STILL: f64 = 1e-6;
-/// A first step without an advantage that is shorter, as a share of the rate, had no gradient: weight decay alone moved the weights. Adam's first
-/// gradient has 0.3 to 3, and less where masks and weights shorten the first moment and not the second.
+/// A first step without an advantage that is shorter, as a share of the rate, had no gradient:
+/// weight decay alone moved the weights. Adam's first gradient has 0.3 to 3, and less where masks
+/// and weights shorten the first moment and not the second.
 const NO_GRADIENT: f64 = 0.1;
-/// So many steps may have the whole rate that was told. Then the highest rate falls with the root of the number of steps: late in a run the policy
-/// gains more from short steps, whose noise averages out.
+/// So many steps may have the whole rate that was told. Then the highest rate falls with the root
+/// of the number of steps: late in a run the policy gains more from short steps, whose noise
+/// averages out.
 const STEADY: u64 = 50;
 /// No step has more than so many times the mean KL divergence of those before it.
 const SPIKE: f64 = 10.0;
@@ -37,9 +46,11 @@ pub(crate) struct Step {
     pub kl: f64,
     pub entropy: f64,
     pub rate: f64,
-    /// How far it moves the weights, as a share of the learning rate (root mean square); it matters for the first step alone, where Adam's is 1.
+    /// How far it moves the weights, as a share of the learning rate (root mean square); it matters
+    /// for the first step alone, where Adam's is 1.
     pub reach: f64,
-    /// Whether a completion of its batch has an advantage. Without one Adam's mean alone moves the policy, less far with each step.
+    /// Whether a completion of its batch has an advantage. Without one Adam's mean alone moves the
+    /// policy, less far with each step.
     pub earns: bool,
 }
 
@@ -55,21 +66,25 @@ pub(crate) struct Part {
 /// The search's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
-    /// The logarithm of the rate that was told, divided by the highest one so far; after the first steps it is above 0 where steps are whole.
+    /// The logarithm of the rate that was told, divided by the highest one so far; after the first
+    /// steps it is above 0 where steps are whole.
     log: f64,
-    /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the policy, and their number.
+    /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the
+    /// policy, and their number.
     kl: f64,
     steps: u64,
     /// Sum over the first steps of ln(divergence by the square law / divergence) of the whole step.
     bend: f64,
     /// Highest learning rate since the first of them, to which the share refers.
     rate: f64,
-    /// Whether a batch had an advantage. Some trainers give none, so that their steps tell the rate all the same.
+    /// Whether a batch had an advantage. Some trainers give none, so that their steps tell the rate
+    /// all the same.
     earned: bool,
 }
 
 impl Search {
-    /// The share of `step`, by a guess, that is to be measured too before it is taken; `None` if `step` is taken whole or tells nothing.
+    /// The share of `step`, by a guess, that is to be measured too before it is taken; `None` if
+    /// `step` is taken whole or tells nothing.
     pub(crate) fn part(&mut self, step: Step) -> Option<f64> {
         self.refer_to(step.rate);
         let share = self.told(step, self.square(step.kl)).exp();
@@ -77,7 +92,8 @@ impl Search {
         (tells && share > 0.0 && share < (-WHOLE).exp()).then_some(share)
     }
 
-    /// How much of `step` is taken; its numbers are of the whole step. If a part was measured, no more than that.
+    /// How much of `step` is taken; its numbers are of the whole step. If a part was measured, no
+    /// more than that.
     pub(crate) fn take(&mut self, step: Step, part: Option<Part>) -> f64 {
         self.refer_to(step.rate);
         let measured = |Part { share, kl }: Part| (kl / share.powi(2), share);
@@ -111,7 +127,8 @@ impl Search {
         share * scale(most, taken)
     }
 
-    /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those before it tell. The first counts as the other five.
+    /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those
+    /// before it tell. The first counts as the other five.
     fn told(&self, step: Step, kl: f64) -> f64 {
         let count = if self.has_not_begun() {
             1
@@ -123,7 +140,8 @@ impl Search {
         self.log + (told - self.log) / count as f64
     }
 
-    /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it, or by a guess.
+    /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it,
+    /// or by a guess.
     fn square(&self, kl: f64) -> f64 {
         if self.has_not_begun() {
             guessed_square(kl)
@@ -147,7 +165,8 @@ impl Search {
         step.earns || !self.earned
     }
 
-    /// True if `step` moves the policy, by more than rounding and for another reason than weight decay.
+    /// True if `step` moves the policy, by more than rounding and for another reason than weight
+    /// decay.
     fn moves(&self, step: Step) -> bool {
         let has_gradient =
             step.reach > if step.earns { 0.0 } else { NO_GRADIENT } && step.reach.is_finite();
@@ -170,7 +189,8 @@ impl Search {
         if is_whole { 1.0 } else { self.log.exp() }
     }
 
-    /// How much is left of a step at `rate` that is no spike. A schedule that has lowered the rate further than the limit is not lowered again.
+    /// How much is left of a step at `rate` that is no spike. A schedule that has lowered the rate
+    /// further than the limit is not lowered again.
     fn left(&self, rate: f64) -> f64 {
         if self.steps <= STEADY {
             return self.share();
@@ -184,7 +204,8 @@ impl Search {
         (!self.begins()).then(|| self.share() * self.rate)
     }
 
-    /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate. Before the first step that tells one there is no share.
+    /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate.
+    /// Before the first step that tells one there is no share.
     fn refer_to(&mut self, rate: f64) {
         if rate <= self.rate && !self.has_not_begun() {
             return;
@@ -239,9 +260,10 @@ fn counted(entropy: f64) -> f64 {
         .clamp(LEAST_ENTROPY, MOST_ENTROPY)
 }
 
-/// A guess at the divergence by the square law of a step of divergence `kl`. Steps near a nat and above move logits in proportion, so that a part
-/// of them may have more than that law says. Measured steps of 0.1 to 4 nats had it within a factor of four on two tasks; on a third, steps of 1.7
-/// nats obeyed the law.
+/// A guess at the divergence by the square law of a step of divergence `kl`. Steps near a nat and
+/// above move logits in proportion, so that a part of them may have more than that law says.
+/// Measured steps of 0.1 to 4 nats had it within a factor of four on two tasks; on a third, steps
+/// of 1.7 nats obeyed the law.
 fn guessed_square(kl: f64) -> f64 {
     kl * (1.0 + kl).powf(1.5)
 }

@@ -16,19 +16,22 @@ fn step(kl: f64) -> Step {
     }
 }
 
-/// Divergence of a whole step at `times` the rate that it tells: of the first one, or of one after it.
+/// Divergence of a whole step at `times` the rate that it tells: of the first one, or of one after
+/// it.
 fn at(times: f64, is_first: bool) -> f64 {
     let good = if is_first { ADAMS_FIRST } else { LATER };
     good * ENTROPY * times * times
 }
 
 impl Search {
-    /// Takes a step that obeys the square law. Returns the share that is told, or the part of a spike that is taken.
+    /// Takes a step that obeys the square law. Returns the share that is told, or the part of a
+    /// spike that is taken.
     fn on(&mut self, step: Step) -> f64 {
         self.by(2.0, step)
     }
 
-    /// Takes a step whose divergence grows with the power `law` of its length; a part is measured where it is asked for.
+    /// Takes a step whose divergence grows with the power `law` of its length; a part is measured
+    /// where it is asked for.
     fn by(&mut self, law: f64, step: Step) -> f64 {
         let part = self.part(step).map(|share| Part {
             share,
@@ -158,7 +161,8 @@ fn a_step_that_is_whole_or_tells_nothing_is_measured_once() {
     assert_eq!(broken, earned);
 }
 
-/// The first gradient moves a weight by less than the rate where zeros came before it, and tells the same.
+/// The first gradient moves a weight by less than the rate where zeros came before it, and tells
+/// the same.
 #[test]
 fn a_short_first_step_tells_the_rate_too() {
     let first = |kl: f64, reach: f64| Search::default().on(Step { reach, ..step(kl) });
@@ -251,7 +255,8 @@ fn a_step_far_beyond_those_before_it_is_shortened() {
     );
 }
 
-/// From `STEADY` steps on, the highest rate falls with the root of their number, unless a schedule has lowered the rate further.
+/// From `STEADY` steps on, the highest rate falls with the root of their number, unless a schedule
+/// has lowered the rate further.
 #[test]
 fn a_long_run_ends_at_a_smaller_rate() {
     for (times, schedule) in [
@@ -300,8 +305,8 @@ fn a_long_run_ends_at_a_smaller_rate() {
     }
 }
 
-/// In a warm-up steps are whole up to 1.5 times the rate that the first ones tell, and then as long as at a constant rate. A rate of 0 comes
-/// before them.
+/// In a warm-up steps are whole up to 1.5 times the rate that the first ones tell, and then as long
+/// as at a constant rate. A rate of 0 comes before them.
 #[test]
 fn a_warm_up_ends_at_the_rate_that_its_first_steps_tell() {
     for steps in [5_u64, 20, 40] {

@@ -170,7 +170,8 @@ fn weights_are_those_of_their_sources() {
     }
 }
 
-/// The source draws with torch. The candidates are compared above, so this test checks their number and the dependence on the run's seed.
+/// The source draws with torch. The candidates are compared above, so this test checks their number
+/// and the dependence on the run's seed.
 #[test]
 fn clip_cov_drops_a_share_of_its_candidates() {
     let golden = golden();

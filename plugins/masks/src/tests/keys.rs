@@ -24,7 +24,8 @@ fn what_is_out_of_range_is_refused() {
     );
 }
 
-/// Decisions about tokens with the ratios 1, e⁻², e⁹⁹, 0 and NaN. A key that `f32` cannot hold is no limit.
+/// Decisions about tokens with the ratios 1, e⁻², e⁹⁹, 0 and NaN. A key that `f32` cannot hold is
+/// no limit.
 #[test]
 fn numbers_beyond_their_range_are_compared() {
     let (of, against) = (

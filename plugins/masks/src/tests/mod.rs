@@ -1,4 +1,5 @@
-//! Tests of every id: against the public implementation that it names, and on the batches that every component should handle.
+//! Tests of every id: against the public implementation that it names, and on the batches that
+//! every component should handle.
 
 mod golden;
 mod keys;

@@ -5,7 +5,8 @@ use capo_plugin::testing::{self, Fixture, Masked};
 
 use super::mask;
 
-/// Every mask with one threshold: its id, keys for token-wise decisions if it has them, and the key of its threshold.
+/// Every mask with one threshold: its id, keys for token-wise decisions if it has them, and the key
+/// of its threshold.
 const RATED: [(&str, &str, &str); 14] = [
     ("masks.dppo-tv", "", "clip_ratio"),
     ("masks.dppo-kl", "", "clip_ratio"),
@@ -56,7 +57,8 @@ fn rejected(masked: &Masked) -> f64 {
         / masked.token_mask.len() as f64
 }
 
-/// After the first step, the threshold of earlier steps decides. A table with this threshold gives the same decisions.
+/// After the first step, the threshold of earlier steps decides. A table with this threshold gives
+/// the same decisions.
 #[test]
 fn a_rate_is_met_by_a_threshold_that_a_table_could_give() {
     let fixture = fixture();

@@ -33,7 +33,8 @@ struct Question<'a> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
-    /// Null says that the program does not judge this completion: it adds nothing to the sum, as `None` in TRL.
+    /// Null says that the program does not judge this completion: it adds nothing to the sum, as
+    /// `None` in TRL.
     Number(Option<f64>),
     Object {
         id: Option<usize>,

@@ -45,7 +45,8 @@ fn three() -> u64 {
 /// Smallest and largest time to wait for surplus answers after a process's last answer.
 const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// Time to take over the lines that a process has written before those of the process before it were all read.
+/// Time to take over the lines that a process has written before those of the process before it
+/// were all read.
 const HANDOVER: Duration = Duration::from_millis(200);
 
 /// Consecutive completions of a rollout that one process scores.
@@ -79,7 +80,8 @@ impl External {
         Ok(())
     }
 
-    /// Refuses surplus answers that arrive by `deadline`: they would be read as answers about other completions.
+    /// Refuses surplus answers that arrive by `deadline`: they would be read as answers about other
+    /// completions.
     fn check_surplus(&self, deadline: Instant) -> Result<(), PluginError> {
         for program in self.programs.iter().flatten() {
             if let Some(line) = program.unasked(deadline) {
@@ -93,8 +95,8 @@ impl External {
         Ok(())
     }
 
-    /// Reads the answers of process `number` up to `deadline`. If the process ends or is late, a new process gets the whole share once
-    /// more. Returns the longest time between two answers.
+    /// Reads the answers of process `number` up to `deadline`. If the process ends or is late, a
+    /// new process gets the whole share once more. Returns the longest time between two answers.
     fn hear(
         &mut self,
         rollout: &Rollout<'_>,
@@ -125,7 +127,8 @@ impl External {
         Duration::from_secs_f64(self.timeout)
     }
 
-    /// Writes the rewards of a share. If an answer is missing, ends the process and returns a description.
+    /// Writes the rewards of a share. If an answer is missing, ends the process and returns a
+    /// description.
     fn take(
         &mut self,
         number: usize,
@@ -228,7 +231,8 @@ impl Reward for External {
                 };
                 longest = longest.max(self.hear(rollout, number, share, turn)?);
             }
-            // A program that answers each line twice is only halfway through. Its next answer takes about as long as an earlier one.
+            // A program that answers each line twice is only halfway through. Its next answer takes
+            // about as long as an earlier one.
             self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))
         })();
         if outcome.is_err() {
@@ -238,7 +242,8 @@ impl Reward for External {
         outcome
     }
 
-    /// There is no state, but this is the last moment before a checkpoint at which surplus answers can be detected.
+    /// There is no state, but this is the last moment before a checkpoint at which surplus answers
+    /// can be detected.
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.check_surplus(Instant::now())?;
         Ok(Vec::new())

@@ -7,7 +7,8 @@ use ::regex::Regex;
 use super::lex::closing;
 use crate::phrases::{self, says, words};
 
-/// Number of boxes that are read, from the end of a text. Unclosed boxes each search the rest of it.
+/// Number of boxes that are read, from the end of a text. Unclosed boxes each search the rest of
+/// it.
 const MOST_BOXES: usize = 32;
 
 /// Commands that draw a box.
@@ -32,8 +33,9 @@ const LEADS: &str = "so thus hence therefore consequently";
 /// Words that may stand with a comma between two parts of one answer.
 const LISTS: &str = "and or is are the other another one second third also as well equals text quad qquad respectively mbox with";
 
-/// Content of the last `\boxed{...}` or `\fbox{...}` of a text, with the boxes before it that belong to the same answer, as in
-/// `\boxed{1} \quad \text{and} \quad \boxed{2}`; `None` if it has no box.
+/// Content of the last `\boxed{...}` or `\fbox{...}` of a text, with the boxes before it that
+/// belong to the same answer, as in `\boxed{1} \quad \text{and} \quad \boxed{2}`; `None` if it has
+/// no box.
 #[must_use]
 pub fn boxed(text: &str) -> Option<String> {
     last(text).map(|last| last.inside)
@@ -62,8 +64,8 @@ pub(crate) fn last(text: &str) -> Option<Last> {
     })
 }
 
-/// Contents of all boxes as one list, for a dataset's answer of several parts. `None` if the words between them take one back, or say that
-/// the last box is the result of the others.
+/// Contents of all boxes as one list, for a dataset's answer of several parts. `None` if the words
+/// between them take one back, or say that the last box is the result of the others.
 pub(super) fn every(text: &str) -> Option<String> {
     let boxes = boxes(text);
     let is_named = |one: &Boxed<'_>| {
@@ -87,7 +89,8 @@ pub(super) fn every(text: &str) -> Option<String> {
     (boxes.len() > 1 && !boxes.windows(2).any(apart) && stands()).then(|| listed(&boxes))
 }
 
-/// True if the text between two boxes makes them parts of one answer: only layout, or names and `and`, `or` or a comma.
+/// True if the text between two boxes makes them parts of one answer: only layout, or names and
+/// `and`, `or` or a comma.
 fn joins(between: &str) -> bool {
     // `\boxed{3} + \boxed{4} = \boxed{7}` is a calculation, and `x = \boxed{3}` has a name.
     let calculates = between.contains('=') && !between.contains(char::is_alphabetic);

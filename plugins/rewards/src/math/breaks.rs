@@ -1,4 +1,5 @@
-//! Values on both sides of the places where `|x-5|`, a maximum or a floor changes its formula, which fixed points may all miss.
+//! Values on both sides of the places where `|x-5|`, a maximum or a floor changes its formula,
+//! which fixed points may all miss.
 
 use super::evaluate::{Evaluator, POSITIVE, Value};
 use super::expression::{Expression, Function};

@@ -1,4 +1,5 @@
-//! Sums, products, integrals and limits: exactly where they are finite sums of fractions, else by numbers, or not at all.
+//! Sums, products, integrals and limits: exactly where they are finite sums of fractions, else by
+//! numbers, or not at all.
 
 use std::f64::consts::FRAC_PI_2;
 
@@ -16,7 +17,8 @@ const COST: u64 = 200;
 /// Largest relative difference of two estimates that count as one value.
 const AGREED: f64 = 1e-11;
 
-/// The variable that a sum, a product, an integral or a limit binds, with the formula and both ends.
+/// The variable that a sum, a product, an integral or a limit binds, with the formula and both
+/// ends.
 struct Bound<'e> {
     body: &'e Expression,
     name: &'e str,
@@ -121,7 +123,8 @@ impl Evaluator {
         self.infinite(term)
     }
 
-    /// A sum without end. Its parts up to powers of two are those of a series in the inverse of their number, if terms fall as a power.
+    /// A sum without end. Its parts up to powers of two are those of a series in the inverse of
+    /// their number, if terms fall as a power.
     fn infinite(&mut self, mut term: impl FnMut(&mut Self, i64) -> Option<f64>) -> Option<f64> {
         let (mut sum, mut sums, mut terms) = (0.0, Vec::new(), Vec::new());
         let mut tiny = 0;

@@ -4,8 +4,8 @@ use super::evaluate::{Evaluator, Value};
 use super::expression::Expression;
 use super::relation;
 
-/// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions give their parts, sorted within sums,
-/// products and sets.
+/// The canonical text. A constant with an exact value gives that value, as `3/4`; other expressions
+/// give their parts, sorted within sums, products and sets.
 pub(super) fn text(expression: &Expression) -> String {
     write(expression, &mut Evaluator::of(&[expression]))
 }
@@ -57,7 +57,8 @@ pub(super) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
             .collect::<Vec<_>>()
             .join(";"),
         Expression::Relation(parts, signs) => {
-            // A named value is the value, and of `2\sqrt{3} \approx 3.46` only the exact part counts.
+            // A named value is the value, and of `2\sqrt{3} \approx 3.46` only the exact part
+            // counts.
             let exact = signs
                 .iter()
                 .position(|sign| *sign == '≈')

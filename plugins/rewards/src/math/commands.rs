@@ -115,7 +115,8 @@ impl Parser {
         ])
     }
 
-    /// The argument of a function in brackets, with a sign of degrees behind these: `\sin(30)^\circ`.
+    /// The argument of a function in brackets, with a sign of degrees behind these:
+    /// `\sin(30)^\circ`.
     fn turned(&mut self, argument: Expression) -> Option<Expression> {
         let is_degree = match self.tokens.get(self.at..) {
             Some([Token::Mark('°'), ..]) => 1,
@@ -135,8 +136,8 @@ impl Parser {
         Some(self.degrees(argument))
     }
 
-    /// Argument of a function. In brackets these are all of it: `\sin(x)^2` is the square of a sine. Without brackets it is all factors
-    /// up to the next function.
+    /// Argument of a function. In brackets these are all of it: `\sin(x)^2` is the square of a
+    /// sine. Without brackets it is all factors up to the next function.
     fn applied(&mut self) -> Option<Expression> {
         let bracket = matches!(self.mark(), Some('(' | '['));
         if bracket {
@@ -154,7 +155,8 @@ impl Parser {
         Some(Expression::product(factors))
     }
 
-    /// Parses a sum or a product over a variable: `\sum_{k=1}^{10} k`. It goes up to the next `+` or `-`.
+    /// Parses a sum or a product over a variable: `\sum_{k=1}^{10} k`. It goes up to the next `+`
+    /// or `-`.
     fn series(&mut self, function: Function) -> Option<Expression> {
         if !(self.eat('_') && self.eat('{')) {
             return None;

@@ -20,14 +20,16 @@ const SMALL_POINTS: Range<u64> = SMALL..SMALL + 6;
 const LARGE_POINTS: Range<u64> = LARGE..LARGE + 6;
 const LEAST_POINTS: usize = 3;
 
-/// Largest logarithm of a value that `f64` cannot hold, and largest difference of two that counts as rounding.
+/// Largest logarithm of a value that `f64` cannot hold, and largest difference of two that counts
+/// as rounding.
 const MOST_LOGARITHM: f64 = 1e6;
 const SAME_LOGARITHM: f64 = 1e-9;
 
 /// Largest relative difference of `f64` that counts as rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// Largest difference that counts as rounding between values whose parts cancel, relative to these parts.
+/// Largest difference that counts as rounding between values whose parts cancel, relative to these
+/// parts.
 const CANCELLED: f64 = 1e-14;
 
 /// Largest difference between a decimal with six places and the exact value.
@@ -104,7 +106,8 @@ impl Comparison {
                 };
                 self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
             }
-            // What a function is where it has no value, as in `\frac{1}{x} \text{ for } x \ne 0`, may be left out.
+            // What a function is where it has no value, as in `\frac{1}{x} \text{ for } x \ne 0`,
+            // may be left out.
             (Tuple('?', parts, _), other) if !matches!(other, Tuple('?', ..)) => {
                 is_hole(&parts[1]) && self.same(&parts[0], other)
             }
@@ -175,8 +178,9 @@ impl Comparison {
         }
     }
 
-    /// The exact part of an approximation, and the last part if it is the exact value to as many places as it has. A part that is no
-    /// rounding of the exact one contradicts it, so that the approximation says nothing.
+    /// The exact part of an approximation, and the last part if it is the exact value to as many
+    /// places as it has. A part that is no rounding of the exact one contradicts it, so that the
+    /// approximation says nothing.
     fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
         let place = signs
             .iter()
@@ -202,7 +206,8 @@ impl Comparison {
         values
     }
 
-    /// By how many units of its last digit a rounded number misses an exact value; `None` if one of them is no such number.
+    /// By how many units of its last digit a rounded number misses an exact value; `None` if one of
+    /// them is no such number.
     fn missed(&mut self, exact: &Expression, rounded: &Expression) -> Option<f64> {
         let (Expression::Number(number, _), scale) = (match rounded {
             Expression::Percent(part) => (part.as_ref(), 0.01),
@@ -348,10 +353,12 @@ impl Comparison {
         canonical::write(gold, &mut self.0) == canonical::write(answer, &mut self.0)
     }
 
-    /// True if the values of two expressions fit at all points where both have one; `None` if they have one at too few points. Where neither
-    /// has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
-    /// variables are positive, then small, as for `\arcsin x`, then large, as for `\sqrt{x-50}`, and then parts need not be real. Two formulas
-    /// that fit must also fit on both sides of each place where one of them changes.
+    /// True if the values of two expressions fit at all points where both have one; `None` if they
+    /// have one at too few points. Where neither has `i`, every part must be real, because
+    /// `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
+    /// variables are positive, then small, as for `\arcsin x`, then large, as for `\sqrt{x-50}`,
+    /// and then parts need not be real. Two formulas that fit must also fit on both sides of each
+    /// place where one of them changes.
     fn at_points(
         &mut self,
         one: &Expression,
@@ -390,7 +397,8 @@ impl Comparison {
         fits
     }
 
-    /// True if both give a function the same value, under another name of its variable: `f(x) = x^2` and `f(t) = t^2`.
+    /// True if both give a function the same value, under another name of its variable:
+    /// `f(x) = x^2` and `f(t) = t^2`.
     fn functions(&mut self, gold: &Expression, answer: &Expression) -> bool {
         let arguments = |relation: &Expression| match relation {
             Expression::Relation(parts, signs) if *signs == ['='] => match &parts[0] {
@@ -502,8 +510,8 @@ impl Comparison {
             || self.missed(part, last).is_some_and(|missed| missed <= 1.0)
     }
 
-    /// The number that an answer such as `m+n = 100+13 = 113` or `|z|^2 = 1` gives to a formula. `x^2+y^2-25 = 0` is about a curve, and
-    /// `2x = 4` is an equation to solve.
+    /// The number that an answer such as `m+n = 100+13 = 113` or `|z|^2 = 1` gives to a formula.
+    /// `x^2+y^2-25 = 0` is about a curve, and `2x = 4` is an equation to solve.
     fn total(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else {
             return None;
@@ -554,7 +562,8 @@ fn derives(relation: &Expression) -> bool {
     matches!(parts[0], Expression::Product(_)) && parts[0].any(&is_below)
 }
 
-/// True for a formula that names a value and is no equation's side to solve: `|z|^2`, `\max f`, `\sigma^2`, `P(2)`.
+/// True for a formula that names a value and is no equation's side to solve: `|z|^2`, `\max f`,
+/// `\sigma^2`, `P(2)`.
 fn names_value(formula: &Expression) -> bool {
     let names = |part: &Expression| match part {
         Expression::Call("abs", parts) => parts.iter().all(Expression::is_name),
@@ -647,14 +656,16 @@ fn difference(left: Complex, right: Complex) -> f64 {
     left.plus(right.times(Complex::real(-1.0))).abs()
 }
 
-/// True if the difference of two values is only what rounding leaves of parts that cancel, as in `\sin\pi` or `\sqrt2-\sqrt2`.
+/// True if the difference of two values is only what rounding leaves of parts that cancel, as in
+/// `\sin\pi` or `\sqrt2-\sqrt2`.
 fn cancels(evaluator: &mut Evaluator, values: [&Value; 2], sides: [&Expression; 2]) -> bool {
     if values.iter().all(|value| matches!(value, Value::Exact(_))) {
         return false;
     }
     let [left, right] = values.map(Value::near);
     let difference = difference(left, right);
-    // The parts of larger values are seldom that much larger still, and finding their size costs work.
+    // The parts of larger values are seldom that much larger still, and finding their size costs
+    // work.
     difference <= 1.0
         && sides
             .into_iter()

@@ -1,6 +1,7 @@
 //! The operations on complex numbers in `f64` that answers need.
 
-/// A complex number. A result that is not a number, or for which finite numbers are too large or too small, is NaN in both parts.
+/// A complex number. A result that is not a number, or for which finite numbers are too large or
+/// too small, is NaN in both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Complex {
     pub(super) re: f64,

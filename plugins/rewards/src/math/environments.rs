@@ -44,7 +44,8 @@ impl Parser {
         Some(Expression::Matrix(rows))
     }
 
-    /// Parses rows of formulas, of which each may have a condition: a function in pieces, or a list.
+    /// Parses rows of formulas, of which each may have a condition: a function in pieces, or a
+    /// list.
     pub(super) fn cases(&mut self) -> Option<Expression> {
         let mut rows = Vec::new();
         loop {
@@ -100,7 +101,8 @@ impl Parser {
         })
     }
 
-    /// Parses lines of formulas. They are a list if they give different names their values, else steps of which the last counts.
+    /// Parses lines of formulas. They are a list if they give different names their values, else
+    /// steps of which the last counts.
     fn lines(&mut self) -> Option<Expression> {
         let mut lines: Vec<Vec<Token>> = vec![Vec::new()];
         let mut depth = 0usize;

@@ -8,8 +8,8 @@ use super::rational::Rational;
 use super::{expression, factorials};
 use num_integer::Integer;
 
-/// Limit on the work of one comparison. Each visited part of an expression costs one step, and so does each product
-/// of two 64-bit words. Beyond the limit no expression has a value.
+/// Limit on the work of one comparison. Each visited part of an expression costs one step, and so
+/// does each product of two 64-bit words. Beyond the limit no expression has a value.
 const MOST_WORK: u64 = 2_000_000;
 
 /// Largest term, relative to the largest one of its sum, that a comparison in `f64` may miss.
@@ -28,7 +28,8 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn near(&self) -> Complex {
         match self {
-            // A number too large for `f64` is not infinite, and one too small is not 0, so it has no value.
+            // A number too large for `f64` is not infinite, and one too small is not 0, so it has
+            // no value.
             Self::Exact(value) => {
                 let fits = |near: &f64| {
                     near.is_finite() && (near.abs() >= f64::MIN_POSITIVE || value.is_zero())
@@ -86,8 +87,8 @@ impl Evaluator {
         }
     }
 
-    /// Sets the variables to their values at point number `point`: fractions around 1, of both signs before point [`POSITIVE`], which depend
-    /// only on name and number.
+    /// Sets the variables to their values at point number `point`: fractions around 1, of both
+    /// signs before point [`POSITIVE`], which depend only on name and number.
     pub(super) fn at(&mut self, point: u64) -> &mut Self {
         self.point = point;
         self
@@ -111,7 +112,8 @@ impl Evaluator {
         self.work = self.work.saturating_sub(steps);
     }
 
-    /// The value of a sum, an integral or a limit, which is found once if no variable is free in it.
+    /// The value of a sum, an integral or a limit, which is found once if no variable is free in
+    /// it.
     fn once(&mut self, function: Function, parts: &[Expression]) -> Complex {
         let closed = self
             .fixed
@@ -155,7 +157,8 @@ impl Evaluator {
         }
     }
 
-    /// The size of the parts that make up the value of `expression`: like its absolute value, but terms that cancel count in full.
+    /// The size of the parts that make up the value of `expression`: like its absolute value, but
+    /// terms that cancel count in full.
     pub(super) fn size(&mut self, expression: &Expression) -> f64 {
         if !self.step() {
             return 0.0;
@@ -248,7 +251,8 @@ impl Evaluator {
         }
     }
 
-    /// The value of a function that nothing is known about: any number, the same one for the same name and arguments.
+    /// The value of a function that nothing is known about: any number, the same one for the same
+    /// name and arguments.
     fn unknown(&self, arguments: impl Iterator<Item = String>) -> Rational {
         variable(&arguments.collect::<Vec<_>>().join(" "), self.point)
     }
@@ -317,8 +321,8 @@ impl Evaluator {
 }
 
 impl Evaluator {
-    /// The sum in `f64`. A term that the sum does not show has no value: `1 + e^{-50}` is not 1. What rounding leaves, as in `\sin\pi`, may
-    /// vanish.
+    /// The sum in `f64`. A term that the sum does not show has no value: `1 + e^{-50}` is not 1.
+    /// What rounding leaves, as in `\sin\pi`, may vanish.
     fn near_sum(&mut self, terms: &[Expression]) -> Complex {
         let values: Vec<Complex> = terms.iter().map(|term| self.value(term).near()).collect();
         let sum = values
@@ -365,7 +369,8 @@ pub(super) const POSITIVE: u64 = 8;
 pub(super) const SMALL: u64 = 16;
 pub(super) const LARGE: u64 = 24;
 
-/// A fraction with an absolute value between 1/4 and 4, or an eighth or 64 times that. Point 1 has the sign that point 0 has not.
+/// A fraction with an absolute value between 1/4 and 4, or an eighth or 64 times that. Point 1 has
+/// the sign that point 0 has not.
 fn variable(name: &str, point: u64) -> Rational {
     let mix = |hash: u64, byte: u64| {
         let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -525,7 +530,8 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
     }
 }
 
-/// Γ(x) by Lanczos' approximation; NaN at the poles. The identities of factorials hold for it between whole numbers too.
+/// Γ(x) by Lanczos' approximation; NaN at the poles. The identities of factorials hold for it
+/// between whole numbers too.
 fn gamma(x: f64) -> f64 {
     const TERMS: [f64; 8] = [
         676.520_368_121_885_1,

@@ -23,7 +23,8 @@ pub(super) enum Expression {
     Percent(Box<Self>),
     /// Several answers in a row, as in `2, 3`.
     List(Vec<Self>),
-    /// A point or an interval: the opening bracket, the members, and the closing bracket. `3:4:5` has colons there.
+    /// A point or an interval: the opening bracket, the members, and the closing bracket. `3:4:5`
+    /// has colons there.
     Tuple(char, Vec<Self>, char),
     Set(Vec<Self>),
     Union(Vec<Self>),
@@ -40,7 +41,8 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// A function, by its command or English name. The first argument of `of` is the name of an unknown one, as in `f(2)`; `after` is `\circ`.
+/// A function, by its command or English name. The first argument of `of` is the name of an unknown
+/// one, as in `f(2)`; `after` is `\circ`.
 pub(super) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.
@@ -76,7 +78,8 @@ pub(super) fn bound(name: &str) -> String {
     format!("{BOUND}{name}")
 }
 
-/// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and `\Delta`, because `\delta` is another letter.
+/// The name of a variable in lower case. `E` and `I` stay, because `e` and `i` are constants, and
+/// `\Delta`, because `\delta` is another letter.
 pub(super) fn folded(name: &str) -> String {
     let (head, index) = name.split_at(
         name.find(|c: char| !c.is_alphabetic())
@@ -145,7 +148,8 @@ impl Expression {
         )
     }
 
-    /// A variable with a prime, a bar or dots, which is another variable. Other expressions stay as they are.
+    /// A variable with a prime, a bar or dots, which is another variable. Other expressions stay as
+    /// they are.
     pub(super) fn marked(self, mark: &str) -> Self {
         match self {
             Self::Symbol(name) => Self::Symbol(name + mark),
@@ -153,7 +157,8 @@ impl Expression {
         }
     }
 
-    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or `\sin A`. `e` and `i` may be names too.
+    /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or
+    /// `\sin A`. `e` and `i` may be names too.
     pub(super) fn is_name(&self) -> bool {
         let is_function =
             |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());

@@ -13,7 +13,8 @@ use crate::thoughts;
 /// Positions at which an answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Only boxed text, a formula that the text calls its answer, a line `Answer: 5`, and a last line `#### 5`.
+    /// Only boxed text, a formula that the text calls its answer, a line `Answer: 5`, and a last
+    /// line `#### 5`.
     Anchored,
     /// Also the last formula or number, and a text that is nothing but an answer.
     Any,
@@ -65,7 +66,8 @@ impl Candidate {
     }
 }
 
-/// Candidates for a completion's answer, best first. A text that takes its answer back has only what it says behind that.
+/// Candidates for a completion's answer, best first. A text that takes its answer back has only
+/// what it says behind that.
 pub(super) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     let mut text = text;
     let mut follows_answer = false;
@@ -167,7 +169,8 @@ impl Page<'_> {
             .collect()
     }
 
-    /// The last phrase that names an answer. A later sentence such as `This answer is correct` names none.
+    /// The last phrase that names an answer. A later sentence such as `This answer is correct`
+    /// names none.
     fn anchor(&self) -> Option<Anchor<'_>> {
         let anchors = phrases::anchors(self.text, self.follows_answer);
         let names = |anchor: &&Anchor<'_>| {
@@ -283,7 +286,8 @@ impl Page<'_> {
         found
     }
 
-    /// The option that the text calls right behind `anchor` and behind every formula of another sentence.
+    /// The option that the text calls right behind `anchor` and behind every formula of another
+    /// sentence.
     fn chosen(&self, anchor: Option<&Anchor<'_>>) -> Option<Candidate> {
         let chosen = phrases::chosen(self.text)?;
         let behind = &self.text[chosen.end..];
@@ -312,7 +316,8 @@ impl Page<'_> {
         })
     }
 
-    /// The text if it is nothing but an answer, the words that there is no solution, or the last formula at `from` or behind it.
+    /// The text if it is nothing but an answer, the words that there is no solution, or the last
+    /// formula at `from` or behind it.
     fn last(&self, from: usize) -> Vec<Candidate> {
         let mut found = Vec::new();
         if from == 0 && self.fenced.is_empty() && is_answer(self.text.trim()) {
@@ -400,7 +405,8 @@ fn is_changed_line(line: &str) -> bool {
         .is_some_and(|first| phrases::is_changed(&line[first.end..]))
 }
 
-/// A line without words in brackets at its end, and with a space between a number and its unit: `42 (forty-two)`, `42pens`.
+/// A line without words in brackets at its end, and with a space between a number and its unit:
+/// `42 (forty-two)`, `42pens`.
 fn without_remarks(line: &str) -> Cow<'_, str> {
     static REMARK: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$").expect("the pattern is a constant")
@@ -531,7 +537,8 @@ fn fenced(text: &str) -> Vec<Piece<'_>> {
     found
 }
 
-/// The length of the environment of lines that a text begins with: `None` if it begins with none, `Some(None)` if its end is missing.
+/// The length of the environment of lines that a text begins with: `None` if it begins with none,
+/// `Some(None)` if its end is missing.
 fn lines(text: &str) -> Option<Option<usize>> {
     let (name, rest) = text.strip_prefix("\\begin{")?.split_once('}')?;
     if !environments::is_lines(name.trim_end_matches('*')) {
@@ -553,7 +560,8 @@ fn end_of(inside: &str, end: &str) -> Option<usize> {
     ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\') && !is_currency(at))
 }
 
-/// True if the text behind a dollar sign is a sum of money, and words up to the next dollar sign: `$30. So $x$`, `$30. So $40$`.
+/// True if the text behind a dollar sign is a sum of money, and words up to the next dollar sign:
+/// `$30. So $x$`, `$30. So $40$`.
 fn is_price(behind: &str) -> bool {
     let next = behind
         .find('$')
@@ -595,7 +603,8 @@ fn with_runs<'t>(text: &'t str, fenced: &[Piece<'t>]) -> Vec<Piece<'t>> {
     found
 }
 
-/// Mathematics without delimiters on one line: numbers, single letters, commands and signs, but no part of a word.
+/// Mathematics without delimiters on one line: numbers, single letters, commands and signs, but no
+/// part of a word.
 static RUN: LazyLock<Regex> = LazyLock::new(|| {
     let parts = [
         r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s?\{[^{}\n]*\}",
@@ -650,7 +659,8 @@ fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>
     }
 }
 
-/// True if a text may be nothing but an answer: formulas with commas, or one or two words without a number.
+/// True if a text may be nothing but an answer: formulas with commas, or one or two words without a
+/// number.
 fn is_answer(line: &str) -> bool {
     let between = RUN.replace_all(line, " ");
     let formula = between
@@ -665,7 +675,8 @@ fn is_answer(line: &str) -> bool {
     formula || words && !line.contains(|c: char| c.is_ascii_digit() || c == '\n')
 }
 
-/// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a line.
+/// True if the phrase before an answer that ends at `behind` is `Answer:` at the beginning of a
+/// line.
 fn begins_line(text: &str, behind: usize) -> bool {
     let line = text[..behind]
         .rsplit('\n')
@@ -679,7 +690,8 @@ fn begins_line(text: &str, behind: usize) -> bool {
     )
 }
 
-/// The formula that follows the phrase before an answer, behind at most `most` bytes; the rest of the line if that calculates with it: `-$5$`.
+/// The formula that follows the phrase before an answer, behind at most `most` bytes; the rest of
+/// the line if that calculates with it: `-$5$`.
 fn named(
     text: &str,
     (behind, rest): (usize, &str),
@@ -743,7 +755,8 @@ fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
     ends || continues || AFTER.is_match(&text[piece.end..])
 }
 
-/// True if the text behind a formula says that its value follows, or it does so itself: `$n$ is 34`, `2 + 3 = 5`.
+/// True if the text behind a formula says that its value follows, or it does so itself:
+/// `$n$ is 34`, `2 + 3 = 5`.
 fn is_name(text: &str, piece: &Piece<'_>) -> bool {
     let behind = text[piece.end..].trim_start();
     behind.starts_with("is ") || behind.starts_with("= ") || piece.inside.ends_with('=')

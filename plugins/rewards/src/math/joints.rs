@@ -1,4 +1,5 @@
-//! What joins the parts of an answer that no comma separates: wide spaces, line breaks, and a space between two relations.
+//! What joins the parts of an answer that no comma separates: wide spaces, line breaks, and a space
+//! between two relations.
 
 use std::sync::LazyLock;
 
@@ -32,8 +33,8 @@ pub(super) fn begins_relation(rest: &str) -> bool {
     BEGINS.is_match(rest)
 }
 
-/// The tokens with a comma for each gap between two answers, without the other gaps, without the words that lead to an answer, and
-/// with the words that begin a label as one.
+/// The tokens with a comma for each gap between two answers, without the other gaps, without the
+/// words that lead to an answer, and with the words that begin a label as one.
 pub(super) fn joined(tokens: Vec<Token>) -> Vec<Token> {
     let tokens = commas(tokens);
     let mut joined: Vec<Token> = Vec::with_capacity(tokens.len());
@@ -178,7 +179,8 @@ fn begins_operand(token: &Token) -> bool {
     }
 }
 
-/// True if an answer of its own begins with these tokens; a modulus in brackets belongs to the one before.
+/// True if an answer of its own begins with these tokens; a modulus in brackets belongs to the one
+/// before.
 fn begins_answer(tokens: &[Token]) -> bool {
     let is_modulus = matches!(tokens, [Token::Mark('('), Token::Words(_) | Token::Command(_), ..] if matches!(&tokens[1], Token::Words(_)) || tokens[1] == Token::Command("pmod".into()));
     tokens.first().is_some_and(begins_operand) && !is_modulus

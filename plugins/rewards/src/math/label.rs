@@ -32,7 +32,8 @@ pub(super) fn is_denied(letters: &str) -> bool {
             .any(|word| letters.contains(word))
 }
 
-/// Positions of the equality signs outside of brackets and environments; `None` if another relation or a separator is outside too.
+/// Positions of the equality signs outside of brackets and environments; `None` if another relation
+/// or a separator is outside too.
 pub(super) fn equals(text: &str) -> Option<Vec<usize>> {
     let (mut depth, mut environments, mut found) = (0i64, 0i64, Vec::new());
     let mut at = 0;

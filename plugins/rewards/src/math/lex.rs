@@ -16,7 +16,8 @@ const MOST_TEXTS: usize = 3;
 /// Largest number of tokens in a formula.
 const MOST_TOKENS: usize = 1000;
 
-/// Which of two meanings a text gets where it has two: `5 mg` is a quantity or a product, and `2e-3` a product or a number.
+/// Which of two meanings a text gets where it has two: `5 mg` is a quantity or a product, and
+/// `2e-3` a product or a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     First,
@@ -204,7 +205,8 @@ impl<'t> Lexer<'t> {
         let is_group = group.len() >= 3
             && group[..3].iter().all(u8::is_ascii_digit)
             && !group.get(3).is_some_and(u8::is_ascii_digit);
-        // A space does not separate thousands in `\log_2 512`. No member of a set or an interval is written `000`.
+        // A space does not separate thousands in `\log_2 512`. No member of a set or an interval is
+        // written `000`.
         let attached = matches!(self.tokens.last(), Some(Token::Mark('_' | '^')));
         let fits = match separator.replace(' ', "").as_str() {
             "\\!" | "{,}" | ",\\!" | "\\!,\\!" | "{,}\\!" => true,
@@ -303,10 +305,12 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// True if the letters just read are a short unit, and not variables, which look the same: they stand at the end of the answer, or of a
-    /// member of a list, outside of brackets, and no variable is before them. A single letter also has a space before it.
+    /// True if the letters just read are a short unit, and not variables, which look the same: they
+    /// stand at the end of the answer, or of a member of a list, outside of brackets, and no
+    /// variable is before them. A single letter also has a space before it.
     fn measures(&self, run: &str) -> bool {
-        // Its power, a unit below a stroke, and what may follow an answer: nothing, another one, or words.
+        // Its power, a unit below a stroke, and what may follow an answer: nothing, another one, or
+        // words.
         static END: LazyLock<Regex> = LazyLock::new(|| {
             let power = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
             let follows = r"$|[,;≈]|\s\d|\\(?:text|approx|q?quad)|(?:and|or|per|[a-zA-Z]{4,})\b";
@@ -361,7 +365,8 @@ impl<'t> Lexer<'t> {
             && !(adds && (single || !self.spaced))
     }
 
-    /// True if the letters just read touch a number, a variable or a sign of a calculation: `24abcd`, `abcd+1`.
+    /// True if the letters just read touch a number, a variable or a sign of a calculation:
+    /// `24abcd`, `abcd+1`.
     fn calculates(&self) -> bool {
         let touches = match self.tokens.last() {
             Some(Token::Number(_) | Token::Name(_)) => true,
@@ -468,7 +473,8 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// True for the name of a command that writes a unit behind a number, of which the rest may follow: `5\ \Omega`, `5\,\mu\text{m}`.
+    /// True for the name of a command that writes a unit behind a number, of which the rest may
+    /// follow: `5\ \Omega`, `5\,\mu\text{m}`.
     fn measured(&mut self, name: &str) -> bool {
         static MICRO: LazyLock<Regex> = LazyLock::new(|| {
             let text = r"\\(?:text|mathrm|textrm)\s*\{\s*(?:m|s|g|F|A|C|V|W|H|L|l|M|mol)\s*\}";
@@ -511,7 +517,8 @@ impl<'t> Lexer<'t> {
         ends && matches!(self.tokens.last(), Some(Token::Number(digits)) if digits.contains('.'))
     }
 
-    /// In the second reading, the last digits of a decimal are a period if they stand there three times: `0.333\ldots`, `0.181818\ldots`.
+    /// In the second reading, the last digits of a decimal are a period if they stand there three
+    /// times: `0.333\ldots`, `0.181818\ldots`.
     fn repeat(&mut self) {
         let Some(Token::Number(digits)) = self
             .tokens
@@ -721,7 +728,8 @@ pub(super) fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is one only if `short`: `2e-3` is `2e` minus 3.
+/// Length of an exponent: `e5`, `E12`, `e-05`. A single digit after a sign is one only if `short`:
+/// `2e-3` is `2e` minus 3.
 fn exponent(rest: &str, short: bool) -> Option<usize> {
     let digits = rest.strip_prefix(['e', 'E'])?;
     let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);

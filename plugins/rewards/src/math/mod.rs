@@ -1,8 +1,10 @@
-//! The reward `math` and its basis: the answer of a text, and the comparison of two answers by meaning.
+//! The reward `math` and its basis: the answer of a text, and the comparison of two answers by
+//! meaning.
 //!
-//! A text's answer is read as simple LaTeX ([`extract`]) and compared by value ([`verify`]): numbers exactly,
-//! formulas at several fixed points, sets without order. Time and memory per kilobyte of text are bounded for every
-//! text: lengths, depths, sizes of numbers and the work of a comparison have limits.
+//! A text's answer is read as simple LaTeX ([`extract`]) and compared by value ([`verify`]):
+//! numbers exactly, formulas at several fixed points, sets without order. Time and memory per
+//! kilobyte of text are bounded for every text: lengths, depths, sizes of numbers and the work of a
+//! comparison have limits.
 
 mod boxes;
 mod breaks;
@@ -51,7 +53,8 @@ pub struct Answer {
     says: Option<Expression>,
     /// The second meaning of a text that has two.
     other: Option<Expression>,
-    /// All boxes of the text as a list; only a dataset's answer of several parts is compared with it.
+    /// All boxes of the text as a list; only a dataset's answer of several parts is compared with
+    /// it.
     every: Option<Box<Self>>,
 }
 
@@ -79,7 +82,8 @@ impl Answer {
         })
     }
 
-    /// The dataset's answer: the whole text, or in a worked solution the whole of what follows `####`, is boxed, or is called the answer.
+    /// The dataset's answer: the whole text, or in a worked solution the whole of what follows
+    /// `####`, is boxed, or is called the answer.
     #[must_use]
     pub fn gold(text: &str) -> Self {
         let text = text.rsplit("####").next().unwrap_or(text).trim();
@@ -172,7 +176,8 @@ impl Answer {
         self.says.iter().chain(&self.other)
     }
 
-    /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and `\frac{1}{2}`.
+    /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and
+    /// `\frac{1}{2}`.
     #[must_use]
     pub fn canonical(&self) -> String {
         choice(&self.text).unwrap_or_else(|| {
@@ -208,8 +213,8 @@ pub fn verify(gold: &str, answer: &str) -> bool {
     Answer::of(answer, Places::Any).is_some_and(|answer| answer.matches(&Answer::gold(gold)))
 }
 
-/// The exact value of an expression of numbers, as a whole number or a fraction. `None` if it has none, or none within the limits on time
-/// and memory.
+/// The exact value of an expression of numbers, as a whole number or a fraction. `None` if it has
+/// none, or none within the limits on time and memory.
 ///
 /// ```
 /// use capo_rewards::math;
@@ -255,8 +260,9 @@ fn letters(text: &str) -> String {
     bare(text).chars().map(lower).collect()
 }
 
-/// The text without layout: spaces, dollars, `\text`, `\left`. A text without other commands also loses its braces, and a choice
-/// its brackets. A text that is too long for an answer stays as it is.
+/// The text without layout: spaces, dollars, `\text`, `\left`. A text without other commands also
+/// loses its braces, and a choice its brackets. A text that is too long for an answer stays as it
+/// is.
 fn bare(text: &str) -> String {
     if text.len() > lex::MOST_BYTES {
         return text.to_owned();

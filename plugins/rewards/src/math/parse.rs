@@ -75,7 +75,8 @@ fn formula(text: &str, reading: Reading) -> Option<Expression> {
     Some(Expression::List(both.collect()))
 }
 
-/// The value behind a left side that is no formula that is known here, as in `\det A = 1`. That side is a name of the value.
+/// The value behind a left side that is no formula that is known here, as in `\det A = 1`. That
+/// side is a name of the value.
 fn labelled(text: &str, reading: Reading) -> Option<Expression> {
     let equals = label::equals(text)?;
     let (name, behind) = (&text[..*equals.first()?], &text[equals.first()? + 1..]);
@@ -307,7 +308,8 @@ impl Parser {
         words.collect()
     }
 
-    /// Parses a condition on what stands before it, as in `x = 1 \text{ if } n = 2`. `for all x` is none.
+    /// Parses a condition on what stands before it, as in `x = 1 \text{ if } n = 2`. `for all x` is
+    /// none.
     fn conditioned(&mut self, value: Expression) -> Option<Expression> {
         let Some(Token::Words(words)) = self.peek() else {
             return Some(value);

@@ -91,7 +91,8 @@ impl Parser {
         Some(value)
     }
 
-    /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any other letter may be a factor.
+    /// True for the name of a function, before its bracket: `f`, and `g` or `h` beside it. Any
+    /// other letter may be a factor.
     fn is_function(&self, value: &Expression) -> bool {
         let Expression::Symbol(name) = value else {
             return matches!(value, Expression::Call("after", _));
@@ -159,7 +160,8 @@ impl Parser {
         self.measured = self.at;
     }
 
-    /// Parses a power, from the right: `2^3^2` is `2^9`. Primes, degrees and the ending of `5^{th}` are written like one.
+    /// Parses a power, from the right: `2^3^2` is `2^9`. Primes, degrees and the ending of `5^{th}`
+    /// are written like one.
     fn raised(&mut self, base: Expression) -> Option<Expression> {
         let grouped = self.eat('{');
         let inside = self.at;
@@ -266,7 +268,8 @@ impl Parser {
         false
     }
 
-    /// Parses both scripts of the letter `C`, of which the lower one is the number to choose from: `C_{10}^3`, `C^3_{10}`.
+    /// Parses both scripts of the letter `C`, of which the lower one is the number to choose from:
+    /// `C_{10}^3`, `C^3_{10}`.
     fn scripts(&mut self) -> Option<Expression> {
         let first = self.mark().filter(|mark| matches!(mark, '^' | '_'))?;
         let second = if first == '_' { '^' } else { '_' };
@@ -306,7 +309,8 @@ impl Parser {
         None
     }
 
-    /// What `parse` finds. If it finds nothing, no other way to read the tokens is tried, because such ways would multiply.
+    /// What `parse` finds. If it finds nothing, no other way to read the tokens is tried, because
+    /// such ways would multiply.
     fn committed<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let found = parse(self);
         self.failed |= found.is_none();
@@ -371,7 +375,8 @@ impl Parser {
         })
     }
 
-    /// The letters and digits that come next, in braces or as one token, and the place behind them; `None` if there is more than these.
+    /// The letters and digits that come next, in braces or as one token, and the place behind them;
+    /// `None` if there is more than these.
     fn spelled(&self) -> Option<(String, usize)> {
         let rest = self.tokens.get(self.at..)?;
         let close = rest.iter().position(|token| *token == Token::Mark('}'));

@@ -8,12 +8,14 @@ use num_integer::Integer;
 /// Largest number of bits in a numerator or a denominator: about 1,200 digits.
 const MOST_BITS: u64 = 4096;
 
-/// Largest absolute exponent of a decimal, and largest number of its digits: `1e-1200` is about the smallest.
+/// Largest absolute exponent of a decimal, and largest number of its digits: `1e-1200` is about the
+/// smallest.
 const MOST_EXPONENT: i64 = 1200;
 
 /// A fraction in lowest terms with a positive denominator.
 ///
-/// A fraction with more than 4,096 bits in numerator or denominator has no value, so that work cannot grow without end.
+/// A fraction with more than 4,096 bits in numerator or denominator has no value, so that work
+/// cannot grow without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rational {
     numerator: BigInt,
@@ -50,7 +52,8 @@ impl Rational {
         }
     }
 
-    /// Parses `12`, `-1.5`, `.5`, `3.`, `2e-3`, without spaces; `None` if the text is not such a number, or is too long.
+    /// Parses `12`, `-1.5`, `.5`, `3.`, `2e-3`, without spaces; `None` if the text is not such a
+    /// number, or is too long.
     pub(crate) fn decimal(text: &str) -> Option<Self> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             None => (text, 0),

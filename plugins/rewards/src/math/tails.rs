@@ -1,4 +1,5 @@
-//! Words behind a value: number words multiply it, units say what it measures, and other words may change it.
+//! Words behind a value: number words multiply it, units say what it measures, and other words may
+//! change it.
 
 use super::token::Token;
 
@@ -75,7 +76,8 @@ pub(super) fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// The tokens of lower-case words that stand behind a value. Behind a unit, `squared` belongs to that.
+/// The tokens of lower-case words that stand behind a value. Behind a unit, `squared` belongs to
+/// that.
 pub(super) fn tokens(text: &str, behind_unit: bool) -> Vec<Token> {
     let split = |c: char| c.is_whitespace() || matches!(c, '-' | '~');
     let words: Vec<&str> = text.split(split).filter(|word| !word.is_empty()).collect();

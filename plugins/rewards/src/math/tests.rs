@@ -1,4 +1,5 @@
-//! Cases that no comparison with another program covers: hostile texts, and the guarantees of `extract`.
+//! Cases that no comparison with another program covers: hostile texts, and the guarantees of
+//! `extract`.
 
 use capo_plugin::testing::RolloutFixture;
 

@@ -1,4 +1,5 @@
-//! A long-running external program, of a reward or an environment: its input lines, its output lines, and its end.
+//! A long-running external program, of a reward or an environment: its input lines, its output
+//! lines, and its end.
 
 mod parent;
 
@@ -22,7 +23,8 @@ use parent::Parent;
 /// Longest line of an answer, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Largest number of unread lines. A program that writes without end then blocks, and uses no memory here.
+/// Largest number of unread lines. A program that writes without end then blocks, and uses no
+/// memory here.
 const MOST_LINES: usize = 64;
 
 /// Number of bytes that are kept of the end of standard error.
@@ -31,7 +33,8 @@ const KEPT: usize = 2000;
 /// Time for a program to end by itself after its input ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Time in which a signal to the whole job has reached this process too, after it has ended a program.
+/// Time in which a signal to the whole job has reached this process too, after it has ended a
+/// program.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// The signals that ask all processes of a job to stop.
@@ -75,7 +78,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Refuses a command that names no program, a limit on seconds, and a number of processes; `count` is the name of its key.
+    /// Refuses a command that names no program, a limit on seconds, and a number of processes;
+    /// `count` is the name of its key.
     ///
     /// # Errors
     ///
@@ -182,8 +186,8 @@ impl Program {
         }
     }
 
-    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it gave, its exit status if it ended by itself,
-    /// and the end of its standard error.
+    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it
+    /// gave, its exit status if it ended by itself, and the end of its standard error.
     pub fn end(mut self, silence: &Silence, said: &str, timeout: f64) -> String {
         // A program may close its output and go on.
         let has_ended =
@@ -207,7 +211,8 @@ impl Program {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
         let words = text.trim().lines().collect::<Vec<_>>().join(" | ");
-        // The status of a program that this process has killed would say so, and nothing of the program.
+        // The status of a program that this process has killed would say so, and nothing of the
+        // program.
         let status = has_ended.then(|| status.map_or_else(|error| error.to_string(), told));
         let words = (!words.is_empty()).then(|| format!("its standard error ends with `{words}`"));
         let why: Vec<String> = status.into_iter().chain(words).collect();
@@ -246,8 +251,9 @@ impl Program {
     }
 }
 
-/// The exit status of a program that has ended by itself. If a signal asked it to stop, this waits until the same signal, sent to the whole job,
-/// has reached this process: the caller then knows that the run stops.
+/// The exit status of a program that has ended by itself. If a signal asked it to stop, this waits
+/// until the same signal, sent to the whole job, has reached this process: the caller then knows
+/// that the run stops.
 fn told(status: ExitStatus) -> String {
     // A shell ends with 128 and the number of the signal that ended its program.
     let number = status
@@ -326,7 +332,8 @@ fn is_found(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
 }
 
-/// The JSON in `line`, in which U+FFFD stands for each half of a surrogate pair: Python's `json.dumps` writes one for a byte that is no text.
+/// The JSON in `line`, in which U+FFFD stands for each half of a surrogate pair: Python's
+/// `json.dumps` writes one for a byte that is no text.
 pub fn whole_characters(line: &str) -> Cow<'_, str> {
     static ESCAPE: LazyLock<Regex> = LazyLock::new(|| {
         let pattern = r"\\(?:(?<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)";

@@ -1,4 +1,5 @@
-//! Starts a program that the system ends as soon as this process has ended, even by `kill -9`: one that hangs would stay for ever.
+//! Starts a program that the system ends as soon as this process has ended, even by `kill -9`: one
+//! that hangs would stay for ever.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,7 +7,8 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// The thread that started a program, which ends when this is dropped. The system watches this thread, and not the process as a whole.
+/// The thread that started a program, which ends when this is dropped. The system watches this
+/// thread, and not the process as a whole.
 pub(super) struct Parent {
     _lives: Sender<()>,
 }
@@ -44,7 +46,8 @@ fn ends_with_parent(command: &mut Command) {
             Err(Errno::SRCH.into())
         }
     };
-    // SAFETY: between `fork` and `exec` the closure makes system calls alone: it takes no memory and no lock.
+    // SAFETY: between `fork` and `exec` the closure makes system calls alone: it takes no memory
+    // and no lock.
     unsafe { command.pre_exec(ask) };
 }
 

@@ -34,7 +34,8 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Counts for one kind of case: cases, agreements with the defaults and with TRL's settings, right verdicts of ours and of theirs.
+/// Counts for one kind of case: cases, agreements with the defaults and with TRL's settings, right
+/// verdicts of ours and of theirs.
 #[derive(Clone, Default)]
 struct Counts([usize; 5]);
 
@@ -56,7 +57,8 @@ impl Counts {
     }
 }
 
-/// The tables of the documentation: one row per kind, then the cases where either verdict with the defaults is wrong.
+/// The tables of the documentation: one row per kind, then the cases where either verdict with the
+/// defaults is wrong.
 fn tables() -> String {
     let (mut kinds, mut all) = (Vec::<(String, Counts)>::new(), Counts::default());
     let mut different = String::new();

@@ -1,4 +1,5 @@
-//! Runs a part of this test program as a process of its own, to see its stderr and to give it settings.
+//! Runs a part of this test program as a process of its own, to see its stderr and to give it
+//! settings.
 
 use std::process::Command;
 

@@ -155,7 +155,8 @@ impl World {
             Host(_) => panic!("`{name}` is on the host"),
         };
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: All handles live, and all memory has `BYTES` bytes for as long as the driver says so.
+        // SAFETY: All handles live, and all memory has `BYTES` bytes for as long as the driver says
+        // so.
         unsafe {
             match (&words[..], stream) {
                 (["record", _], Some(stream)) => result::event::record(self.event, stream)?,

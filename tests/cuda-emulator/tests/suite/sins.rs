@@ -88,7 +88,8 @@ fn launch(device: &Device, name: &str) -> Result<()> {
 
 fn freed(device: &Device) -> Result<()> {
     let (to, pointer) = (Buffer::<f32>::fresh(1), Buffer::<f32>::fresh(100).pointer);
-    // One that lives, so that the argument is device memory, from which the index leads into the freed one.
+    // One that lives, so that the argument is device memory, from which the index leads into the
+    // freed one.
     let values = Buffer::<f32>::fresh(1);
     let index = (pointer as i64 - values.pointer as i64) / 4;
     let index = i32::try_from(index).expect("allocations lie side by side");

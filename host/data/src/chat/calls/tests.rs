@@ -12,7 +12,8 @@ fn tools() -> Vec<Tool> {
     TOOLS.map(|text| Tool::parse(text).unwrap()).to_vec()
 }
 
-/// The calls of a turn, one a line: `search{..}`, or the tool and the error that stands for its result.
+/// The calls of a turn, one a line: `search{..}`, or the tool and the error that stands for its
+/// result.
 fn read(format: CallFormat, turn: &str, thoughts: &Thoughts) -> String {
     let shown = |call: Result<Call, Unmade>| match call {
         Ok(Call { name, arguments }) => name + &arguments,

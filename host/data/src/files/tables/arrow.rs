@@ -1,4 +1,5 @@
-//! Reads Arrow files: a stream of batches, as `datasets` writes them, or such a stream between a header and a footer.
+//! Reads Arrow files: a stream of batches, as `datasets` writes them, or such a stream between a
+//! header and a footer.
 
 use std::io::Cursor;
 
@@ -15,7 +16,8 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Largest ratio of a column's length to its compressed length.
 const MOST_GROWTH: u64 = 1 << 12;
 
-/// Returns the rows of an Arrow file as lines of JSON. The footer is not read, for it repeats what the stream says.
+/// Returns the rows of an Arrow file as lines of JSON. The footer is not read, for it repeats what
+/// the stream says.
 pub fn lines(bytes: &[u8]) -> Result<Vec<u8>> {
     let stream = bytes.strip_prefix(HEAD).unwrap_or(bytes);
     contain(|| {

@@ -16,7 +16,8 @@ pub(super) use parquet::lines as parquet;
 /// Number of rows that are written between checks of their size.
 const AT_A_TIME: usize = 64;
 
-/// Lines of JSON, limited by the free memory: few bytes of a compressed table can expand to any number of bytes.
+/// Lines of JSON, limited by the free memory: few bytes of a compressed table can expand to any
+/// number of bytes.
 struct Lines {
     bytes: Vec<u8>,
     most: u64,
@@ -33,7 +34,8 @@ impl Lines {
         }
     }
 
-    /// Appends the rows of `batch`; null values are written as null, and columns without a form in JSON are left out.
+    /// Appends the rows of `batch`; null values are written as null, and columns without a form in
+    /// JSON are left out.
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
@@ -63,7 +65,8 @@ fn write(rows: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
     Ok(writer.finish()?)
 }
 
-/// The columns that have a form in JSON, for instance not times with a time zone. Warns once of the others.
+/// The columns that have a form in JSON, for instance not times with a time zone. Warns once of the
+/// others.
 fn readable(batch: &RecordBatch) -> Vec<usize> {
     static WARNED: Once = Once::new();
     let first = batch.slice(0, 1);

@@ -10,7 +10,8 @@ use super::Lines;
 const BATCH: usize = 256;
 /// Longest footer in bytes. The reader expands the footer in memory before it reads a row.
 const LONGEST_FOOTER: u32 = 16 << 20;
-/// Stack of the reading thread, in bytes per byte of the footer: a nested column takes at least five bytes, and a stack frame of 2 KiB.
+/// Stack of the reading thread, in bytes per byte of the footer: a nested column takes at least
+/// five bytes, and a stack frame of 2 KiB.
 const STACK: usize = 512;
 /// Smallest stack of the reading thread, in bytes.
 const LEAST_STACK: usize = 16 << 20;

@@ -12,7 +12,8 @@ fn random(dtype: Dtype, shape: &[usize], phase: f64) -> Tensor {
 #[test]
 fn packed_rows_attend() {
     let Some(gpu) = Gpu::open() else { return };
-    // Prompts and completions shorter and longer than a tile and than a block of the CPU's, no completion, and an empty one.
+    // Prompts and completions shorter and longer than a tile and than a block of the CPU's, no
+    // completion, and an empty one.
     let long: [(usize, &[usize]); 3] = [
         (3, &[BLOCK + 22, 2, 0, 66]),
         (BLOCK + 12, &[1, 5]),

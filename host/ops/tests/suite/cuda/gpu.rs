@@ -17,8 +17,8 @@ fn kernels() -> PathBuf {
 
 static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
 
-/// The image for the device: the unit compiled as the host does it. Where the emulator has the kernels already, any text will do. None,
-/// with a line on stderr, without a device.
+/// The image for the device: the unit compiled as the host does it. Where the emulator has the
+/// kernels already, any text will do. None, with a line on stderr, without a device.
 fn image() -> Option<Ptx> {
     if std::env::var_os("CAPO_TEST_DEVICE").is_none_or(|device| device != "cuda") {
         let emulator = EMULATOR.get_or_init(|| cuda_emulator::for_tests(&kernels()));
@@ -144,7 +144,8 @@ pub fn floats(tensor: &Tensor) -> Vec<f32> {
         .unwrap()
 }
 
-/// Compares what `run` gives with `expected`, for the type of storage. It must give the same bits in each order of threads.
+/// Compares what `run` gives with `expected`, for the type of storage. It must give the same bits
+/// in each order of threads.
 pub fn check(what: &str, dtype: Dtype, run: impl Fn() -> Vec<Vec<f32>>, expected: &[&Tensor]) {
     let bits = |results: &[Vec<f32>]| {
         results
@@ -177,7 +178,8 @@ pub fn check(what: &str, dtype: Dtype, run: impl Fn() -> Vec<Vec<f32>>, expected
     }
 }
 
-/// Launches a kernel of the policy with these arguments, each a reference to a value of the parameter's type.
+/// Launches a kernel of the policy with these arguments, each a reference to a value of the
+/// parameter's type.
 macro_rules! launch {
     ($gpu:expr, $name:expr, ($columns:expr, $rows:expr), $($argument:expr),*) => {
         launch!(@ $gpu, $name, ($columns as u32, $rows as u32, 1), 256, $($argument),*)

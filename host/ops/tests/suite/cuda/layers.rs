@@ -128,7 +128,8 @@ fn operations_on_each_number() {
 fn norms() {
     let Some(gpu) = Gpu::open() else { return };
     let eps = 1e-5f32;
-    // Heads, a warp's rows with and without runs of four, rows of a block, a row that is wider than one round of either.
+    // Heads, a warp's rows with and without runs of four, rows of a block, a row that is wider than
+    // one round of either.
     for (dtype, rows, width) in [
         (Bf16, 70, 64),
         (F32, 70, 96),

@@ -1,4 +1,5 @@
-//! Steps of AdamW in several weights at once, and the norms of their gradients, against those of the CPU.
+//! Steps of AdamW in several weights at once, and the norms of their gradients, against those of
+//! the CPU.
 
 use cudarc::driver::{CudaSlice, DevicePtr};
 use host_ops::optimizer::{Mean, MeanSquare, Update};

@@ -1,4 +1,5 @@
-//! Log of a run's completions, if the config asks for it: lines in `completions.jsonl`, or one file per step in `completions/`.
+//! Log of a run's completions, if the config asks for it: lines in `completions.jsonl`, or one file
+//! per step in `completions/`.
 
 mod columns;
 #[cfg(feature = "datasets")]
@@ -53,7 +54,8 @@ impl Completions {
         }
     }
 
-    /// Prepares the log for a resume after `step`: removes completions of later steps, and leftovers of an interruption.
+    /// Prepares the log for a resume after `step`: removes completions of later steps, and
+    /// leftovers of an interruption.
     pub fn cut(&mut self, step: u64) -> Result<()> {
         let path = self.log.path().to_owned();
         journal::cut(&path, step)?;
@@ -82,7 +84,8 @@ impl Completions {
         Ok(())
     }
 
-    /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps, when it is used for the first time.
+    /// True if the completions of a rollout are logged that was sampled after `sampled_at` steps,
+    /// when it is used for the first time.
     fn is_due(&self, sampled_at: u64, iteration: u64) -> bool {
         iteration == 0
             && self

@@ -1,4 +1,5 @@
-//! Measures the effect of an optimizer step on the policy, between the gradient and the new weights, each number on first request.
+//! Measures the effect of an optimizer step on the policy, between the gradient and the new
+//! weights, each number on first request.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,8 @@ struct Known {
 }
 
 impl<'a> Proposal<'a> {
-    /// The step that `optimizer` proposed. `(seed, step)` determine the completions on which it is measured.
+    /// The step that `optimizer` proposed. `(seed, step)` determine the completions on which it is
+    /// measured.
     pub fn new(
         (policy, before): (&'a Policy, &'a Params),
         optimizer: &'a Optimizer,
@@ -74,7 +76,8 @@ impl<'a> Proposal<'a> {
         Ok(applied)
     }
 
-    /// The share of the step's length that remains after `scales`. Norms are computed only if the scales differ.
+    /// The share of the step's length that remains after `scales`. Norms are computed only if the
+    /// scales differ.
     fn share(&mut self, scales: &[f64]) -> Result<f64> {
         if scales.iter().all(|scale| *scale == scales[0]) {
             return Ok(scales[0]);
@@ -114,7 +117,8 @@ impl<'a> Proposal<'a> {
         self.policy.adapter().is_none()
     }
 
-    /// Euclidean norm of the step in the rows of the head whose tokens occur in no completion of the batch.
+    /// Euclidean norm of the step in the rows of the head whose tokens occur in no completion of
+    /// the batch.
     pub fn unused_head_norm(&self) -> Result<f64> {
         let config = self.policy.config();
         let mut used = vec![false; config.vocab_size];
@@ -171,7 +175,8 @@ impl<'a> Proposal<'a> {
             .context("the features of the old policy were not kept")
     }
 
-    /// KL divergence that the head's change alone causes, averaged over all completion tokens, nats.
+    /// KL divergence that the head's change alone causes, averaged over all completion tokens,
+    /// nats.
     pub fn kl_by_head(&mut self) -> Result<f64> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);
@@ -186,7 +191,8 @@ impl<'a> Proposal<'a> {
             .insert(sum / tokens.len().max(1) as f64))
     }
 
-    /// KL divergence averaged over the completion tokens of a share `fraction` of the completions, at least one, nats.
+    /// KL divergence averaged over the completion tokens of a share `fraction` of the completions,
+    /// at least one, nats.
     pub fn kl(&mut self, fraction: f64) -> Result<f64> {
         ensure!(
             fraction > 0.0 && fraction <= 1.0,

@@ -114,7 +114,8 @@ impl Case {
         )
     }
 
-    /// Log-probabilities over the vocabulary in f64, `[rows][V]`, from the features `hidden` and the head in `weights`.
+    /// Log-probabilities over the vocabulary in f64, `[rows][V]`, from the features `hidden` and
+    /// the head in `weights`.
     fn logps(&self, hidden: &Tensor, weights: &Params) -> Vec<Vec<f64>> {
         let head = weights
             .get(head_name(self.policy.config()))
@@ -140,7 +141,8 @@ impl Case {
         logits.into_iter().map(normal).collect()
     }
 
-    /// The mean KL divergence over the tokens of `completions`, from its definition; `new` holds their features after the step.
+    /// The mean KL divergence over the tokens of `completions`, from its definition; `new` holds
+    /// their features after the step.
     fn dense(&self, new: &Tensor, completions: &[usize]) -> f64 {
         let old = self.logps(self.batch.hidden.as_ref().unwrap(), &self.before);
         let new = self.logps(new, self.policy.params());
@@ -197,7 +199,8 @@ fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
                     1e-6,
                     &format!("size {size}, {count} completions"),
                 );
-                // Smaller micro-batches sum the features in another order. The relative difference of 1e-7 matters more for a smaller step.
+                // Smaller micro-batches sum the features in another order. The relative difference
+                // of 1e-7 matters more for a smaller step.
                 for micro_batch in [1, 2, 3] {
                     let parts = case.proposal(micro_batch).kl(fraction).unwrap();
                     assert_near(

@@ -103,7 +103,8 @@ impl Objective for Gradient {
     }
 }
 
-/// Drops tokens more surprising than `factor` times the mean of the steps before, and looks at the last layer.
+/// Drops tokens more surprising than `factor` times the mean of the steps before, and looks at the
+/// last layer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Follower {
