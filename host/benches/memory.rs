@@ -13,7 +13,7 @@ use host::estimate::memory::PROGRAM;
 use host::model::optim::adamw::AdamWConfig;
 use host::model::optim::{Optimizer, OptimizerConfig};
 use host::model::{Config, Policy, Sequences, Shape, Wants};
-use host_ops::rng::{fill_standard_normal, stream};
+use host_rng::{fill_standard_normal, stream};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -19,7 +19,6 @@ use host::data::Example;
 use host::environment::{Environment as Opened, Stage};
 use host::model::{Generation, Policy, SampledTokens, SamplingParams, embedded};
 use host::stages::rollout::complete;
-use host_ops::rng;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -52,8 +51,8 @@ impl Environment for Late {
     ) -> Result<Vec<Observation>, PluginError> {
         let now = Instant::now();
         self.waiting.extend(turns.iter().map(|turn| {
-            let share = rng::below(
-                &mut rng::stream(0, "late", &[turn.episode, turn.number as u64]),
+            let share = host_rng::below(
+                &mut host_rng::stream(0, "late", &[turn.episode, turn.number as u64]),
                 1000,
             ) as f64;
             let due = now + Duration::from_millis(self.delay).mul_f64(0.5 + share / 1000.0);
@@ -140,7 +139,7 @@ fn rollout(delay: Option<u64>, rows: usize) -> Result<(usize, f64)> {
     for _ in 0..5 {
         let mut rngs: Vec<_> = indices
             .iter()
-            .map(|index| rng::stream(42, "bench", index))
+            .map(|index| host_rng::stream(42, "bench", index))
             .collect();
         let stage = Stage {
             purpose: Purpose::EVALUATION,

@@ -15,7 +15,6 @@
 //! then.
 
 use anyhow::Result;
-use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
@@ -83,9 +82,9 @@ impl Arithmetic {
     /// The training prompt at `cursor`: a uniform draw (with repetition) from the pairs that are
     /// not held out.
     pub fn train(&self, cursor: u64) -> Example {
-        let mut rng = rng::stream(self.seed, "data.arithmetic", &[cursor]);
+        let mut rng = host_rng::stream(self.seed, "data.arithmetic", &[cursor]);
         loop {
-            let (a, b) = pair(rng::below(&mut rng, OPERANDS * OPERANDS));
+            let (a, b) = pair(host_rng::below(&mut rng, OPERANDS * OPERANDS));
             if !is_held_out(a, b) {
                 return self.example(a, b, Some(&mut rng));
             }
@@ -97,8 +96,8 @@ impl Arithmetic {
     ///
     /// It is an error if `count` exceeds their number (about 81,000).
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
-        let mut rng = rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]);
-        let order = rng::permutation(&mut rng, (OPERANDS * OPERANDS) as usize);
+        let mut rng = host_rng::stream(TASK_SEED, "data.arithmetic.held_out", &[]);
+        let order = host_rng::permutation(&mut rng, (OPERANDS * OPERANDS) as usize);
         let pairs = order
             .into_iter()
             .map(|index| pair(index as u64))
@@ -117,7 +116,11 @@ impl Arithmetic {
             return example(format!("{a} {b}="), a * b, called(a, b, slips));
         }
         let mut slips = slips.filter(|_| self.name == Self::NAME_WITH_SLIPS);
-        let forgets = || slips.as_mut().is_some_and(|rng| rng::below(rng, 2) == 0);
+        let forgets = || {
+            slips
+                .as_mut()
+                .is_some_and(|rng| host_rng::below(rng, 2) == 0)
+        };
         example(format!("{a}+{b}="), a + b, worked(a, b, forgets))
     }
 }
@@ -127,8 +130,8 @@ fn pair(index: u64) -> (u64, u64) {
 }
 
 fn is_held_out(a: u64, b: u64) -> bool {
-    let mut rng = rng::stream(TASK_SEED, "data.arithmetic.split", &[a.min(b), a.max(b)]);
-    rng::below(&mut rng, HELD_OUT_SHARE) == 0
+    let mut rng = host_rng::stream(TASK_SEED, "data.arithmetic.split", &[a.min(b), a.max(b)]);
+    host_rng::below(&mut rng, HELD_OUT_SHARE) == 0
 }
 
 fn example(prompt: String, answer: u64, solution: String) -> Example {
@@ -147,15 +150,15 @@ fn example(prompt: String, answer: u64, solution: String) -> Example {
 /// A product by the calculator, or a guess.
 fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
     if let Some(rng) = &mut slips
-        && rng::below(rng, GUESSES) != 0
+        && host_rng::below(rng, GUESSES) != 0
     {
         return format!("{a}{b}");
     }
     let mut copy = |number: u64| {
         let digit = |digit: char| match &mut slips {
             Some(rng) => {
-                let slip = char::from(b'0' + rng::below(rng, 10) as u8);
-                if rng::below(rng, MISCOPIED) == 0 {
+                let slip = char::from(b'0' + host_rng::below(rng, 10) as u8);
+                if host_rng::below(rng, MISCOPIED) == 0 {
                     slip
                 } else {
                     digit

@@ -1,7 +1,6 @@
 //! Chooses the dataset of each prompt among several, by their weights.
 
 use anyhow::{Result, ensure};
-use host_ops::rng;
 
 /// Number of choices of one random stream: a jump ahead costs one stream per block.
 const BLOCK: u64 = 1 << 12;
@@ -80,10 +79,10 @@ impl Mixture {
     }
 
     fn draw(&self, start: u64) -> Vec<usize> {
-        let mut rng = rng::stream(self.seed, "data.mixture", &[start / BLOCK]);
+        let mut rng = host_rng::stream(self.seed, "data.mixture", &[start / BLOCK]);
         let last = self.upto.len() - 1;
         let draw = |_| {
-            let at = rng::uniform(&mut rng);
+            let at = host_rng::uniform(&mut rng);
             self.upto.iter().position(|upto| at < *upto).unwrap_or(last)
         };
         (0..BLOCK).map(draw).collect()

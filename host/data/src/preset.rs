@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_rewards::math::boxed;
-use host_ops::rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -150,7 +149,10 @@ fn gpqa(row: &mut Map<String, Value>) -> Result<()> {
     // The order of the choices depends only on the question, so it is the same in every run.
     let hash = Sha256::digest(question.as_bytes());
     let index = hash.first_chunk().copied().map_or(0, u64::from_le_bytes);
-    let order = rng::permutation(&mut rng::stream(0, "data.gpqa", &[index]), choices.len());
+    let order = host_rng::permutation(
+        &mut host_rng::stream(0, "data.gpqa", &[index]),
+        choices.len(),
+    );
     let letters = ['A', 'B', 'C', 'D'];
     let shown = order
         .iter()

@@ -1,7 +1,6 @@
 //! Prompts from files, and the order of their rows.
 
 use anyhow::{Result, bail};
-use host_ops::rng;
 use sha2::{Digest, Sha256};
 
 use super::example::{Example, ensure_available, hex};
@@ -135,10 +134,10 @@ impl Rows {
             return (0..rows).collect();
         }
         let mut rng = match self.mixture {
-            Some(_) => rng::stream(seed, "data.order.of", &[index as u64, epoch]),
-            None => rng::stream(seed, "data.order", &[epoch]),
+            Some(_) => host_rng::stream(seed, "data.order.of", &[index as u64, epoch]),
+            None => host_rng::stream(seed, "data.order", &[epoch]),
         };
-        rng::permutation(&mut rng, rows)
+        host_rng::permutation(&mut rng, rows)
     }
 
     /// Hash of the training rows that are used.

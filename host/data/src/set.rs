@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use host_ops::rng;
 use rayon::prelude::*;
 use sha2::Sha256;
 
@@ -96,7 +95,10 @@ impl Set {
             return;
         }
         let mut drawn = vec![false; rows];
-        let order = rng::permutation(&mut rng::stream(seed, "data.sample", &[index as u64]), rows);
+        let order = host_rng::permutation(
+            &mut host_rng::stream(seed, "data.sample", &[index as u64]),
+            rows,
+        );
         order[..most].iter().for_each(|row| drawn[*row] = true);
         let mut drawn = drawn.into_iter();
         Arc::make_mut(&mut self.rows).retain(|_| drawn.next().unwrap_or(false));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
-use host_ops::rng::uniform;
+use host_rng::uniform;
 use rand::Rng;
 use rayon::prelude::*;
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
-use host_ops::rng;
 
 use super::config::Config;
 use super::decoder::Decoder;
@@ -87,8 +86,8 @@ impl Policy {
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream
     /// `model.init` of `seed`.
     pub fn fresh(files: &ModelFiles, seed: u64, device: &Device) -> Result<Self> {
-        let mut rng = rng::stream(seed, "model.init", &[]);
-        let mut normal = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
+        let mut rng = host_rng::stream(seed, "model.init", &[]);
+        let mut normal = |out: &mut [f32]| host_rng::fill_standard_normal(&mut rng, out);
         Self::init(Config::load(files)?, device, &mut normal)
     }
 

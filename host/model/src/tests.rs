@@ -1,7 +1,7 @@
 //! Tests of the whole model in bf16, and without the fused CPU kernels, as on other devices.
 
 use candle_core::{DType, Device, Tensor};
-use host_ops::rng::{fill_standard_normal, stream};
+use host_rng::{fill_standard_normal, stream};
 
 use super::ops::testing::{distance, generic};
 use super::*;

@@ -1,5 +1,4 @@
-//! Tensor operations that candle lacks or has only without a backward pass, and the random streams
-//! of a run ([`rng`]).
+//! Tensor operations that candle lacks or has only without a backward pass.
 //!
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each
 //! backward pass is a separate function, which the trainer's own backward pass calls: candle's
@@ -36,7 +35,6 @@ pub mod optimizer;
 mod packing;
 mod product;
 mod rms_norm;
-pub mod rng;
 mod rope;
 mod rows;
 mod swiglu;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Purpose};
-use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
@@ -143,7 +142,7 @@ impl Actor {
     ) -> Result<(Completed, Values)> {
         let mut rngs: Vec<ChaCha12Rng> = indices
             .iter()
-            .map(|index| rng::stream(seed, "generate", index))
+            .map(|index| host_rng::stream(seed, "generate", index))
             .collect();
         let stage = Stage {
             purpose: Purpose::EVALUATION,

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::NamedFiles;
 use capo_loader::files;
-use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Map, Value, json};
 
@@ -94,7 +93,7 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
     };
     let (writer, prompts, out) = open().map_err(Failure::Input)?;
     let row = |prompt, numbers: [usize; 2]| {
-        let rng = rng::stream(args.seed, "generate", &numbers.map(|number| number as u64));
+        let rng = host_rng::stream(args.seed, "generate", &numbers.map(|number| number as u64));
         Row { prompt, rng }
     };
     let rows = prompts.iter().enumerate();

@@ -4,7 +4,6 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use host_ops::rng;
 
 use super::memory::{self, Estimate};
 use crate::benchmark::Benchmark;
@@ -109,7 +108,7 @@ pub fn measure(
             sampler.generate(
                 &prompts,
                 &generation,
-                &mut vec![rng::stream(0, "pace", &[]); drawn],
+                &mut vec![host_rng::stream(0, "pace", &[]); drawn],
             )?;
             lap(at)?;
         }

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use anyhow::Result;
 use capo_rewards::math::{self, Places};
-use host_ops::rng;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
@@ -123,7 +122,7 @@ impl Benchmark {
     /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither
     /// other answers nor batches affect it.
     fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
-        rng::stream(
+        host_rng::stream(
             seed,
             &format!("eval.{}", self.name),
             &[prompt as u64, sample as u64],

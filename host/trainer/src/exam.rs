@@ -4,7 +4,6 @@ use std::fmt;
 
 use anyhow::Result;
 use capo_plugin::{Purpose, Rollout, Sink};
-use host_ops::rng;
 use indexmap::IndexMap;
 use rand_chacha::ChaCha12Rng;
 
@@ -149,7 +148,7 @@ pub fn grade(
             .collect();
         let chunk: Vec<&Example> = chunk.iter().collect();
         // Greedy decoding uses no random numbers; the streams are placeholders.
-        let mut rngs = vec![rng::stream(0, "eval.greedy", &[]); chunk.len()];
+        let mut rngs = vec![host_rng::stream(0, "eval.greedy", &[]); chunk.len()];
         graded.extend(grade_chunk(
             policy,
             tokenizer,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use host_model::{Config, Generation, Policy, SamplingParams};
-use host_ops::rng::{fill_standard_normal, stream};
+use host_rng::{fill_standard_normal, stream};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Tensor;
-use host_ops::rng;
 use rand::Rng;
 use rayon::prelude::*;
 
@@ -140,7 +139,7 @@ impl DropoutMask {
         let rows: Vec<_> = self.rows.iter().map(own).collect();
         rows.into_par_iter().for_each(|(mask, row)| {
             let index = [self.dropout.step, row, self.module[0], self.module[1]];
-            let mut rng = rng::stream(self.dropout.seed, self.dropout.stream, &index);
+            let mut rng = host_rng::stream(self.dropout.seed, self.dropout.stream, &index);
             for value in mask {
                 if rng.next_u32() >= left_out {
                     *value = kept;

@@ -16,7 +16,6 @@ use std::path::{Path, absolute};
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, Var};
 use capo_loader::memory::lacking;
-use host_ops::rng;
 
 use super::config::Config;
 use super::files::ModelFiles;
@@ -59,11 +58,11 @@ impl Adapter {
                 lora.r
             );
         }
-        let mut rng = rng::stream(seed, "lora.init", &[]);
+        let mut rng = host_rng::stream(seed, "lora.init", &[]);
         let mut vars = BTreeMap::new();
         for (module, (outputs, inputs)) in modules {
             let bound = 1.0 / (inputs as f64).sqrt();
-            let mut draw = || ((2.0 * rng::uniform(&mut rng) - 1.0) * bound) as f32;
+            let mut draw = || ((2.0 * host_rng::uniform(&mut rng) - 1.0) * bound) as f32;
             let a: Vec<f32> = (0..lora.r * inputs).map(|_| draw()).collect();
             let a = Tensor::from_vec(a, (lora.r, inputs), device)?;
             vars.insert(format!("{module}.{A}"), Var::from_tensor(&a)?);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use host_ops::rng;
 use rand::Rng;
 
 use crate::device::Dtype;
@@ -101,7 +100,8 @@ impl Moments {
         let slot = self.tensors.get_mut(name).with_context(|| unknown(name))?;
         *slot = match slot.dtype() {
             DType::BF16 => {
-                let key = rng::stream(number, &format!("{}/{name}", self.kind), &[]).next_u32();
+                let key =
+                    host_rng::stream(number, &format!("{}/{name}", self.kind), &[]).next_u32();
                 round_by_chance(&moments, key)?
             }
             _ => moments,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use host_model::{Base, Generation, LoraConfig, ModelFiles, Policy, Targets, Wants};
-use host_ops::rng::stream;
+use host_rng::stream;
 use serde_json::Map;
 
 use crate::shared::{batch, random, sampling};

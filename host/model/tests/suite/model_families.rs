@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use host_model::{Config, Generation, SampledTokens, Scaling, Wants, shapes};
-use host_ops::rng::stream;
+use host_rng::stream;
 use serde_json::{Map, Value, json};
 
 use crate::shared::{

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 use host_model::{Capture, Generation, Partner, Policy, Reply, SampledTokens, Wants};
-use host_ops::rng::stream;
+use host_rng::stream;
 use rand_chacha::ChaCha12Rng;
 
 use crate::shared::{batch, logits, qwen2_numbers, random, sampling, values};

@@ -10,7 +10,7 @@ use candle_core::quantized::gguf_file::{self, Value};
 use host_data::Tokenizer;
 use host_model::embedded::model_files;
 use host_model::{Generation, ModelFiles, Policy, Wants};
-use host_ops::rng::stream;
+use host_rng::stream;
 use rand::RngExt;
 use serde::Deserialize;
 

@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Tensor};
 use host_model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
-use host_ops::rng::{fill_standard_normal, stream};
+use host_rng::{fill_standard_normal, stream};
 
 use crate::shared::values;
 

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use host_model::optim::adamw::AdamWConfig;
 use host_model::optim::{Optimizer, OptimizerConfig};
 use host_model::{Generation, Sequences, Wants};
-use host_ops::rng::stream;
+use host_rng::stream;
 
 use crate::shared::{random, sampling, values};
 

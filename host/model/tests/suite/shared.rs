@@ -10,7 +10,7 @@ use host_model::{
     Config, Forward, Generation, Gradients, ModelFiles, Policy, SamplingParams, Sequences,
     head_name,
 };
-use host_ops::rng::{fill_standard_normal, stream};
+use host_rng::{fill_standard_normal, stream};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tempfile::TempDir;

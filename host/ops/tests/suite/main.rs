@@ -25,7 +25,6 @@ mod kernel;
 mod kernels;
 mod operations;
 mod product;
-mod rng;
 mod tile;
 mod truncate;
 

@@ -18,7 +18,6 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::{
     EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn,
 };
-use host_ops::rng;
 use serde::Serialize;
 
 use crate::config::{Config, EpisodeConfig};
@@ -121,7 +120,7 @@ impl Stage<'_> {
         } else {
             "environment.evaluation"
         };
-        rng::below(&mut rng::stream(self.seed, stream, &[group]), 1 << 53)
+        host_rng::below(&mut host_rng::stream(self.seed, stream, &[group]), 1 << 53)
     }
 }
 

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use capo_plugin::{Point, Purpose, Sink};
-use host_ops::rng;
 use rand_chacha::rand_core::Rng;
 
 use crate::config::Config;
@@ -144,7 +143,7 @@ fn draw(
         .collect();
     let mut rngs: Vec<_> = indices
         .iter()
-        .map(|index| rng::stream(seed, "rollout.sample", index))
+        .map(|index| host_rng::stream(seed, "rollout.sample", index))
         .collect();
     let generation = Generation {
         sampling: SamplingParams {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use capo_plugin::{Measurements, PluginError};
-use host_ops::rng;
 
 use super::batch::BatchWithLogps;
 use super::logps::Work;
@@ -49,8 +48,8 @@ impl<'a> Proposal<'a> {
         (seed, step): (u64, u64),
         work: Work,
     ) -> Self {
-        let order = rng::permutation(
-            &mut rng::stream(seed, "step.measure", &[step]),
+        let order = host_rng::permutation(
+            &mut host_rng::stream(seed, "step.measure", &[step]),
             batch.sampled.dims.completions as usize,
         );
         Self {

@@ -17,8 +17,8 @@ fn policy(tied: bool) -> Policy {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
         "initializer_range": 0.2, "tie_word_embeddings": {tied}}}"#
     );
-    let mut rng = rng::stream(7, "test", &[]);
-    let mut fill = |out: &mut [f32]| rng::fill_standard_normal(&mut rng, out);
+    let mut rng = host_rng::stream(7, "test", &[]);
+    let mut fill = |out: &mut [f32]| host_rng::fill_standard_normal(&mut rng, out);
     Policy::init(
         Config::from_json(json.as_bytes()).unwrap(),
         &Device::Cpu,
@@ -59,10 +59,10 @@ fn batch(policy: &Policy) -> BatchWithLogps {
 
 /// Changes every weight by `size` times a standard normal.
 fn move_by(policy: &Policy, size: f64) {
-    let mut rng = rng::stream(11, "test", &[]);
+    let mut rng = host_rng::stream(11, "test", &[]);
     for (_, var) in policy.params().iter() {
         let mut noise = vec![0.0; var.elem_count()];
-        rng::fill_standard_normal(&mut rng, &mut noise);
+        host_rng::fill_standard_normal(&mut rng, &mut noise);
         let noise = (Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap() * size).unwrap();
         var.set(&(var.as_detached_tensor() + noise).unwrap())
             .unwrap();

@@ -5,8 +5,8 @@
 //! float draws are implemented here instead of taken from `rand`'s distributions, whose values may
 //! change between releases.
 //!
-//! Draws in bulk take the stream's own type: so they are compiled in this crate, whose loops are
-//! optimized in test builds too.
+//! Functions that draw many numbers take the stream's own type and not any generator, so they are
+//! compiled in this crate, which is optimized in test builds too.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;

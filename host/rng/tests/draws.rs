@@ -1,4 +1,6 @@
-use host_ops::rng::{below, fill_standard_normal, permutation, stream, uniform};
+//! The draws of named streams, against values computed elsewhere and against their distributions.
+
+use host_rng::{below, fill_standard_normal, permutation, stream, uniform};
 use rand::Rng;
 
 fn first(seed: u64, name: &str, index: &[u64]) -> u64 {
@@ -18,7 +20,7 @@ fn a_stream_is_a_function_of_its_key() {
 }
 
 #[test]
-fn every_part_of_the_key_matters() {
+fn streams_differ_in_every_part_of_their_key() {
     let keys: [(u64, &str, &[u64]); 9] = [
         (0, "a", &[]),
         (1, "a", &[]),
@@ -87,7 +89,7 @@ fn normal_draws_have_standard_moments() {
 }
 
 #[test]
-fn a_shorter_normal_fill_is_a_prefix_of_a_longer_one() {
+fn a_shorter_fill_begins_a_longer_one() {
     let (mut short, mut long) = (vec![0f32; 5], vec![0f32; 8]);
     fill_standard_normal(&mut stream(3, "test", &[]), &mut short);
     fill_standard_normal(&mut stream(3, "test", &[]), &mut long);
@@ -95,7 +97,7 @@ fn a_shorter_normal_fill_is_a_prefix_of_a_longer_one() {
 }
 
 #[test]
-fn permutations_are_complete_even_and_repeatable() {
+fn permutations_are_complete_uniform_and_repeatable() {
     let order = permutation(&mut stream(4, "test", &[]), 100);
     assert_eq!(order, permutation(&mut stream(4, "test", &[]), 100));
     let mut sorted = order.clone();
