@@ -39,7 +39,7 @@ pub struct Assessment {
     /// which is `m_H` without its Taylor error. 0 on padding, NaN where not finite.
     pub surrogate: Vec<f32>,
     /// `[B, T]`: 1 where the token is accepted, else 0.
-    pub keep: Vec<u8>,
+    pub token_mask: Vec<u8>,
     /// `[B, T]`: reason for which each token was rejected.
     pub reasons: Vec<Reason>,
     /// Number of assessed tokens, accepted or not.
@@ -131,7 +131,7 @@ impl Assessment {
             m_h: zeros(),
             kl: zeros(),
             surrogate: zeros(),
-            keep: vec![0; positions],
+            token_mask: vec![0; positions],
             reasons: vec![Reason::None; positions],
             tokens: 0,
             rejected: Rejections::default(),
@@ -150,7 +150,7 @@ impl Assessment {
         let first_order = acceptance.reason(shift.m_f, shift.first_order);
         self.tokens += 1;
         self.reasons[token] = reason;
-        self.keep[token] = u8::from(reason == Reason::None);
+        self.token_mask[token] = u8::from(reason == Reason::None);
         self.rejected.fisher += usize::from(matches!(reason, Reason::Fisher | Reason::Both));
         self.rejected.hessian += usize::from(matches!(reason, Reason::Hessian | Reason::Both));
         self.rejected.total += usize::from(reason != Reason::None);
@@ -161,7 +161,7 @@ impl Assessment {
     /// Keeps a token without a test; the token does not count.
     pub(crate) fn exempt(&mut self, token: usize, shift: &Shift) {
         self.enter(token, shift);
-        self.keep[token] = 1;
+        self.token_mask[token] = 1;
     }
 
     /// Rejects a token whose data or shifts are not finite.
@@ -215,14 +215,14 @@ mod tests {
 
     #[test]
     fn bounds_are_strict() {
-        for (m_f, m_h, keep) in [
+        for (m_f, m_h, token_mask) in [
             (0.49, 0.99, 1),
             (0.0, -0.24, 1),
             (0.5, 0.0, 0),
             (0.0, 1.0, 0),
             (0.0, -0.25, 0),
         ] {
-            assert_eq!(judged(m_f, m_h).keep, [keep], "{m_f} {m_h}");
+            assert_eq!(judged(m_f, m_h).token_mask, [token_mask], "{m_f} {m_h}");
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
                 },
                 &Acceptance::default(),
             );
-            assert_eq!(assessment.keep, [0, 0]);
+            assert_eq!(assessment.token_mask, [0, 0]);
             assert_eq!(
                 assessment.rejected,
                 Rejections {

@@ -46,11 +46,11 @@ impl Certificate {
         supports: &Supports,
         subsets: &Subsets,
         shifts: &Prediction,
-        keep: &[u8],
+        token_mask: &[u8],
         fisher_threshold: Option<f64>,
         semantics: &Semantics,
     ) -> Self {
-        let accepted = accepted(supports, subsets, keep, semantics);
+        let accepted = accepted(supports, subsets, token_mask, semantics);
         let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
         for shift in (0..subsets.count)
             .filter(|&subset| accepted[subset])
@@ -94,13 +94,13 @@ impl Certificate {
 fn accepted(
     supports: &Supports,
     subsets: &Subsets,
-    keep: &[u8],
+    token_mask: &[u8],
     semantics: &Semantics,
 ) -> Vec<bool> {
     let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
     for (n, &subset) in subsets.of.iter().enumerate() {
         tested[subset as usize] |= !semantics.exempts(supports.signals[n]);
-        rejected[subset as usize] |= keep[supports.position(n)] == 0;
+        rejected[subset as usize] |= token_mask[supports.position(n)] == 0;
     }
     tested
         .iter()

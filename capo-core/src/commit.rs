@@ -15,7 +15,7 @@ use crate::support::{HostPairs, Pairs};
 use crate::{Arrays, CurvatureModel, Error, Granularity, Ranks, cuda};
 
 impl CurvatureModel {
-    /// Adds the gradient of the finally accepted tokens, `keep[b, t] != 0`, to the model's own
+    /// Adds the gradient of the finally accepted tokens, `token_mask[b, t] != 0`, to the model's own
     /// moments, as one step.
     ///
     /// Call it after an optimizer step. Nothing changes with SGD, or if the step brings the
@@ -27,9 +27,12 @@ impl CurvatureModel {
     /// so prepare all tokens of the trainer's loss. Their gradient is averaged like the kept
     /// gradient: with [`Weights::RowMean`](crate::Weights) over the prepared tokens of each row. A
     /// step that is counted without a kept token adds their gradient too.
-    pub fn commit(&mut self, prepared: &Prepared, keep: &[u8]) -> Result<(), Error> {
-        prepared.step.batch.check_per_token("keep", keep.len())?;
-        let weights: Vec<f32> = keep
+    pub fn commit(&mut self, prepared: &Prepared, token_mask: &[u8]) -> Result<(), Error> {
+        prepared
+            .step
+            .batch
+            .check_per_token("token_mask", token_mask.len())?;
+        let weights: Vec<f32> = token_mask
             .iter()
             .map(|&keep| f32::from(u8::from(keep != 0)))
             .collect();
@@ -136,11 +139,11 @@ impl CurvatureModel {
                 "`weights` has {weight} at {at}, expected finite numbers of at least 0"
             )));
         }
-        let keep: Vec<u8> = weights
+        let token_mask: Vec<u8> = weights
             .iter()
             .map(|&weight| u8::from(weight > 0.0))
             .collect();
-        let kept = prepared.kept(&keep)?;
+        let kept = prepared.kept(&token_mask)?;
         let everything = (step.optimizer.second_moment == SecondMoment::KeptAndRejected)
             .then(|| Subsets::new(supports, &step.batch, Granularity::Batch));
         Ok(Part {

@@ -10,7 +10,7 @@
 //! v   = D h,   D = direction of SGD or Adam from g   projected proposal
 //! m_F = ½ lr² s²,   s = (e_a - pi) . v               policy shift         (paper, eq. 9 and 10)
 //! m_H = lr A s + ½ lr² A (s² - q),   q = Var_pi(v)   objective shift      (paper, eq. 8 and 10)
-//! keep  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
+//! token_mask = 1  <=>  m_F < fisher_threshold  and  low < m_H < high                (paper, eq. 11)
 //! ```
 //!
 //! "Paper" is "Stabilizing Policy Gradients for Sample-Efficient RL in LLM Reasoning", ICLR 2026.
@@ -54,11 +54,11 @@
 //! let prepared = model.prepare(&step, &[1, 1])?;
 //! let assessment = model.assess(&prepared)?;
 //! // The uncertain first token would move the policy too far; the second has a probability near 1 and moves nothing.
-//! assert_eq!(assessment.keep, [0, 1]);
+//! assert_eq!(assessment.token_mask, [0, 1]);
 //! assert_eq!(assessment.rejected.fisher, 1);
 //!
 //! // After the optimizer step, the accepted tokens advance the moments.
-//! model.commit(&prepared, &assessment.keep)?;
+//! model.commit(&prepared, &assessment.token_mask)?;
 //! assert_eq!(model.steps(), 1);
 //! # Ok::<(), capo_core::Error>(())
 //! ```

@@ -150,21 +150,21 @@ impl CurvatureModel {
             supports,
             &subsets,
             &shifts,
-            &assessment.keep,
+            &assessment.token_mask,
             threshold,
             &self.semantics,
         );
         Ok(assessment)
     }
 
-    /// Shifts of the step that the prepared tokens with `keep[b, t] != 0` propose; all 0 if there
+    /// Shifts of the step that the prepared tokens with `token_mask[b, t] != 0` propose; all 0 if there
     /// are none.
     ///
     /// These are the shifts that `assess` would find for the batch as one subset, whatever the
-    /// model's granularity. An error if `keep` is not `[B, T]`, or includes tokens that are not
+    /// model's granularity. An error if `token_mask` is not `[B, T]`, or includes tokens that are not
     /// prepared.
-    pub fn batch_shift(&self, prepared: &Prepared, keep: &[u8]) -> Result<BatchShift, Error> {
-        let subset = prepared.kept(keep)?;
+    pub fn batch_shift(&self, prepared: &Prepared, token_mask: &[u8]) -> Result<BatchShift, Error> {
+        let subset = prepared.kept(token_mask)?;
         let tokens = subset.size();
         let own = self.moments_at(&prepared.step)?;
         let proposer = self.proposer(prepared, own.as_ref());
@@ -249,23 +249,23 @@ impl CurvatureModel {
 }
 
 impl Prepared<'_> {
-    /// The tokens in `keep` as one subset.
-    pub(crate) fn kept(&self, keep: &[u8]) -> Result<Subsets, Error> {
+    /// The tokens in `token_mask` as one subset.
+    pub(crate) fn kept(&self, token_mask: &[u8]) -> Result<Subsets, Error> {
         let batch = &self.step.batch;
-        batch.check_per_token("keep", keep.len())?;
-        let subset = Subsets::kept(&self.supports, batch, keep);
+        batch.check_per_token("token_mask", token_mask.len())?;
+        let subset = Subsets::kept(&self.supports, batch, token_mask);
         let known = subset.size()
             + self
                 .supports
                 .not_finite
                 .iter()
-                .filter(|&&token| keep[token] != 0)
+                .filter(|&&token| token_mask[token] != 0)
                 .count();
-        let asked = keep.iter().filter(|&&keep| keep != 0).count();
+        let asked = token_mask.iter().filter(|&&keep| keep != 0).count();
         ensure(known >= asked, || {
             let unknown = asked - known;
             format!(
-                "`keep` has {unknown} tokens that were not prepared (keep only what the prepared mask has)"
+                "`token_mask` has {unknown} tokens that were not prepared (keep only what the prepared mask has)"
             )
         })?;
         Ok(subset)

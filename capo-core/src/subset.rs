@@ -70,13 +70,13 @@ impl Subsets {
         }
     }
 
-    /// The tokens with `keep[b * T + t] != 0` as one subset.
-    pub fn kept(supports: &Supports, batch: &LastLayer, keep: &[u8]) -> Self {
+    /// The tokens with `token_mask[b * T + t] != 0` as one subset.
+    pub fn kept(supports: &Supports, batch: &LastLayer, token_mask: &[u8]) -> Self {
         let of = supports
             .tokens
             .iter()
             .map(|&token| {
-                if keep[token as usize] != 0 {
+                if token_mask[token as usize] != 0 {
                     0
                 } else {
                     Self::NONE

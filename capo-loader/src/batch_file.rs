@@ -416,7 +416,7 @@ fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// `[B, T]`: 1 for tokens that the masks keep.
-    pub keep: Vec<u8>,
+    pub token_mask: Vec<u8>,
     /// `[B, T]`: the product of all weights; `None` without weights.
     pub weights: Option<Vec<f32>>,
     /// `[B, T]` arrays of one number per token, by `component-id/name`.
@@ -425,7 +425,7 @@ pub struct Outcome {
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes an outcome: `keep`, `weights` and per-token arrays as tensors, single numbers in the
+/// Writes an outcome: `token_mask`, `weights` and per-token arrays as tensors, single numbers in the
 /// metadata.
 ///
 /// # Errors
@@ -433,7 +433,7 @@ pub struct Outcome {
 /// When the disk reports an error.
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
     let shape = [dims.completions as usize, dims.tokens as usize];
-    let mut arrays = BTreeMap::from([("keep", Array::new(&outcome.keep, &shape))]);
+    let mut arrays = BTreeMap::from([("token_mask", Array::new(&outcome.token_mask, &shape))]);
     arrays.extend(
         outcome
             .weights

@@ -112,8 +112,8 @@ pub struct Replayed<'a> {
 
 impl std::fmt::Display for Replayed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (tokens, keep) = (self.batch.completion_tokens(), &self.outcome.keep);
-        let rejected = tokens - keep.iter().map(|&keep| u64::from(keep)).sum::<u64>();
+        let (tokens, token_mask) = (self.batch.completion_tokens(), &self.outcome.token_mask);
+        let rejected = tokens - token_mask.iter().map(|&keep| u64::from(keep)).sum::<u64>();
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let mean = self
             .outcome
@@ -180,7 +180,7 @@ pub fn replay(
         let decision = replay_step(deciders, &mut sink, path, device, &batch)?;
         let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
         let outcome = Outcome {
-            keep: decision.token_mask,
+            token_mask: decision.token_mask,
             weights,
             ..sink.outcome
         };

@@ -35,10 +35,10 @@ class InTorch:
         )
 
     @torch.no_grad()
-    def __call__(self, batch, keep):
+    def __call__(self, batch, token_mask):
         optimizer = batch.optimizer
         beta1, beta2, eps, rate = optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.learning_rate
-        decided = torch.as_tensor(keep).clone().to(batch.last_layer.hidden.device)
+        decided = torch.as_tensor(token_mask).clone().to(batch.last_layer.hidden.device)
         flat = decided.view(-1)
         for chosen in flat.nonzero()[:, 0].split(CHUNK):
             rows, u, p, hidden, advantages = self._tokens(batch, chosen)
@@ -56,9 +56,9 @@ class InTorch:
         return decided.cpu().numpy(), {}
 
     @torch.no_grad()
-    def step_end(self, batch, keep, taken=True, collective=None):
+    def step_end(self, batch, token_mask, taken=True, collective=None):
         hidden = batch.last_layer.hidden
-        chosen = torch.as_tensor(keep, device=hidden.device).view(-1).nonzero()[:, 0]
+        chosen = torch.as_tensor(token_mask, device=hidden.device).view(-1).nonzero()[:, 0]
         if not taken or not len(chosen):
             return {}
         gradient = torch.zeros(batch.last_layer.vocab_size, hidden.shape[2], device=hidden.device)

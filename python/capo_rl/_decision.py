@@ -22,15 +22,15 @@ class Decision:
     Attributes:
         batch: What they saw.
         mask: `[B, T]`: 1 for the tokens that were decided over.
-        keep: `[B, T]`, uint8: 0 for each token to drop.
-        weights: `[B, T]`, float32: 0 where `keep` is.
+        token_mask: `[B, T]`, uint8: 0 for each token to drop.
+        weights: `[B, T]`, float32: 0 where `token_mask` is.
         records: What was reported.
         rows: `[B]`: the numbers of the completions, where there are such.
     """
 
     batch: Batch
     mask: Tensor
-    keep: Tensor
+    token_mask: Tensor
     weights: Tensor
     records: Records = field(default_factory=dict)
     rows: Tensor | None = None
@@ -45,8 +45,8 @@ def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[
         masks: As for `capo_rl.decide`.
         weights: As for `capo_rl.decide`.
     """
-    keep, product, records = deciding.decide(batch, masks, weights)
-    there = torch.from_numpy(keep).to(mask.device), torch.from_numpy(product).to(mask.device)
+    token_mask, product, records = deciding.decide(batch, masks, weights)
+    there = torch.from_numpy(token_mask).to(mask.device), torch.from_numpy(product).to(mask.device)
     return Decision(batch, mask, *there, records)
 
 
@@ -62,12 +62,12 @@ def step_end(
     With a `collective`, the decision is of this rank's completions.
     """
     for each in masks:
-        each.step_end(decision.batch, decision.keep.cpu(), taken, collective)
+        each.step_end(decision.batch, decision.token_mask.cpu(), taken, collective)
     for weight in weights:
         weight.step_end(decision.batch, decision.weights.cpu(), taken, collective)
 
 
-def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
+def gradient_factor(mask: Tensor, token_mask: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
     """The factor of each token's gradient, `[B, T]`.
 
     A loss reduced over `mask` is then as if masked and weighted. With the denominator `kept` the tokens that stay weigh
@@ -76,9 +76,9 @@ def gradient_factor(mask: Tensor, keep: Tensor, weights: Tensor, reduction: str,
     """
     if denominator == "original" or reduction in ("fixed_length", "completion_sum"):
         return weights
-    tokens, kept = mask.sum(), keep.sum()
+    tokens, kept = mask.sum(), token_mask.sum()
     if reduction == "completion_mean":
-        tokens, kept = mask.sum(1, keepdim=True), keep.sum(1, keepdim=True)
+        tokens, kept = mask.sum(1, keepdim=True), token_mask.sum(1, keepdim=True)
     return weights * (tokens / kept.clamp(min=1)).float()
 
 

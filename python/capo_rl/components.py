@@ -184,38 +184,38 @@ class Mask(Decider):
     _point = "mask"
 
     def __call__(
-        self, batch: Batch, keep: Array | None = None, collective: Collective | None = None
+        self, batch: Batch, token_mask: Array | None = None, collective: Collective | None = None
     ) -> tuple[NDArray[np.uint8], Records]:
         """Decides over a batch.
 
         Args:
             batch: The whole batch of the step; of a mask that is `TOKEN_WISE`, a part of it.
-            keep: `[B, T]`: what the masks before this one left; without it, all tokens of the completions. It is not
+            token_mask: `[B, T]`: what the masks before this one left; without it, all tokens of the completions. It is not
                 changed.
             collective: Connects the ranks, for a mask that asks them.
 
         Returns:
-            `keep`, uint8 `[B, T]`, 0 for each token to drop, and what was reported.
+            `token_mask`, uint8 `[B, T]`, 0 for each token to drop, and what was reported.
 
         Raises:
             ValueError: Where the batch lacks what the mask reads.
             CapoError: With the mask's own sentence.
         """
-        return self._native.mask(batch._native, keep, collective)
+        return self._native.mask(batch._native, token_mask, collective)
 
-    def step_end(self, batch: Batch, keep: Array, taken: bool = True, collective: Collective | None = None) -> Records:
+    def step_end(self, batch: Batch, token_mask: Array, taken: bool = True, collective: Collective | None = None) -> Records:
         """Tells it, once, that the optimizer's step is over.
 
         Args:
             batch: The batch of the whole step, or with a `collective` this rank's completions of it.
-            keep: `[B, T]`: the final decision of all masks over `batch`.
+            token_mask: `[B, T]`: the final decision of all masks over `batch`.
             taken: False where the step was skipped.
             collective: Where `traits` has `SUMS_RANKS`: each rank calls, and all have the same state afterwards.
 
         Returns:
             What was reported.
         """
-        return self._native.step_end(batch._native, keep, taken, collective)
+        return self._native.step_end(batch._native, token_mask, taken, collective)
 
 
 class Weight(Decider):
@@ -224,10 +224,10 @@ class Weight(Decider):
     _point = "weight"
 
     def __call__(
-        self, batch: Batch, keep: Array | None = None, collective: Collective | None = None
+        self, batch: Batch, token_mask: Array | None = None, collective: Collective | None = None
     ) -> tuple[NDArray[np.float32], Records]:
-        """Weights, float32 `[B, T]`, 0 where `keep` is, and what was reported; arguments as for `Mask`."""
-        return self._native.weigh(batch._native, keep, collective)
+        """Weights, float32 `[B, T]`, 0 where `token_mask` is, and what was reported; arguments as for `Mask`."""
+        return self._native.weigh(batch._native, token_mask, collective)
 
     def step_end(
         self, batch: Batch, weights: Array, taken: bool = True, collective: Collective | None = None

@@ -31,7 +31,7 @@ def decide(
         collective: Connects the ranks, for components that ask them.
 
     Returns:
-        `keep`, uint8 `[B, T]`, 0 for each token to drop; the product of all weights, float32 `[B, T]`, 0 where `keep`
+        `token_mask`, uint8 `[B, T]`, 0 for each token to drop; the product of all weights, float32 `[B, T]`, 0 where `token_mask`
         is, and without weights 1 elsewhere; and what was reported, under `ID/name`, or `ID#2/name` for the second
         component of an id. Each mask has its `rejection_rate`, a share of all tokens, and each weight its `mean` over
         the tokens that reached it.
@@ -43,13 +43,13 @@ def decide(
     """
     all_masks, all_weights = _made(Mask, masks), _made(Weight, weights)
     natives = [mask._native for mask in all_masks], [weight._native for weight in all_weights]
-    keep, product, of_masks, of_weights = _native.decide(batch._native, *natives, collective)
+    token_mask, product, of_masks, of_weights = _native.decide(batch._native, *natives, collective)
     records: Records = {}
     for (name, mask), (told, rejected) in zip(named(all_masks), of_masks, strict=True):
         records |= reports(name, mask, told, {"rejection_rate": rejected})
     for (name, weight), (told, mean) in zip(named(all_weights), of_weights, strict=True):
         records |= reports(name, weight, told, {"mean": mean})
-    return keep, product, records
+    return token_mask, product, records
 
 
 def _made(kind: type[Kind], given: Kind | Iterable[Kind]) -> list[Kind]:

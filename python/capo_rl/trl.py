@@ -164,7 +164,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         rows, mask = arrays["rows"], arrays["completion_mask"]
         batch = self._controls.judged(self._seen.batch(arrays, self._seen.group_size(rows)))
         decision = decide(batch, mask, self.capo_masks, self.capo_weights)
-        whole = (mask, decision.keep, decision.weights)
+        whole = (mask, decision.token_mask, decision.weights)
         factors = self._factor(*whole) if self.capo_settings.together == "step" else None
         for inputs, numbers in zip(micro_batches, own, strict=True):
             place, tokens = torch.searchsorted(rows, numbers), inputs["completion_ids"].shape[1]
@@ -182,12 +182,12 @@ class CapoGRPOTrainer(GRPOTrainer):
         part = self._seen.arrays(inputs, logps, entropies)
         mask = part["completion_mask"]
         decision = decide(self._controls.judged(self._seen.batch(part)), mask, self.capo_masks, self.capo_weights)
-        self._capo_parts.append(part | {"keep": decision.keep, "weights": decision.weights})
+        self._capo_parts.append(part | {"token_mask": decision.token_mask, "weights": decision.weights})
         self._tell(decision.records, started, decision.batch.completion_mask)
-        return self._factor(mask, decision.keep, decision.weights)
+        return self._factor(mask, decision.token_mask, decision.weights)
 
-    def _factor(self, mask: Tensor, keep: Tensor, weights: Tensor) -> Tensor:
-        return gradient_factor(mask, keep, weights, self.capo_settings.reduction, self.capo_settings.denominator)
+    def _factor(self, mask: Tensor, token_mask: Tensor, weights: Tensor) -> Tensor:
+        return gradient_factor(mask, token_mask, weights, self.capo_settings.reduction, self.capo_settings.denominator)
 
     def _gathered(self, arrays: Arrays) -> Arrays:
         """The rows of all ranks, in the order of sampling."""
@@ -307,14 +307,14 @@ class CapoGRPOTrainer(GRPOTrainer):
                 self._capo_ranks = Ranks(self.accelerator.device)
             else:
                 arrays = self._gathered(arrays)
-            keep, weights = arrays.pop("keep"), arrays.pop("weights")
+            token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
             batch, mask = self._controls.judged(self._seen.batch(arrays)), arrays["completion_mask"]
-            self._capo_decision = Decision(batch, mask, keep, weights, rows=arrays["rows"])
+            self._capo_decision = Decision(batch, mask, token_mask, weights, rows=arrays["rows"])
         micro, self._capo_micro = self._capo_micro, []
         if self._capo_decision is None:
             return
         decided = self._capo_decision
-        counts, weighed = torch.stack([decided.mask.sum(), decided.keep.sum()]), decided.weights.sum()
+        counts, weighed = torch.stack([decided.mask.sum(), decided.token_mask.sum()]), decided.weights.sum()
         if self._capo_ranks is not None:
             dist.all_reduce(counts)
             dist.all_reduce(weighed)

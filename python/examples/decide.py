@@ -26,11 +26,11 @@ def main() -> None:
     )
     for path in arguments.batches or sorted(CASE.glob("batch-*")):
         batch = capo_rl.load_batch(path)
-        keep, records = mask(batch)
+        token_mask, records = mask(batch)
         # A trainer takes its step here, with the loss of the tokens that are kept.
-        mask.step_end(batch, keep, taken=bool(keep.any()))
-        tokens, kept = int(np.sum(batch.completion_mask)), int(keep.sum())
-        completion, token = np.unravel_index(np.argmax(records["capo.curvature/m_f"]), keep.shape)
+        mask.step_end(batch, token_mask, taken=bool(token_mask.any()))
+        tokens, kept = int(np.sum(batch.completion_mask)), int(token_mask.sum())
+        completion, token = np.unravel_index(np.argmax(records["capo.curvature/m_f"]), token_mask.shape)
         print(
             f"step {batch.progress.step}: {tokens - kept} of {tokens} tokens rejected; the policy would move most by token {token} of "
             f"completion {completion}, m_F {records['capo.curvature/m_f'][completion, token]:.2e}"

@@ -134,42 +134,42 @@ impl Component {
         asked.map_err(|error| broken(&error))
     }
 
-    /// `keep` after the mask, and the reports.
+    /// `token_mask` after the mask, and the reports.
     fn mask<'py>(
         &self,
         py: Python<'py>,
         batch: &Batch,
-        keep: Option<&Bound<'py, PyAny>>,
+        token_mask: Option<&Bound<'py, PyAny>>,
         collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Answer<'py>> {
         self.check(batch)?;
-        let mut keep = self.left(batch, keep)?;
+        let mut token_mask = self.left(batch, token_mask)?;
         let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
-            Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut keep),
+            Handle::Mask(mask) => mask.mask(sink, &batch.view(), &mut token_mask),
             _ => Ok(()),
         })?;
-        Ok((numpy::array(py, &batch.extents(), &keep)?, records))
+        Ok((numpy::array(py, &batch.extents(), &token_mask)?, records))
     }
 
-    /// Weights of the tokens in `keep`, and the reports.
+    /// Weights of the tokens in `token_mask`, and the reports.
     fn weigh<'py>(
         &self,
         py: Python<'py>,
         batch: &Batch,
-        keep: Option<&Bound<'py, PyAny>>,
+        token_mask: Option<&Bound<'py, PyAny>>,
         collective: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Answer<'py>> {
         self.check(batch)?;
-        let keep = self.left(batch, keep)?;
-        let mut weights = vec![0.0; keep.len()];
+        let token_mask = self.left(batch, token_mask)?;
+        let mut weights = vec![0.0; token_mask.len()];
         let records = self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
-            Handle::Weight(weight) => weight.weigh(sink, &batch.view(), &keep, &mut weights),
+            Handle::Weight(weight) => weight.weigh(sink, &batch.view(), &token_mask, &mut weights),
             _ => Ok(()),
         })?;
         Ok((numpy::array(py, &batch.extents(), &weights)?, records))
     }
 
-    /// Passes the final `keep` to a mask, or the product of all weights to a weight; returns the
+    /// Passes the final `token_mask` to a mask, or the product of all weights to a weight; returns the
     /// reports.
     fn step_end<'py>(
         &self,
@@ -189,9 +189,9 @@ impl Component {
                 _ => Ok(()),
             });
         }
-        let keep = array::bits("keep", self.per_token("keep", batch, values)?)?;
+        let token_mask = array::bits("token_mask", self.per_token("token_mask", batch, values)?)?;
         self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
-            Handle::Mask(mask) => mask.step_end(sink, &batch.view(), keep.get(), taken),
+            Handle::Mask(mask) => mask.step_end(sink, &batch.view(), token_mask.get(), taken),
             _ => Ok(()),
         })
     }
@@ -372,13 +372,16 @@ impl Component {
         records
     }
 
-    /// The remaining tokens: `keep`, or all tokens of the completions.
-    fn left(&self, batch: &Batch, keep: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u8>> {
-        let Some(keep) = keep else {
+    /// The remaining tokens: `token_mask`, or all tokens of the completions.
+    fn left(&self, batch: &Batch, token_mask: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<u8>> {
+        let Some(token_mask) = token_mask else {
             return Ok(batch.completion_mask().to_vec());
         };
-        let keep = array::bits("keep", self.per_token("keep", batch, keep)?)?;
-        let outside = keep
+        let token_mask = array::bits(
+            "token_mask",
+            self.per_token("token_mask", batch, token_mask)?,
+        )?;
+        let outside = token_mask
             .get()
             .iter()
             .zip(batch.completion_mask())
@@ -387,10 +390,10 @@ impl Component {
             let tokens = batch.dims().tokens as usize;
             let (completion, token) = (at / tokens, at % tokens);
             return Err(PyValueError::new_err(format!(
-                "`keep` is 1 at completion {completion}, token {token}, which is padding (leave padding at 0)"
+                "`token_mask` is 1 at completion {completion}, token {token}, which is padding (leave padding at 0)"
             )));
         }
-        Ok(keep.get().to_vec())
+        Ok(token_mask.get().to_vec())
     }
 
     fn per_token(&self, name: &str, batch: &Batch, values: &Bound<'_, PyAny>) -> PyResult<Lent> {

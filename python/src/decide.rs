@@ -61,9 +61,9 @@ pub(crate) fn decide<'py>(
         ));
     }
     let shape = batch.extents();
-    let keep = numpy::array(py, &shape, &decision.token_mask)?;
+    let token_mask = numpy::array(py, &shape, &decision.token_mask)?;
     Ok((
-        keep,
+        token_mask,
         numpy::array(py, &shape, &decision.token_weights)?,
         of_masks,
         of_weights,

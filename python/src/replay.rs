@@ -103,7 +103,7 @@ fn to_dict<'py>(
     outcome: &Outcome,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("keep", numpy::array(py, shape, &outcome.keep)?)?;
+    dict.set_item("token_mask", numpy::array(py, shape, &outcome.token_mask)?)?;
     if let Some(weights) = &outcome.weights {
         dict.set_item("weights", numpy::array(py, shape, weights)?)?;
     }

@@ -122,14 +122,14 @@ def replay(folder: Path, lend) -> capo_rl.Batch:
     for number, path in enumerate(sorted(folder.glob("batch-*.safetensors"))):
         batch = capo_rl.load_batch(path)
         lent = lend(batch, number)
-        keep, expected = here(batch)
+        token_mask, expected = here(batch)
         found, records = there(lent)
-        assert np.array_equal(found, keep), path
+        assert np.array_equal(found, token_mask), path
         for name in ("m_f", "m_h"):
             one, other = records[f"{use}/{name}"], expected[f"{use}/{name}"]
             assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max(), name
-        here.step_end(batch, keep, bool(keep.any()))
-        there.step_end(lent, torch.from_numpy(found).cuda() if lend is torchs else found, bool(keep.any()))
+        here.step_end(batch, token_mask, bool(token_mask.any()))
+        there.step_end(lent, torch.from_numpy(found).cuda() if lend is torchs else found, bool(token_mask.any()))
     return batch
 
 

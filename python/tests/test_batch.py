@@ -75,9 +75,9 @@ def test_bfloat16_in_host_memory_becomes_float32():
         rounded = torch.from_numpy(arrays["hidden"]).to(dtype)
         batch = small(**{**arrays, "hidden": rounded})
         assert batch.copies == {"hidden": 96}
-        keep, records = mask(batch)
+        token_mask, records = mask(batch)
         again, expected = mask(small(**{**arrays, "hidden": rounded.float()}))
-        assert np.array_equal(keep, again)
+        assert np.array_equal(token_mask, again)
         assert records["capo.curvature/m_f"].tobytes() == expected["capo.curvature/m_f"].tobytes()
 
 
@@ -228,8 +228,8 @@ def test_an_array_whose_memory_was_freed(name, library):
         rows.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match=rf"`{name}` has shape \[2, 3\] and no memory on `cpu`: it was freed, .* \(give what is there: "):
         small(**layer(**{name: array}))
-    with pytest.raises(ValueError, match="`keep` has shape .* and no memory"):
-        capo_rl.Mask("masks.probability-floor", min_probability=0.2)(small(), keep=array)
+    with pytest.raises(ValueError, match="`token_mask` has shape .* and no memory"):
+        capo_rl.Mask("masks.probability-floor", min_probability=0.2)(small(), token_mask=array)
 
 
 @pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "entropy"])

@@ -124,9 +124,9 @@ def test_two_ranks_are_one_process(case, make):
 def test_one_rank_is_no_collective():
     batch = capo_rl.load_batch(batches("paper-token-adam")[0])
     alone, one = mask_of("paper-token-adam"), mask_of("paper-token-adam")
-    keep, _ = alone(batch)
-    alone.step_end(batch, keep)
-    (records,) = on_ranks(1, lambda seat: one.step_end(batch, keep, True, seat))
+    token_mask, _ = alone(batch)
+    alone.step_end(batch, token_mask)
+    (records,) = on_ranks(1, lambda seat: one.step_end(batch, token_mask, True, seat))
     assert records == {} and one.state_dict() == alone.state_dict()
 
 
@@ -136,10 +136,10 @@ def test_an_exception_is_the_cause_of_the_calls_error():
             raise ConnectionError("the other node is gone")
 
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
-    keep, _ = mask(batch)
+    token_mask, _ = mask(batch)
     before = mask.state_dict()
     with pytest.raises(capo_rl.CapoError, match="component `capo.curvature`: `collective.all_gather` raised ConnectionError: the other node is gone") as raised:
-        mask.step_end(batch, keep, collective=Broken(Table(2), 0))
+        mask.step_end(batch, token_mask, collective=Broken(Table(2), 0))
     assert isinstance(raised.value.__cause__, ConnectionError)
     assert mask.state_dict() == before
 
@@ -148,7 +148,7 @@ def test_an_exception_is_the_cause_of_the_calls_error():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mask.step_end(batch, keep, collective=Interrupted(Table(2), 0))
+        mask.step_end(batch, token_mask, collective=Interrupted(Table(2), 0))
 
 
 def test_one_ranks_error_is_an_error_of_all():
@@ -157,12 +157,12 @@ def test_one_ranks_error_is_an_error_of_all():
     def run(seat):
         mask = mask_of("paper-token-adam")
         own = part(batch, slice(0, 2) if seat.rank == 0 else slice(2, 4))
-        keep = own.completion_mask
-        mask.step_end(own, keep, collective=seat)
+        token_mask = own.completion_mask
+        mask.step_end(own, token_mask, collective=seat)
         if seat.rank == 1:
             own = changed(own, vocab_size=own.last_layer.vocab_size + 1)
         with pytest.raises(capo_rl.CapoError) as raised:
-            mask.step_end(own, keep, collective=seat)
+            mask.step_end(own, token_mask, collective=seat)
         return str(raised.value), mask.state_dict()
 
     (first, mine), (second, theirs) = on_ranks(2, run)

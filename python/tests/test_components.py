@@ -20,17 +20,17 @@ def test_state_goes_on_bit_for_bit():
     results, states = [], []
     for path in files:
         batch = capo_rl.load_batch(path)
-        keep, records = whole(batch)
-        whole.step_end(batch, keep, True)
-        results.append((keep, records))
+        token_mask, records = whole(batch)
+        whole.step_end(batch, token_mask, True)
+        results.append((token_mask, records))
         states.append(whole.state_dict())
     resumed = mask_of("paper-token-adam")
     resumed.load_state_dict(states[1])
-    for path, (keep, records), state in zip(files[2:], results[2:], states[2:], strict=True):
+    for path, (token_mask, records), state in zip(files[2:], results[2:], states[2:], strict=True):
         batch = capo_rl.load_batch(path)
         again, reports = resumed(batch)
         resumed.step_end(batch, again, True)
-        assert np.array_equal(again, keep)
+        assert np.array_equal(again, token_mask)
         assert reports["capo.curvature/m_f"].tobytes() == records["capo.curvature/m_f"].tobytes()
         assert resumed.state_dict() == state
     assert states[0] != states[1], "the state moves"
@@ -55,8 +55,8 @@ def test_state_of_another_component(tmp_path):
 def test_state_travels_in_torch_checkpoints(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
-    keep, _ = mask(batch)
-    mask.step_end(batch, keep, True)
+    token_mask, _ = mask(batch)
+    mask.step_end(batch, token_mask, True)
     torch.save({"mask": mask.state_dict()}, tmp_path / "checkpoint.pt")
     loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert loaded["mask"] == mask.state_dict()
@@ -66,11 +66,11 @@ def test_what_masks_before_left_stays_dropped():
     mask = capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e9, hessian_threshold=1e9)
     batch = small(**layer())
     before = np.array([[0, 1, 1], [1, 0, 0]], np.int64)
-    keep, _ = mask(batch, before)
-    assert keep.tolist() == before.tolist() and keep.dtype == np.uint8
-    with pytest.raises(ValueError, match="`keep` is 1 at completion 1, token 2, which is padding"):
+    token_mask, _ = mask(batch, before)
+    assert token_mask.tolist() == before.tolist() and token_mask.dtype == np.uint8
+    with pytest.raises(ValueError, match="`token_mask` is 1 at completion 1, token 2, which is padding"):
         mask(batch, np.ones((2, 3), bool))
-    with pytest.raises(ValueError, match="`keep` has shape \\[3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
+    with pytest.raises(ValueError, match="`token_mask` has shape \\[3\\] \\(it must be \\[2, 3\\], as the batch is\\)"):
         mask.step_end(batch, np.ones(3, np.uint8), True)
 
 
@@ -141,8 +141,8 @@ def test_a_mask_reads_what_the_sampler_drew_with():
     with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `rollout_context` to `Batch`\\)"):
         mask(small())
     drawn = np.array([[-0.5, -1.5, -8.5], [-4.0, -8.8, 0.0]], np.float32)
-    keep, _ = mask(small(sampler_logps=drawn))
-    assert keep.tolist() == [[1, 1, 1], [0, 1, 0]]
+    token_mask, _ = mask(small(sampler_logps=drawn))
+    assert token_mask.tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
 def test_unknown_ids_and_keys():
@@ -176,8 +176,8 @@ def mapped() -> int:
 def test_a_mask_made_by_new_plugin(third_party):
     mask = capo_rl.Mask("third.mask", plugin=third_party, max_nats=5.0)
     assert mask.inputs == frozenset() and repr(mask) == "Mask('third.mask', max_nats=5.0)"
-    keep, records = mask(small())
-    assert keep.tolist() == [[1, 1, 0], [1, 0, 0]]
+    token_mask, records = mask(small())
+    assert token_mask.tolist() == [[1, 1, 0], [1, 0, 0]]
     assert records["third.mask/surprise"].tolist() == [[0.5, 1, 8], [2, 9, 0]]
 
 
@@ -288,8 +288,8 @@ def test_the_samplers_most_likely_tokens():
         optimizer=capo_rl.Optimizer("adamw", 1e-6),
     )
     assert "SAMPLER_TOP_K" in batch.inputs
-    keep, _ = capo_rl.Mask("masks.dppo-topk-tv", clip_ratio=0.2)(batch)
-    assert keep.tolist() == [[1, 0]]
+    token_mask, _ = capo_rl.Mask("masks.dppo-topk-tv", clip_ratio=0.2)(batch)
+    assert token_mask.tolist() == [[1, 0]]
     with pytest.raises(ValueError, match="asks for SAMPLER_TOP_K, which the batch does not hold"):
         capo_rl.Mask("masks.dppo-topk-tv")(changed(batch, sampler_topk_ids=None, sampler_topk_logps=None))
 

@@ -37,13 +37,13 @@ def test_a_later_weight_sees_what_an_earlier_one_left_as_in_host(host, tmp_path)
     capo_rl.save_batch(file, of)
     ended, expected = replayed_weights(host, tmp_path, file, WEIGHTS)
     assert ended.returncode == 0, ended.stderr
-    keep, weights, records = capo_rl.decide(of, weights=made(WEIGHTS))
-    assert keep.tobytes() == expected["keep"].tobytes() and weights.tobytes() == expected["weights"].tobytes()
+    token_mask, weights, records = capo_rl.decide(of, weights=made(WEIGHTS))
+    assert token_mask.tobytes() == expected["token_mask"].tobytes() and weights.tobytes() == expected["weights"].tobytes()
     # By the formula, in numpy.
     ratio = np.exp(of.old_logps - of.rollout_context.sampler_logps)
     first = np.where((ratio < 0.95) | (ratio > 1.05), 0, ratio) * of.completion_mask
     left, second = first > 0, np.minimum(ratio, 2)
-    assert 0 < left.sum() < of.completion_mask.sum() and np.array_equal(keep, left)
+    assert 0 < left.sum() < of.completion_mask.sum() and np.array_equal(token_mask, left)
     assert weights == pytest.approx(first * second / second[left].mean(), rel=1e-6)
     tokens = of.completion_mask.sum()
     assert records == {"masks.tis/mean": pytest.approx(first.sum() / tokens), "masks.tis#2/mean": pytest.approx(1.0)}, "over the tokens that reached each"
@@ -52,13 +52,13 @@ def test_a_later_weight_sees_what_an_earlier_one_left_as_in_host(host, tmp_path)
 def test_a_weight_sees_what_masks_left_and_a_mask_what_masks_before_it_left():
     of = batch()
     ratio = lambda low, high: capo_rl.Mask("masks.ratio-range", low=low, high=high, policies="old/sampler")
-    keep, weights, records = capo_rl.decide(of, [ratio(0.95, 1e3), ratio(1e-3, 1.05)], capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True))
+    token_mask, weights, records = capo_rl.decide(of, [ratio(0.95, 1e3), ratio(1e-3, 1.05)], capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True))
     by_hand, _ = ratio(0.95, 1.05)(of)
-    assert np.array_equal(keep, by_hand) and weights[keep == 1].mean() == pytest.approx(1) and not weights[keep == 0].any()
+    assert np.array_equal(token_mask, by_hand) and weights[token_mask == 1].mean() == pytest.approx(1) and not weights[token_mask == 0].any()
     rates = records["masks.ratio-range/rejection_rate"], records["masks.ratio-range#2/rejection_rate"]
-    assert min(rates) > 0 and sum(rates) == pytest.approx(1 - keep.sum() / of.completion_mask.sum()), "each of its own tokens"
-    keep, weights, records = capo_rl.decide(of)
-    assert np.array_equal(keep, of.completion_mask) and np.array_equal(weights, of.completion_mask) and not records
+    assert min(rates) > 0 and sum(rates) == pytest.approx(1 - token_mask.sum() / of.completion_mask.sum()), "each of its own tokens"
+    token_mask, weights, records = capo_rl.decide(of)
+    assert np.array_equal(token_mask, of.completion_mask) and np.array_equal(weights, of.completion_mask) and not records
 
 
 def test_a_product_that_is_not_finite_is_refused_with_the_sentence_of_host(host, tmp_path):
@@ -90,10 +90,10 @@ def test_trl_weighs_as_host_does(host, tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     decisions = torch.load(tmp_path / "run.0", weights_only=False)["decisions"]
     dropped = 0
-    for number, (keep, weights) in enumerate(decisions):
+    for number, (token_mask, weights) in enumerate(decisions):
         file = tmp_path / f"seen.{number}.safetensors"
         ended, expected = replayed_weights(host, tmp_path, file, [keys | {"policies": "trainer/old"} for keys in WEIGHTS])
         assert ended.returncode == 0, ended.stderr
-        assert np.array_equal(keep.numpy(), expected["keep"]) and weights.numpy().tobytes() == expected["weights"].tobytes(), number
-        dropped += int((capo_rl.load_batch(file).completion_mask - expected["keep"]).sum())
+        assert np.array_equal(token_mask.numpy(), expected["token_mask"]) and weights.numpy().tobytes() == expected["weights"].tobytes(), number
+        dropped += int((capo_rl.load_batch(file).completion_mask - expected["token_mask"]).sum())
     assert len(decisions) == 2 and dropped > 0, "else it shows nothing"

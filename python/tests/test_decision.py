@@ -13,11 +13,11 @@ def arrays():
     generator = torch.Generator().manual_seed(3)
     mask = (torch.arange(7)[None] < torch.tensor([7, 4, 1, 6, 2])[:, None]).to(torch.uint8)
     # One completion loses everything.
-    keep = mask * (torch.rand(SHAPE, generator=generator) > 0.3).to(torch.uint8) * torch.tensor([1, 1, 0, 1, 1], dtype=torch.uint8)[:, None]
-    weights = keep * torch.rand(SHAPE, generator=generator)
+    token_mask = mask * (torch.rand(SHAPE, generator=generator) > 0.3).to(torch.uint8) * torch.tensor([1, 1, 0, 1, 1], dtype=torch.uint8)[:, None]
+    weights = token_mask * torch.rand(SHAPE, generator=generator)
     logps = torch.randn(SHAPE, generator=generator, dtype=torch.float64)
     slopes = torch.randn(SHAPE, generator=generator, dtype=torch.float64)
-    return mask, keep, weights, logps, slopes
+    return mask, token_mask, weights, logps, slopes
 
 
 def reduced(losses, counted, reduction):
@@ -29,10 +29,10 @@ def reduced(losses, counted, reduction):
 @pytest.mark.parametrize("reduction", ["completion_mean", "token_mean", "fixed_length", "completion_sum"])
 @pytest.mark.parametrize("denominator", ["kept", "original"])
 def test_a_factor_is_a_masked_loss(reduction, denominator):
-    mask, keep, weights, logps, slopes = arrays()
+    mask, token_mask, weights, logps, slopes = arrays()
     by_hand, hooked, rest = (logps.clone().requires_grad_() for _ in range(3))
-    reduced(weights * slopes * by_hand**2, keep if denominator == "kept" else mask, reduction).backward()
-    factor = gradient_factor(mask, keep, weights, reduction, denominator)
+    reduced(weights * slopes * by_hand**2, token_mask if denominator == "kept" else mask, reduction).backward()
+    factor = gradient_factor(mask, token_mask, weights, reduction, denominator)
     for leaf, multiplied in ((hooked, factor), (rest, 1 - factor)):
         value = leaf * 1
         scale_gradient(value, multiplied)

@@ -25,7 +25,7 @@ def test_a_block_of_the_docs(number, tmp_path, monkeypatch):
     program.write_text(BLOCKS[number])
     run = subprocess.run([sys.executable, program], capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error::UserWarning"})
     assert run.returncode == 0, run.stderr
-    expected = re.search(r"print\(keep\) *# (.*)", BLOCKS[number])
+    expected = re.search(r"print\(token_mask\) *# (.*)", BLOCKS[number])
     if expected:
         assert " ".join(run.stdout.split()) == expected[1]
 

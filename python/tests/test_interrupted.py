@@ -49,8 +49,8 @@ def governed(then):
 def summed(then):
     """The same with a mask that sums over ranks at a step's end."""
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
-    keep, _ = mask(batch)
-    return mask, lambda: mask.step_end(batch, keep, True, Ranks(lambda: then(mask)))
+    token_mask, _ = mask(batch)
+    return mask, lambda: mask.step_end(batch, token_mask, True, Ranks(lambda: then(mask)))
 
 
 def by_signal(ask):

@@ -42,9 +42,9 @@ def test_a_mask_decides_as_host_does(host, case, made_of, tmp_path):
     mask = mask_of(case)
     for path, expected in zip(batches(case), through_host(host, case, tmp_path / "host"), strict=True):
         batch = made_of(capo_rl.load_batch(path))
-        keep, records = mask(batch)
-        assert_same({"keep": keep, **records}, expected)
-        mask.step_end(batch, keep, bool(keep.any()))
+        token_mask, records = mask(batch)
+        assert_same({"token_mask": token_mask, **records}, expected)
+        mask.step_end(batch, token_mask, bool(token_mask.any()))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -52,18 +52,19 @@ def test_decisions_are_the_reference(case, made_of):
     mask = mask_of(case)
     for path in batches(case):
         batch = made_of(capo_rl.load_batch(path))
-        keep, records = mask(batch)
+        token_mask, records = mask(batch)
         expected = tensors(path.with_name(path.name.replace("batch", "expected")))
-        assert np.array_equal(keep, expected["keep"])
+        # The reference data have the older name of `token_mask`.
+        assert np.array_equal(token_mask, expected["keep"])
         for name in ("m_f", "m_h"):
             found, wanted = records[f"capo.curvature/{name}"], expected[name]
             assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max(), name
-        mask.step_end(batch, keep, bool(keep.any()))
+        mask.step_end(batch, token_mask, bool(token_mask.any()))
 
 
 def test_without_a_config_the_plugin_s_recipe_decides():
     [found] = capo_rl.replay(batches("paper-token-sgd")[0], plugin="libcapo.so")
-    assert found["keep"].shape == (8, 12) and "capo.curvature/m_f" in found
+    assert found["token_mask"].shape == (8, 12) and "capo.curvature/m_f" in found
     with pytest.raises(capo_rl.CapoError, match="the plugins carry . recipes"):
         capo_rl.replay(batches("paper-token-sgd")[0])
 

@@ -55,7 +55,7 @@ def test_masks_see_the_models_tokens(folder, loop):
             assert np.array_equal(expected, rows["tool_mask"][row][: len(whole)]), row
             others += len(whole) - int(expected.sum())
     assert others > 200, "the rows have tokens of others"
-    kept = sum(int(seen["keep"].sum()) for seen in saved["seen"])
+    kept = sum(int(seen["token_mask"].sum()) for seen in saved["seen"])
     assert 0 < kept < sum(int(seen["mask"].sum()) for seen in saved["seen"])
 
 
@@ -79,6 +79,6 @@ def test_host_decides_the_same_of_the_recorded_batch(host, folder, loop, tmp_pat
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for file, seen in zip(files, run(folder, loop, "masked")["seen"], strict=True):
         replayed = tensors(tmp_path / "out" / file.name)
-        assert np.array_equal(replayed["keep"], seen["keep"].numpy())
+        assert np.array_equal(replayed["token_mask"], seen["token_mask"].numpy())
         for name in ("m_f", "m_h", "kl"):
             assert replayed[f"capo.curvature/{name}"].tobytes() == seen["records"][f"capo.curvature/{name}"].tobytes(), name

@@ -12,8 +12,8 @@ PROGRAM = """import numpy as np
 import capo_rl
 ids, logps = np.zeros((1, 2), np.int32), np.zeros((1, 2))
 batch = capo_rl.Batch(ids, ids == 0, logps, optimizer=capo_rl.Optimizer("sgd", 0.1), progress=capo_rl.Progress(step=3))
-keep, records = capo_rl.Mask("masks.probability-floor", min_probability=0.2)(batch.replace(advantages=logps))
-step: int = batch.progress.step + int(keep.sum())
+token_mask, records = capo_rl.Mask("masks.probability-floor", min_probability=0.2)(batch.replace(advantages=logps))
+step: int = batch.progress.step + int(token_mask.sum())
 """
 #: A line, and what is wrong with it.
 WRONG = [

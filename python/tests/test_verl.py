@@ -129,7 +129,7 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
         assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
         # Adam magnifies the rounding of small gradients: to 2e-6 on one processor. Other rules are farther away, see below.
         assert difference(masked, by_hand) < 5e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
-        assert any((keep > 0).logical_and(keep < 1).any() for keep in masked["keeps"]) == (name == "weights")
+        assert any((rows > 0).logical_and(rows < 1).any() for rows in masked["token_weights"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "kl-and-entropy")) > 1e-4
     assert difference(saved(folder, "seq-mean-kept"), saved(folder, "seq-mean-original")) > 1e-5
@@ -314,5 +314,5 @@ def test_verl_weighs_as_host_does(folder, host):
         assert ended.returncode == 0, ended.stderr
         mask = capo_rl.load_batch(file).completion_mask == 1
         assert found == sorted(tuple(row[there].tolist()) for row, there in zip(expected["weights"], mask, strict=True)), step
-        dropped += int(mask.sum() - expected["keep"].sum())
+        dropped += int(mask.sum() - expected["token_mask"].sum())
     assert dropped > 0, "else it shows nothing"

@@ -24,7 +24,7 @@ def in_some_order(rows):
 
 def test_masks_see_the_models_tokens(folder):
     """A tool's answer is the second token of each response; the first response is the tool's alone."""
-    for step, rows in enumerate(saved(folder, "masked")["keeps"]):
+    for step, rows in enumerate(saved(folder, "masked")["token_weights"]):
         mask = tensors(folder / f"seen.{step}.safetensors")["completion_mask"]
         lengths = (rows >= 0).sum(1).numpy()
         expected = np.arange(mask.shape[1]) < lengths[:, None]
@@ -46,6 +46,6 @@ def test_host_decides_the_same_of_the_recorded_batch(host, folder, tmp_path):
     files = [folder / f"seen.{step}.safetensors" for step in range(2)]
     command = [host, "replay", "--plugin", PLUGINS / "libcapo.so", "--config", config, "--out", tmp_path / "out", *files]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    for file, rows in zip(files, saved(folder, "masked")["keeps"], strict=True):
-        found = tensors(tmp_path / "out" / file.name)["keep"]
+    for file, rows in zip(files, saved(folder, "masked")["token_weights"], strict=True):
+        found = tensors(tmp_path / "out" / file.name)["token_mask"]
         assert in_some_order(found) == in_some_order(np.maximum(rows.numpy(), 0)[:, : found.shape[1]])

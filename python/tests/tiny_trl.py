@@ -64,7 +64,7 @@ def recorded(decide, batches, decisions):
     def told(batch, *args):
         decision = decide(batch, *args)
         capo_rl.save_batch(f"{batches}.{len(decisions)}.safetensors", batch)
-        decisions.append((decision.keep, decision.weights))
+        decisions.append((decision.token_mask, decision.weights))
         return decision
 
     return told

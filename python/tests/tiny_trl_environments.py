@@ -174,7 +174,7 @@ def train(loop, way):
     def recorded(batch, *args):
         decision = decide(batch, *args)
         capo_rl.save_batch(f"{out}.{len(seen)}.safetensors", batch)
-        seen.append({"keep": decision.keep, "mask": decision.mask, "records": decision.records})
+        seen.append({"token_mask": decision.token_mask, "mask": decision.mask, "records": decision.records})
         return decision
 
     capo_rl.trl.decide = recorded

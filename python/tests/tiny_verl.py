@@ -239,9 +239,9 @@ def padded(fields, prompt=8, response=16):
     return data | {"attention_mask": torch.stack(attended)}
 
 
-def handmade(data, keep, chosen):
+def handmade(data, token_mask, chosen):
     """The same mini-batch with the dropped tokens taken out by hand, for a run without masks."""
-    mask = torch.nested.nested_tensor_from_jagged(keep[keep >= 0], data["responses"].offsets())
+    mask = torch.nested.nested_tensor_from_jagged(token_mask[token_mask >= 0], data["responses"].offsets())
     for name in chosen["reference_fields"].split(","):
         data[name] = torch.nested.nested_tensor_from_jagged(data[name].values() * mask.values().to(data[name].dtype), data[name].offsets())
 
@@ -255,7 +255,7 @@ class Worker(ActorRolloutRefWorker):
         state = get_fsdp_full_state_dict(engine.module, rank0_only=False, offload_to_cpu=False)
         weights = {name: value.detach().cpu().clone() for name, value in state.items()}
         states = [each.state_dict()["state"] for each in engine._components()] if hasattr(engine, "capo") else []
-        noted = {name: getattr(self, name, []) for name in ("keeps", "seen", "path")}
+        noted = {name: getattr(self, name, []) for name in ("token_weights", "seen", "path")}
         saved = {"engine": type(engine).__name__, "weights": weights, "numbers": numbers, "states": states} | noted
         saved["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         torch.save(saved, f"{out}.{self.rank}")
@@ -264,7 +264,7 @@ class Worker(ActorRolloutRefWorker):
     def remember(self, chosen):
         """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses; what masks saw; and the model's
         weights after it, if `path` is chosen."""
-        engine, self.keeps, self.seen, self.path = self.actor.engine, [], [], []
+        engine, self.token_weights, self.seen, self.path = self.actor.engine, [], [], []
         optimizer_step = engine.optimizer_step
         if chosen["controls"] == "asks":
             engine.capo_step_controls.append(Asks())
@@ -275,7 +275,7 @@ class Worker(ActorRolloutRefWorker):
                 data, decision = step.data, step.decision
                 lengths = data["responses"].offsets().diff() if data["responses"].is_nested else data["attention_mask"][:, 8:].sum(1)
                 padding = torch.arange(step.factors.shape[1])[None] >= lengths[:, None]
-                self.keeps.append(torch.where(padding, -1.0, decision.weights[places(decision.rows, engine.get_data_parallel_rank())]))
+                self.token_weights.append(torch.where(padding, -1.0, decision.weights[places(decision.rows, engine.get_data_parallel_rank())]))
                 self.seen.append((decision.batch.completion_ids.tolist(), decision.batch.group_size))
                 if chosen["batches"]:
                     capo_rl.save_batch(f"{chosen['batches']}.{len(self.seen) - 1}.safetensors", decision.batch)
@@ -323,7 +323,7 @@ class Worker(ActorRolloutRefWorker):
 
 def run(worker, out, chosen):
     worker.init_model()
-    reference = torch.load(chosen["reference"], weights_only=False)["keeps"] if chosen["reference"] else None
+    reference = torch.load(chosen["reference"], weights_only=False)["token_weights"] if chosen["reference"] else None
     if reference is None:
         worker.remember(chosen)
     if chosen["by_hand"]:

@@ -65,7 +65,7 @@ def rates(saved):
 
 def kept(*ranks):
     """Every row's decisions, step by step, whichever rank it was on."""
-    rows = [[tuple(row[row >= 0].tolist()) for rank in ranks for row in rank["keeps"][step]] for step in range(len(ranks[0]["keeps"]))]
+    rows = [[tuple(row[row >= 0].tolist()) for rank in ranks for row in rank["token_weights"][step]] for step in range(len(ranks[0]["token_weights"]))]
     return [sorted(step) for step in rows]
 
 

@@ -122,14 +122,14 @@ class Dense:
             found.append(shifts(pi[part], u[part], v, batch.advantages[part], learning_rate))
         return [torch.cat(parts) for parts in zip(*found)]
 
-    def commit(self, batch, moments, keep):
+    def commit(self, batch, moments, token_mask):
         _, u = batch.policy()
-        counts = torch.bincount(batch.topk_ids[keep].flatten(), minlength=VOCABULARY)
+        counts = torch.bincount(batch.topk_ids[token_mask].flatten(), minlength=VOCABULARY)
         # A rejected token adds zeros, to the first row where its own does not occur.
         order = (counts.bool().cumsum(0) - 1).clamp_(min=0)
         sums = moments.mean.new_zeros(int(order[-1]) + 1, batch.hidden.shape[-1])
         for part in self.parts(batch):
-            gradient = self.gradients(batch.hidden, batch.advantages * keep, u, part)
+            gradient = self.gradients(batch.hidden, batch.advantages * token_mask, u, part)
             sums.index_add_(0, order[batch.topk_ids[part]].flatten(), gradient.flatten(0, 2))
         return moments.step(*row_means(sums, counts))
 
@@ -162,15 +162,15 @@ class Lean:
         below.addcmul_((new2 * coefficients * coefficients)[..., None], (h * h)[:, None, :])
         return torch.bmm(above.div_(below.sqrt_().add_(EPS)), h[..., None])[..., 0]
 
-    def commit(self, batch, moments, keep):
+    def commit(self, batch, moments, token_mask):
         _, u = batch.policy()
-        ids = batch.topk_ids[keep]
-        coefficients = (batch.advantages[..., None] * u)[keep]
+        ids = batch.topk_ids[token_mask]
+        coefficients = (batch.advantages[..., None] * u)[token_mask]
         order = torch.argsort(ids.flatten(), stable=True)
         counts = torch.bincount(ids.flatten(), minlength=VOCABULARY)
         ends = counts[counts > 0].cumsum(0)
         sums = functional.embedding_bag(
-            order // ids.shape[1], batch.hidden[keep].float(), ends - counts[counts > 0], mode="sum", per_sample_weights=coefficients.flatten()[order]
+            order // ids.shape[1], batch.hidden[token_mask].float(), ends - counts[counts > 0], mode="sum", per_sample_weights=coefficients.flatten()[order]
         )
         return moments.step(*row_means(sums, counts))
 
@@ -281,12 +281,12 @@ def dump(args, variant, first, batch, moments, limits):
     write_batch(folder / "batch-0000.safetensors", first, args, 0, 0.0)
     for step in (1, 2):
         m_f, m_h = variant.assess(batch, moments, args.learning_rate)
-        keep = decide(m_f, m_h, limits)
+        token_mask = decide(m_f, m_h, limits)
         write_batch(folder / f"batch-{step:04}.safetensors", batch, args, step, args.learning_rate)
-        result = {"keep": keep.to(torch.uint8), "m_f": m_f, "m_h": m_h}
+        result = {"token_mask": token_mask.to(torch.uint8), "m_f": m_f, "m_h": m_h}
         result = {name: tensor.cpu().contiguous() for name, tensor in result.items()}
         save_file(result, folder / f"expected-{step:04}.safetensors")
-        moments = variant.commit(batch, moments, keep)
+        moments = variant.commit(batch, moments, token_mask)
     keys = ['use = "capo.curvature"', 'semantics = "authors"', 'feature = "aligned"', 'optimizer = "adam"']
     keys += [f"fisher_threshold = {limits[0]}", f"hessian_threshold = {limits[1]}"]
     (folder / "mask.toml").write_text("\n".join(["[[mask]]", *keys, ""]))
@@ -299,8 +299,8 @@ def compare(folder, replayed):
     for step in (1, 2):
         expected = load_file(Path(folder) / f"expected-{step:04}.safetensors")
         found = load_file(Path(replayed) / f"batch-{step:04}.safetensors")
-        different = int((expected["keep"] != found["keep"]).sum())
-        line = f"step {step}: {different} of {expected['keep'].numel()} decisions differ"
+        different = int((expected["token_mask"] != found["token_mask"]).sum())
+        line = f"step {step}: {different} of {expected['token_mask'].numel()} decisions differ"
         for name in ("m_f", "m_h"):
             worst = (expected[name] - found[f"capo.curvature/{name}"]).abs().max() / expected[name].abs().max()
             line += f", {name} by {worst:.1e}"
@@ -340,15 +340,15 @@ def measure(args):
     for _ in range(args.repeat):
         shift_time, (m_f, m_h) = timed(lambda: variant.assess(batch, moments, args.learning_rate))
         limits = limits or (between(m_f, 0.98), between(m_h.abs(), 0.99))
-        decide_time, keep = timed(lambda: decide(m_f, m_h, limits))
-        commit_time, _ = timed(lambda: variant.commit(batch, moments, keep))
+        decide_time, token_mask = timed(lambda: decide(m_f, m_h, limits))
+        commit_time, _ = timed(lambda: variant.commit(batch, moments, token_mask))
         times = (shift_time + decide_time + commit_time, shift_time + decide_time, commit_time)
         print(f"  {times[0]:8.3f} s")
         best = min(best or times, times)
     print(f"best of {args.repeat}")
     for name, seconds in zip(("proposal and shifts", "moment update", "all"), (*best[1:], best[0])):
         print(f"  {name:<20} {seconds:8.3f} s")
-    print(f"  {'rejected':<20} {100 * (1 - keep.float().mean()):8.2f} %")
+    print(f"  {'rejected':<20} {100 * (1 - token_mask.float().mean()):8.2f} %")
     print(f"  {'peak memory':<20} {peak():8.2f} GB, of which {inputs:.2f} GB with the inputs alone")
     if args.dump:
         dump(args, variant, first, batch, moments, limits)

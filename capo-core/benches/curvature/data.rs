@@ -171,18 +171,18 @@ impl Data {
     /// The decision about every token, and the moments' step.
     pub fn assess_and_commit(&self, model: &mut CurvatureModel, step: Step) {
         let prepared = self.prepare(model, step);
-        let keep = model.assess(&prepared).unwrap().keep;
-        model.commit(&prepared, &keep).unwrap();
+        let token_mask = model.assess(&prepared).unwrap().token_mask;
+        model.commit(&prepared, &token_mask).unwrap();
     }
 
     /// Everything that the mask does in a step, the batch's own shifts before and after it
     /// included.
     pub fn all(&self, model: &mut CurvatureModel, step: Step) {
         let prepared = self.prepare(model, step);
-        let keep = model.assess(&prepared).unwrap().keep;
+        let token_mask = model.assess(&prepared).unwrap().token_mask;
         black_box(model.batch_shift(&prepared, &self.mask).unwrap());
-        black_box(model.batch_shift(&prepared, &keep).unwrap());
+        black_box(model.batch_shift(&prepared, &token_mask).unwrap());
         let prepared = self.prepare(model, step);
-        model.commit(&prepared, &keep).unwrap();
+        model.commit(&prepared, &token_mask).unwrap();
     }
 }

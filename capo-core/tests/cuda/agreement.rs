@@ -195,8 +195,8 @@ pub fn compare(what: &str, got: &Assessment, expected: &Assessment) {
         assert_close(&format!("{name} {what}"), got, &wide(expected), SHIFTS);
     }
     assert_eq!(
-        (&got.keep, &got.reasons),
-        (&expected.keep, &expected.reasons),
+        (&got.token_mask, &got.reasons),
+        (&expected.token_mask, &expected.reasons),
         "{what}"
     );
     assert_eq!(

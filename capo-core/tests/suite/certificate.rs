@@ -114,21 +114,21 @@ fn its_terms_are_those_of_the_explicit_matrices() {
             };
             let got = assess(&scene, acceptance, granularity, &whole);
             assert!(
-                got.keep.contains(&1)
-                    && got.keep.contains(&0) != (granularity == Granularity::Batch)
+                got.token_mask.contains(&1)
+                    && got.token_mask.contains(&0) != (granularity == Granularity::Batch)
             );
             let of_subsets: Vec<_> = subsets(&scene, granularity, &scene.batch.mask)
                 .iter()
-                .filter(|subset| got.keep[subset.tokens[0]] == 1)
+                .filter(|subset| got.token_mask[subset.tokens[0]] == 1)
                 .map(|subset| whole.shifts(&scene, RATE, subset))
                 .collect();
-            let kept = (0..12).filter(|&at| got.keep[at] == 1);
+            let kept = (0..12).filter(|&at| got.token_mask[at] == 1);
             let tokens: Vec<Token> = kept.map(|at| whole.token(&scene, at)).collect();
             let certificate = got.certificate;
 
             let r = of_subsets.iter().map(|x| x.norm).fold(0.0, f64::max);
             close("r", certificate.step_norm, r);
-            let batch = &subsets(&scene, Granularity::Batch, &got.keep)[0];
+            let batch = &subsets(&scene, Granularity::Batch, &got.token_mask)[0];
             let weights = whole.averages(&scene, batch);
             let m = tokens
                 .iter()
@@ -284,7 +284,7 @@ fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
         ..OPEN
     };
     let got = assess(&scene, acceptance, Granularity::Completion, &whole);
-    assert_eq!(got.keep, [0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(got.token_mask, [0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     let mut without = scene.clone();
     without.batch.mask[..3].fill(0);
     let [a, b] = [
@@ -308,7 +308,7 @@ fn an_exempt_token_is_no_step() {
         optimizer: Optimizer::new(SGD, DIMS),
     };
     let got = assess(&scene, OPEN, Granularity::Token, &whole);
-    assert_eq!((got.keep[4], got.tokens), (1, 11));
+    assert_eq!((got.token_mask[4], got.tokens), (1, 11));
     let least = (0..12)
         .filter(|&at| at != 4)
         .map(|at| got.m_h[at])

@@ -87,7 +87,7 @@ fn a_certain_token_moves_nothing() {
             0.1,
         );
         assert!(shifts(&got).all(|x| x == 0.0), "{got:?}");
-        assert_eq!(got.keep, everything);
+        assert_eq!(got.token_mask, everything);
     }
 }
 
@@ -147,7 +147,7 @@ fn nothing_to_assess() {
             let mut model = seasoned(semantics, granularity, &optimizer);
             let state = model.save().unwrap();
             let got = scene.assess(&model, &optimizer, 0.1);
-            assert!(shifts(&got).all(|x| x == 0.0) && got.keep.iter().all(|&x| x == 0));
+            assert!(shifts(&got).all(|x| x == 0.0) && got.token_mask.iter().all(|&x| x == 0));
             assert_eq!((got.tokens, got.rejected), (0, Rejections::default()));
             let prepared = model
                 .prepare(&scene.step(&optimizer, 0.1), &scene.batch.mask)
@@ -187,8 +187,8 @@ fn learning_rate_zero_accepts_everything_finite() {
     scene.batch.hidden[0] = f32::NAN;
     for optimizer in [SGD, ADAM] {
         let assessment = scene.assess(&model, &optimizer, 0.0);
-        assert_eq!(assessment.keep[0], 0);
-        assert!(assessment.keep[1..].iter().all(|&x| x == 1));
+        assert_eq!(assessment.token_mask[0], 0);
+        assert!(assessment.token_mask[1..].iter().all(|&x| x == 1));
         assert_eq!(
             assessment.rejected,
             Rejections {
@@ -248,8 +248,8 @@ fn a_token_with_non_finite_data_is_rejected_and_never_enters_the_state() {
                 "poison {index}"
             );
             assert_eq!(
-                (&got.keep, got.certificate),
-                (&expected.keep, expected.certificate)
+                (&got.token_mask, got.certificate),
+                (&expected.token_mask, expected.certificate)
             );
             let others = |x: &Assessment| {
                 shifts(x)
@@ -288,7 +288,7 @@ fn extreme_scales_stay_finite() {
                     shifts(&got).all(|x| x.is_finite()),
                     "{hidden} {signal}: {got:?}"
                 );
-                assert_eq!(got.keep, scene.batch.mask);
+                assert_eq!(got.token_mask, scene.batch.mask);
                 scene.commit(&mut model, &optimizer);
             }
             let after = Scene::full(&mut rng, DIMS, 0.7).assess(&model, &optimizer, 1e-3);
@@ -322,7 +322,7 @@ fn logits_of_any_scale_make_a_policy() {
             }
             let got = scene.assess(&model(Semantics::EXACT, granularity), &SGD, 1e-3);
             assert!(shifts(&got).all(|x| x.is_finite()), "{scale}: {got:?}");
-            assert_eq!(got.keep, scene.batch.mask);
+            assert_eq!(got.token_mask, scene.batch.mask);
         }
     }
 }

@@ -118,7 +118,7 @@ pub fn weighted_side_by_side(
                 &expected,
                 tolerance,
             );
-            assert_eq!(got.keep, scene.batch.mask);
+            assert_eq!(got.token_mask, scene.batch.mask);
             let (shift, expected) = (
                 model.batch_shift(&prepared, &mask).unwrap(),
                 whole.batch_shift(scene, lr, &mask),
@@ -299,7 +299,7 @@ fn tokens_without_a_gradient_are_kept_and_not_counted() {
         let mut model = CurvatureModel::new(reject_all, granularity, EXACT).unwrap();
         scene.commit(&mut model, &optimizer);
         let got = scene.assess(&model, &optimizer, 0.1);
-        let kept: Vec<usize> = (0..8).filter(|&at| got.keep[at] == 1).collect();
+        let kept: Vec<usize> = (0..8).filter(|&at| got.token_mask[at] == 1).collect();
         assert_eq!(
             (kept, got.tokens, got.rejected.fisher, got.rejected.total),
             (vec![1, 2, 5], 5, 5, 5)
@@ -307,7 +307,7 @@ fn tokens_without_a_gradient_are_kept_and_not_counted() {
         assert!(
             got.reasons
                 .iter()
-                .zip(&got.keep)
+                .zip(&got.token_mask)
                 .all(|(&reason, &keep)| (reason == Reason::None) == (keep == 1))
         );
     }

@@ -218,7 +218,7 @@ pub fn shifts(assessment: &Assessment) -> [(&'static str, &[f32]); 4] {
 /// The bits of all that is said of tokens and of their batch.
 pub fn bits(assessment: &Assessment, shift: &BatchShift) -> Vec<u64> {
     let Assessment {
-        keep,
+        token_mask,
         reasons,
         certificate,
         ..
@@ -227,7 +227,7 @@ pub fn bits(assessment: &Assessment, shift: &BatchShift) -> Vec<u64> {
         .into_iter()
         .flat_map(|(_, x)| x)
         .map(|x| u64::from(x.to_bits()));
-    let decisions = keep
+    let decisions = token_mask
         .iter()
         .map(|&keep| u64::from(keep))
         .chain(reasons.iter().map(|&reason| reason as u64));

@@ -90,8 +90,8 @@ fn a_commit_with_the_trainers_moments_changes_nothing() {
     let (exp_avg, exp_avg_sq) = as_host_moments(&whole.optimizer);
     let (before, rows) = (own.save().unwrap(), own.rows());
     let step = step_with(&scene, (&exp_avg, &exp_avg_sq), STEPS);
-    for keep in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
-        own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &keep)
+    for token_mask in [scene.batch.mask.clone(), vec![0; scene.batch.mask.len()]] {
+        own.commit(&own.prepare(&step, &scene.batch.mask).unwrap(), &token_mask)
             .unwrap();
         assert_eq!(
             (own.save().unwrap(), own.steps(), own.rows()),
@@ -137,7 +137,7 @@ fn a_row_whose_moments_are_not_finite_rejects_the_tokens_that_touch_it() {
         };
         for at in 0..12 {
             assert_eq!(
-                (got.keep[at] == 0, got.m_f[at].is_nan()),
+                (got.token_mask[at] == 0, got.m_f[at].is_nan()),
                 (touches(at), touches(at)),
                 "token {at}, {poison} in the first moment: {first}"
             );

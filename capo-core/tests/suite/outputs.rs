@@ -35,12 +35,12 @@ fn quadratic_forms_and_exact_shifts_agree_to_third_order() {
     for optimizer in [SGD, ADAM] {
         let model = model(EXPECTED, Granularity::Batch);
         for at in 0..24 {
-            let keep: Vec<u8> = (0..24).map(|x| u8::from(x == at)).collect();
+            let token_mask: Vec<u8> = (0..24).map(|x| u8::from(x == at)).collect();
             let remainders = |lr: f64| {
                 let prepared = model
                     .prepare(&scene.step(&optimizer, lr), &scene.batch.mask)
                     .unwrap();
-                let shift = model.batch_shift(&prepared, &keep).unwrap();
+                let shift = model.batch_shift(&prepared, &token_mask).unwrap();
                 (
                     shift.kl - shift.m_f,
                     shift.surrogate - shift.m_h,
@@ -131,7 +131,7 @@ fn reasons_masks_and_counts_say_the_same() {
                 };
                 assert_eq!(got.reasons[at], expected, "token {at}");
                 assert_eq!(
-                    got.keep[at],
+                    got.token_mask[at],
                     u8::from(valid && expected == Reason::None),
                     "token {at}"
                 );
@@ -188,7 +188,7 @@ fn decisions_that_the_second_order_changed_are_counted() {
             let count = (0..24).filter(|&at| {
                 let first_order = f64::from(slopes.m_h[at]) * 0.3e8;
                 let linear = reason(&acceptance, got.m_f[at], first_order);
-                (linear == Reason::None) != (got.keep[at] == 1)
+                (linear == Reason::None) != (got.token_mask[at] == 1)
             });
             assert_eq!(
                 got.changed_by_second_order,
@@ -240,7 +240,10 @@ fn a_one_sided_interval_may_keep_its_low_end() {
                     .all(|&x| x == 0.0)
             );
             assert_eq!(
-                got.keep.iter().map(|&x| usize::from(x)).sum::<usize>(),
+                got.token_mask
+                    .iter()
+                    .map(|&x| usize::from(x))
+                    .sum::<usize>(),
                 kept
             );
             assert_eq!(
@@ -276,7 +279,7 @@ fn an_exact_shift_that_is_not_finite_is_nan_and_decides_nothing() {
         Granularity::Token,
         Semantics::PAPER,
     );
-    assert_eq!(got.keep, scene.batch.mask);
+    assert_eq!(got.token_mask, scene.batch.mask);
     assert!(
         got.m_f
             .iter()

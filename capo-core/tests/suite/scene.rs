@@ -199,8 +199,15 @@ impl Scene {
         self.commit_kept(model, optimizer, &self.batch.mask);
     }
 
-    pub fn commit_kept(&self, model: &mut CurvatureModel, optimizer: &OptimizerModel, keep: &[u8]) {
-        let prepared = model.prepare(&self.step(optimizer, 0.0), keep).unwrap();
-        model.commit(&prepared, keep).unwrap();
+    pub fn commit_kept(
+        &self,
+        model: &mut CurvatureModel,
+        optimizer: &OptimizerModel,
+        token_mask: &[u8],
+    ) {
+        let prepared = model
+            .prepare(&self.step(optimizer, 0.0), token_mask)
+            .unwrap();
+        model.commit(&prepared, token_mask).unwrap();
     }
 }

@@ -92,26 +92,26 @@ fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
             ..OPEN
         };
         let scene = Scene::full(&mut rng, DIMS, 1.0);
-        let keep: Vec<u8> = scene
+        let token_mask: Vec<u8> = scene
             .batch
             .mask
             .iter()
             .map(|&mask| mask * rng.below(2) as u8)
             .collect();
-        let commit = |optimizer: &OptimizerModel, keep: &[u8]| {
+        let commit = |optimizer: &OptimizerModel, token_mask: &[u8]| {
             let mut model = CurvatureModel::new(acceptance, Granularity::Token, semantics).unwrap();
             model
                 .commit(
                     &model
                         .prepare(&scene.step(optimizer, 0.1), &scene.batch.mask)
                         .unwrap(),
-                    keep,
+                    token_mask,
                 )
                 .unwrap();
             rows(&model.save().unwrap())
         };
-        let (kept, everything) = (commit(&ADAM, &keep), commit(&ADAM, &scene.batch.mask));
-        let both = commit(&ADAM_OF_BOTH, &keep);
+        let (kept, everything) = (commit(&ADAM, &token_mask), commit(&ADAM, &scene.batch.mask));
+        let both = commit(&ADAM_OF_BOTH, &token_mask);
         assert_eq!(
             both.len(),
             everything.len(),

@@ -62,7 +62,11 @@ fn the_next_feature_of_a_short_completion_may_lie_in_padding() {
     scene.batch.hidden[2 * 18] = f32::NAN;
     let got = fresh(&scene, Granularity::Token, NEXT, &SGD);
     assert_eq!(
-        (got.keep[1], got.rejected.not_finite, got.rejected.total),
+        (
+            got.token_mask[1],
+            got.rejected.not_finite,
+            got.rejected.total
+        ),
         (0, 1, 1)
     );
     assert_eq!(

@@ -10,7 +10,7 @@ const DIMS: Dims = Dims(2, 3, 2, 5, 30);
 fn step(model: &mut CurvatureModel, rng: &mut Rng) -> (Vec<f32>, Vec<f32>) {
     let scene = Scene::full(rng, DIMS, 1.0);
     let assessment = scene.assess(model, &ADAM, 0.1);
-    scene.commit_kept(model, &ADAM, &assessment.keep);
+    scene.commit_kept(model, &ADAM, &assessment.token_mask);
     (assessment.m_f, assessment.m_h)
 }
 

@@ -52,7 +52,7 @@ fn subsets_are_rejected_as_a_whole_and_counted_by_token() {
         let expected: Vec<u8> = (0..24)
             .map(|at| scene.batch.mask[at] * u8::from(m_f[at] < largest))
             .collect();
-        assert_eq!((&got.keep, &got.m_f), (&expected, &m_f));
+        assert_eq!((&got.token_mask, &got.m_f), (&expected, &m_f));
         let count = m_f.iter().filter(|&&x| x == largest).count();
         assert!(
             count == span || count == span - 1,
@@ -81,11 +81,11 @@ fn a_shift_that_is_not_finite_rejects_its_whole_subset() {
         1e150,
     );
     let expected: Vec<u8> = (0..24).map(|at| u8::from(at / 4 != 1)).collect();
-    assert_eq!(got.keep, expected);
+    assert_eq!(got.token_mask, expected);
     assert!(
         got.m_f
             .iter()
-            .zip(&got.keep)
+            .zip(&got.token_mask)
             .all(|(m_f, &keep)| m_f.is_nan() == (keep == 0))
     );
     assert_eq!(

@@ -112,14 +112,16 @@ impl Optimizer {
     }
 }
 
-pub fn subsets(scene: &Scene, granularity: Granularity, keep: &[u8]) -> Vec<Subset> {
+pub fn subsets(scene: &Scene, granularity: Granularity, token_mask: &[u8]) -> Vec<Subset> {
     let (span, positions) = (scene.batch.span(granularity).max(1), scene.batch.dims.1);
     let subset = |start: usize| Subset {
-        tokens: (start..start + span).filter(|&at| keep[at] != 0).collect(),
+        tokens: (start..start + span)
+            .filter(|&at| token_mask[at] != 0)
+            .collect(),
         completions: start / positions..(start + span).div_ceil(positions),
         single: granularity == Granularity::Token,
     };
-    (0..keep.len()).step_by(span).map(subset).collect()
+    (0..token_mask.len()).step_by(span).map(subset).collect()
 }
 
 /// Weights of the tokens in a loss of this reduction if they are the whole batch.
@@ -366,16 +368,19 @@ impl Whole {
         all
     }
 
-    pub fn batch_shift(&self, scene: &Scene, lr: f64, keep: &[u8]) -> Shifts {
-        subsets(scene, Granularity::Batch, keep)
+    pub fn batch_shift(&self, scene: &Scene, lr: f64, token_mask: &[u8]) -> Shifts {
+        subsets(scene, Granularity::Batch, token_mask)
             .first()
             .map_or_else(Shifts::default, |all| self.shifts(scene, lr, all))
     }
 
-    pub fn commit(&mut self, scene: &Scene, keep: &[u8]) {
+    pub fn commit(&mut self, scene: &Scene, token_mask: &[u8]) {
         self.commit_weighted(
             scene,
-            &keep.iter().map(|&keep| f32::from(keep)).collect::<Vec<_>>(),
+            &token_mask
+                .iter()
+                .map(|&keep| f32::from(keep))
+                .collect::<Vec<_>>(),
         );
     }
 
@@ -389,12 +394,12 @@ impl Whole {
         if rejected_batch == RejectedBatch::NoStep && factors.iter().all(|&factor| factor == 0.0) {
             return;
         }
-        let keep: Vec<u8> = factors
+        let token_mask: Vec<u8> = factors
             .iter()
             .map(|&factor| u8::from(factor > 0.0))
             .collect();
-        let [kept, all] = [&keep, &scene.batch.mask]
-            .map(|keep| subsets(scene, Granularity::Batch, keep).remove(0));
+        let [kept, all] = [&token_mask, &scene.batch.mask]
+            .map(|token_mask| subsets(scene, Granularity::Batch, token_mask).remove(0));
         let gradient = self.gradient(scene, &kept, moment_input, |at| f64::from(factors[at]));
         let everything = self.gradient(scene, &all, moment_input, |_| 1.0);
         let tokens = self.tokens(

@@ -312,7 +312,7 @@ pub(super) struct ReplayArgs {
     /// Dtype to which features are rounded on a CUDA device.
     #[arg(long, value_name = "DTYPE", value_parser = PossibleValuesParser::new(Dtype::NAMES.map(|(name, _)| name)), default_value = "f32")]
     pub(super) dtype: String,
-    /// Where the results go: one file per batch, named like it, with `keep`, `weights` where there
+    /// Where the results go: one file per batch, named like it, with `token_mask`, `weights` where there
     /// are any, and every per-token array.
     #[arg(long, value_name = "DIR", required_unless_present = "sweep")]
     pub(super) out: Option<PathBuf>,

@@ -55,8 +55,8 @@ impl<T: Thresholds> Mask for CurvatureMask<T> {
         let mut assessment = self.predictor.assess(ctx, batch, token_mask, &thresholds)?;
         self.predictor
             .assign
-            .rejections(batch, token_mask, &mut assessment.keep);
-        token_mask.copy_from_slice(&assessment.keep);
+            .rejections(batch, token_mask, &mut assessment.token_mask);
+        token_mask.copy_from_slice(&assessment.token_mask);
         if self.target.is_some() {
             Target::record(ctx, &thresholds);
         }

@@ -78,10 +78,10 @@ impl Predictor {
                     .map_err(failed)
             };
             let before = shift(token_mask)?;
-            let after = if assessment.keep == *token_mask {
+            let after = if assessment.token_mask == *token_mask {
                 before
             } else {
-                shift(&assessment.keep)?
+                shift(&assessment.token_mask)?
             };
             records::batch_shifts(ctx, &before, &after);
         }

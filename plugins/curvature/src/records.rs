@@ -60,7 +60,7 @@ fn kept(ctx: &mut Ctx<'_>, name: &str, assessment: &Assessment, values: &[f32]) 
     let kept = || {
         values
             .iter()
-            .zip(&assessment.keep)
+            .zip(&assessment.token_mask)
             .filter(|(_, keep)| **keep != 0)
             .map(|(value, _)| f64::from(*value))
     };
@@ -75,7 +75,8 @@ fn kept(ctx: &mut Ctx<'_>, name: &str, assessment: &Assessment, values: &[f32]) 
 
 /// Absolute values of all tokens that were assessed and are finite.
 fn assessed(assessment: &Assessment, values: &[f32]) -> Vec<f32> {
-    let there = |&at: &usize| assessment.keep[at] != 0 || assessment.reasons[at] != Reason::None;
+    let there =
+        |&at: &usize| assessment.token_mask[at] != 0 || assessment.reasons[at] != Reason::None;
     (0..values.len())
         .filter(there)
         .map(|at| values[at].abs())

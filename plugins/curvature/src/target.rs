@@ -83,7 +83,7 @@ fn sketch(predictor: &Predictor, batch: &Batch<'_>) -> Result<Sketch, PluginErro
     // With this threshold every tested token with a nonzero shift fails.
     let all = scaled(given, |_| f64::MIN_POSITIVE);
     let Assessment {
-        keep: token_mask,
+        token_mask,
         m_f,
         m_h,
         ..

@@ -195,7 +195,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         decision = self._decide(arrays, of_step=True)
         decision.rows = arrays["rows"]
         self._tell(decision.records, arrays["completion_mask"].cpu())
-        self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.keep.sum()]))
+        self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.token_mask.sum()]))
         self._add("seconds", time.perf_counter() - started)
 
     def _decide(self, arrays: Arrays, of_step: bool) -> Decision:
@@ -204,9 +204,9 @@ class CapoEngine(FSDPEngineWithLMHead):
 
     def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
         """The decision about parts that were joined."""
-        keep, weights = arrays.pop("keep"), arrays.pop("weights")
+        token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
         batch = self._controls.judged(self._seen.batch(arrays, of_step))
-        return Decision(batch, arrays["completion_mask"], keep, weights, rows=arrays["rows"])
+        return Decision(batch, arrays["completion_mask"], token_mask, weights, rows=arrays["rows"])
 
     def _say_bytes(self, own: Arrays) -> None:
         others = ranks(self.get_data_parallel_group()) - 1
@@ -230,7 +230,7 @@ class CapoEngine(FSDPEngineWithLMHead):
                 # verl's loss would take it for a term of its own.
                 found.pop("entropy", None)
             decision = self._decide(part, of_step=False)
-            self._parts.append(part | {"keep": decision.keep, "weights": decision.weights})
+            self._parts.append(part | {"token_mask": decision.token_mask, "weights": decision.weights})
             self._tell(decision.records, part["completion_mask"].cpu())
             seconds += time.perf_counter() - started
             return self._factor(decision) if self._deciders() else None
@@ -239,7 +239,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         started = time.perf_counter()
         arrays, self._parts = joined(self._parts), []
         decision = self._decision_of(arrays, of_step=False)
-        counts = self.reduced(torch.stack([decision.mask.sum(), decision.keep.sum()]))
+        counts = self.reduced(torch.stack([decision.mask.sum(), decision.token_mask.sum()]))
         tokens, kept = self._decided(data, decision, arrays, counts)
         if self._over_step() and kept:
             # No micro-batch knew how many tokens the step keeps; gradients are linear in what they are divided by.
@@ -262,7 +262,7 @@ class CapoEngine(FSDPEngineWithLMHead):
     def _factor(self, decision: Decision) -> Tensor:
         """Of each token's gradient; in flight without the denominator that all tokens of the step share."""
         denominator = "original" if self._inflight and self._over_step() else self.capo.denominator
-        return gradient_factor(decision.mask, decision.keep, decision.weights, self.capo.reduction, denominator)
+        return gradient_factor(decision.mask, decision.token_mask, decision.weights, self.capo.reduction, denominator)
 
     def _decided(self, data: TensorDict, decision: Decision, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
         """Keeps what the step's end needs; tokens of the step, and those that are kept."""
@@ -280,7 +280,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         if not self._inflight:
             return decision
         inputs = {name for each in self.capo_step_controls for name in each.inputs}
-        arrays = self._seen.gathered(step.arrays | {"keep": decision.keep, "weights": decision.weights}, inputs)
+        arrays = self._seen.gathered(step.arrays | {"token_mask": decision.token_mask, "weights": decision.weights}, inputs)
         return self._decision_of(arrays, of_step=True)
 
     # Rejected gradients ---------------------------------------------------------------------------

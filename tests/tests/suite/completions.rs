@@ -22,13 +22,13 @@ fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
         .collect()
 }
 
-fn kept_mean(keep: &[f64], values: &[f64]) -> f64 {
-    let kept: f64 = keep
+fn kept_mean(token_mask: &[f64], values: &[f64]) -> f64 {
+    let kept: f64 = token_mask
         .iter()
         .zip(values)
         .map(|(keep, value)| keep * value)
         .sum();
-    kept / keep.iter().sum::<f64>()
+    kept / token_mask.iter().sum::<f64>()
 }
 
 #[test]
@@ -41,11 +41,11 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
     for line in run.metrics() {
         let rows = &found[&line["step"].as_u64().unwrap()];
         assert_eq!(rows.len(), 48);
-        let keep = numbers(rows, "tokens/keep");
-        let count = keep.len() as f64;
+        let token_mask = numbers(rows, "tokens/token_mask");
+        let count = token_mask.len() as f64;
         let mean = |values: Vec<f64>| values.iter().sum::<f64>() / count;
         for (metric, found) in [
-            ("mask/rejection_rate", 1.0 - mean(keep.clone())),
+            ("mask/rejection_rate", 1.0 - mean(token_mask.clone())),
             ("entropy", mean(numbers(rows, "tokens/entropy"))),
             (
                 "capo.curvature/m_f/mean",
@@ -53,7 +53,7 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
             ),
             (
                 "capo.curvature/masked_m_f_mean",
-                kept_mean(&keep, &numbers(rows, "tokens/capo.curvature/m_f")),
+                kept_mean(&token_mask, &numbers(rows, "tokens/capo.curvature/m_f")),
             ),
             ("completions/mean_length", count / 48.0),
             (
@@ -79,7 +79,7 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
                 .collect();
             assert_eq!(text, row["completion"]);
             let by = row["tokens/rejected_by"].as_array().unwrap();
-            let of_row = row["tokens/keep"].as_array().unwrap();
+            let of_row = row["tokens/token_mask"].as_array().unwrap();
             assert!(
                 by.iter()
                     .zip(of_row)

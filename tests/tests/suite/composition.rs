@@ -69,15 +69,16 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
         both(&first, &second, "example.surprise-cap") && both(&second, &first, "masks.truncated")
     );
     // Token by token, on the batch of the first step.
-    let keep = |out: &str, masks: &[&str]| {
+    let token_mask = |out: &str, masks: &[&str]| {
         folder.said(&format!("replay {} --out {out}{}", args(masks), dumped(1)));
-        run_dir::tensors(&folder.path().join(dumped(1).trim().replace("dump", out)))["keep"].clone()
+        run_dir::tensors(&folder.path().join(dumped(1).trim().replace("dump", out)))["token_mask"]
+            .clone()
     };
-    let together = keep("one", &one);
-    assert_eq!(together, keep("other", &other));
+    let together = token_mask("one", &one);
+    assert_eq!(together, token_mask("other", &other));
     let (surprise, truncated) = (
-        keep("surprise", &[SURPRISE]),
-        keep("truncated", &[TRUNCATED]),
+        token_mask("surprise", &[SURPRISE]),
+        token_mask("truncated", &[TRUNCATED]),
     );
     let conjunction: Vec<f32> = surprise
         .iter()

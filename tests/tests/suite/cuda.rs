@@ -24,7 +24,7 @@ fn assert_close(found: &Path, expected: &Path) {
     );
     for (name, expected) in &expected_all {
         let pairs = || found_all[name].iter().zip(expected);
-        let exact = name == "keep" || name.ends_with("/reason");
+        let exact = name == "token_mask" || name.ends_with("/reason");
         let limit = if exact {
             0.0
         } else {

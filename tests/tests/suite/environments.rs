@@ -76,14 +76,15 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
             ["assistant", "user", "assistant", "user", "assistant"]
         );
         assert_eq!(observed(row), "+0 2=+1 2=");
-        let (keep, observed) = (tokens(row, "keep"), tokens(row, "observed"));
+        let (token_mask, observed) = (tokens(row, "token_mask"), tokens(row, "observed"));
         assert!(
-            keep.iter()
+            token_mask
+                .iter()
                 .zip(&observed)
                 .all(|(keep, observed)| (*keep == 1) == (*observed == 0)),
             "{row}"
         );
-        drawn.push(keep.iter().filter(|keep| **keep == 1).count() as f64);
+        drawn.push(token_mask.iter().filter(|keep| **keep == 1).count() as f64);
     }
     let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
     assert_eq!(
@@ -189,16 +190,20 @@ fn a_replay_of_episodes_decides_as_the_run_did() {
     let (mut dropped, mut drawn) = (0, 0);
     for (step, batch) in (1..).zip(batches.split_whitespace()) {
         let path = folder.path().join(batch);
-        let keep = &tensors(&folder.path().join("out").join(path.file_name().unwrap()))["keep"];
+        let token_mask =
+            &tensors(&folder.path().join("out").join(path.file_name().unwrap()))["token_mask"];
         let rows: Vec<&Value> = rows.iter().filter(|row| row["step"] == step).collect();
-        for (row, keep) in rows.iter().zip(keep.chunks(keep.len() / rows.len())) {
-            let own: Vec<f64> = tokens(row, "keep")
+        for (row, token_mask) in rows
+            .iter()
+            .zip(token_mask.chunks(token_mask.len() / rows.len()))
+        {
+            let own: Vec<f64> = tokens(row, "token_mask")
                 .iter()
                 .map(|keep| keep.as_f64().unwrap())
                 .collect();
             assert_eq!(
                 own,
-                keep[..own.len()]
+                token_mask[..own.len()]
                     .iter()
                     .map(|keep| f64::from(*keep))
                     .collect::<Vec<_>>(),

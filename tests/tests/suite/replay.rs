@@ -78,12 +78,13 @@ pub fn tokens_and_dropped(folder: &Folder, args: &str, out: &str) -> (f64, f64) 
         .filter(|word| word.ends_with(".safetensors"))
         .map(Path::new)
     {
-        let keep = &tensors(&folder.path().join(out).join(batch.file_name().unwrap()))["keep"];
+        let token_mask =
+            &tensors(&folder.path().join(out).join(batch.file_name().unwrap()))["token_mask"];
         let mask = &tensors(&folder.path().join(batch))["completion_mask"];
         tokens += f64::from(mask.iter().sum::<f32>());
         dropped += f64::from(
             mask.iter()
-                .zip(keep)
+                .zip(token_mask)
                 .map(|(mask, keep)| (mask - keep).abs())
                 .sum::<f32>(),
         );
@@ -115,7 +116,7 @@ pub fn batches(case: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// `keep` equal, `m_f` and `m_h` close, for every batch of a case whose state carries over.
+/// Decisions equal, `m_f` and `m_h` close, for every batch of a case whose state carries over.
 pub fn check_case(folder: &Folder, flags: &str, case: &Path) {
     replay(
         folder,
@@ -139,8 +140,9 @@ pub fn check_case(folder: &Folder, flags: &str, case: &Path) {
 fn compare(folder: &Folder, case: &Path, i: usize) {
     let found = tensors(&folder.path().join(format!("out/batch-{i:04}.safetensors")));
     let expected = tensors(&case.join(format!("expected-{i:04}.safetensors")));
+    // The reference data have the older name of `token_mask`.
     assert_eq!(
-        found["keep"],
+        found["token_mask"],
         expected["keep"],
         "{}, batch {i}",
         case.display()

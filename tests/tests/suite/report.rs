@@ -270,7 +270,7 @@ fn a_browser_shows_completions_that_cannot_act() {
     folder.write("run/metrics.jsonl", "{\"step\":1,\"reward\":1.0}\n");
     let hostile = "</script><img src=x onerror=alert(1)>\u{202e}";
     let row = serde_json::json!({ "step": 1, "prompt": hostile, "completion": hostile, "reward": 0.5, "tokens/id": [7, 8, 8, 9],
-        "tokens/text": [hostile, "a\n", null, null], "tokens/keep": [0, 1, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null, null],
+        "tokens/text": [hostile, "a\n", null, null], "tokens/token_mask": [0, 1, 1, 1], "tokens/rejected_by": ["capo.curvature", null, null, null],
         "tokens/advantage": [-1.25, 0.5, null, null] });
     folder.write("run/completions.jsonl", format!("{row}\n"));
     folder.said("report run --out report.html");
@@ -338,7 +338,7 @@ fn answered(folder: &Folder) {
         tests::to_json_lines((0..=STEPS_OF_ONE).map(line)),
     );
     let row = serde_json::json!({ "step": 1, "prompt": "1+1=", "completion": "2", "reward": 1, "tokens/id": [1, 2], "tokens/text": ["2", null],
-        "tokens/keep": [1, 1], "tokens/m_f": [0, 0], "tokens/advantage": [0, 0], "tokens/entropy": [0.5, 0.1] });
+        "tokens/token_mask": [1, 1], "tokens/m_f": [0, 0], "tokens/advantage": [0, 0], "tokens/entropy": [0.5, 0.1] });
     folder.write("run/completions.jsonl", format!("{row}\n"));
 }
 

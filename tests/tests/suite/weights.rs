@@ -157,12 +157,12 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
         outcome.stdout
     );
     let tensors = tests::run_dir::tensors(&folder.path().join("replayed/batch-000000.safetensors"));
-    let (weights, m_f, keep) = (
+    let (weights, m_f, token_mask) = (
         &tensors["weights"],
         &tensors["capo.curvature-weight/m_f"],
-        &tensors["keep"],
+        &tensors["token_mask"],
     );
-    for ((weight, m_f), keep) in weights.iter().zip(m_f).zip(keep) {
+    for ((weight, m_f), keep) in weights.iter().zip(m_f).zip(token_mask) {
         let expected = if *keep == 0.0 {
             0.0
         } else {
@@ -171,7 +171,7 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
         assert_eq!(*weight, expected, "{m_f}");
     }
     let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
-    let mean = sum / keep.iter().map(|&keep| f64::from(keep)).sum::<f64>();
+    let mean = sum / token_mask.iter().map(|&keep| f64::from(keep)).sum::<f64>();
     assert!((mean - means[0]).abs() < 1e-9, "{mean} {}", means[0]);
 }
 

@@ -15,7 +15,7 @@ const OF_A_STEP: usize = 8;
 /// Largest count of numbers in all completions of a page together.
 const NUMBERS: usize = 200_000;
 /// Token columns that are not shown as numbers.
-const OTHERS: [&str; 5] = ["id", "text", "keep", "rejected_by", "observed"];
+const OTHERS: [&str; 5] = ["id", "text", "token_mask", "rejected_by", "observed"];
 const TOKENS: &str = "tokens/";
 
 /// The completions, and messages about files that cannot be read.
@@ -63,7 +63,7 @@ fn rejected(row: &Row) -> usize {
             .get(at)
             .is_some_and(|one| one.as_u64() == Some(1))
     };
-    list(row, "keep")
+    list(row, "token_mask")
         .iter()
         .enumerate()
         .filter(|(at, keep)| keep.as_u64() == Some(0) && !observed(*at))
@@ -119,7 +119,7 @@ fn completion(run: usize, step: u64, row: &Row) -> Value {
         "ids": list(row, "id"),
         "texts": texts("text"),
         "rejectedBy": texts("rejected_by"),
-        "keep": list(row, "keep"),
+        "token_mask": list(row, "token_mask"),
         "observed": list(row, "observed"),
         "numbers": columns.collect::<Map<String, Value>>(),
     })
@@ -129,8 +129,8 @@ fn completion(run: usize, step: u64, row: &Row) -> Value {
 mod tests {
     use super::*;
 
-    fn row(keep: &[u64], text: &str) -> Row {
-        let row = json!({ "step": 1, "prompt": text, "reward": 0.123456, "rewards/a": 1, "tokens/keep": keep,
+    fn row(token_mask: &[u64], text: &str) -> Row {
+        let row = json!({ "step": 1, "prompt": text, "reward": 0.123456, "rewards/a": 1, "tokens/token_mask": token_mask,
             "tokens/text": [text, null], "tokens/m_f": [1.5, null] });
         row.as_object().unwrap().clone()
     }

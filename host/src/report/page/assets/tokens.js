@@ -138,7 +138,7 @@ class TokenView {
       entry("", "Only texts were written: with logging.log_tokens each token is coloured.");
     }
     const some = (what) => this.shown.some(what);
-    if (some(({ keep, observed }) => keep.some((kept, at) => kept === 0 && !observed[at]))) {
+    if (some(({ token_mask, observed }) => token_mask.some((kept, at) => kept === 0 && !observed[at]))) {
       entry(element("s", "struck out", null), " rejected by a mask");
     }
     if (some(({ observed }) => observed.some((one) => one))) entry(element("u", "green", null), " written by the environment");
@@ -147,11 +147,11 @@ class TokenView {
 
   figure(completion, number, strength, by) {
     const figure = element("figure", "", null);
-    const { answer, reward, parts, truncated, ids, texts, keep, observed } = completion;
+    const { answer, reward, parts, truncated, ids, texts, token_mask, observed } = completion;
     const caption = element("figcaption", "", figure);
     const names = Object.keys(parts);
     const of = names.length > 1 ? ` (${names.map((name) => `${name} ${brief(parts[name])}`).join(", ")})` : "";
-    const drawn = keep.filter((_, at) => !observed[at]);
+    const drawn = token_mask.filter((_, at) => !observed[at]);
     const out = drawn.filter((kept) => kept === 0).length;
     const facts = [`reward ${brief(reward)}${of}`, answer && `answer ${answer}`, out && `${out} of ${drawn.length} tokens rejected`, truncated && "cut off by the length limit"];
     element("span", facts.filter(Boolean).join(" · "), caption);
@@ -166,7 +166,7 @@ class TokenView {
         turn = count === begins.length - 1 ? text : element("details", "", text);
         if (turn !== text) element("summary", `turn ${count + 1}`, turn);
       }
-      const kind = observed[at] ? "u" : keep[at] === 0 ? "s" : "i";
+      const kind = observed[at] ? "u" : token_mask[at] === 0 ? "s" : "i";
       const token = element(kind, visible(texts[at], id, !truncated && at === ids.length - 1), turn);
       [token.dataset.completion, token.dataset.at] = [number, at];
       token.tabIndex = number === 0 && at === 0 ? 0 : -1;

@@ -152,7 +152,7 @@ fn tokens(
         ("id".to_owned(), wholes(&|i| completion_ids[i])),
         ("text".to_owned(), Column::Texts(texts)),
         (
-            "keep".to_owned(),
+            "token_mask".to_owned(),
             wholes(&|i| decision.token_mask[i].into()),
         ),
         ("rejected_by".to_owned(), Column::Texts(rejected_by)),
