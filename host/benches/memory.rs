@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use candle_core::Device;
 use host::estimate::memory::PROGRAM;
-use host::model::optim::adamw::AdamWConfig;
-use host::model::optim::{Optimizer, OptimizerConfig};
-use host::model::{Config, Policy, Sequences, Shape, Wants};
+use host_model::optim::adamw::AdamWConfig;
+use host_model::optim::{Optimizer, OptimizerConfig};
+use host_model::{Config, Policy, Sequences, Shape, Wants};
 use host_rng::{fill_standard_normal, stream};
 
 #[global_allocator]

@@ -15,10 +15,10 @@ use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::prelude::*;
 use host::config::{self, Draft};
-use host::data::Example;
 use host::environment::{Environment as Opened, Stage};
-use host::model::{Generation, Policy, SampledTokens, SamplingParams, embedded};
 use host::stages::rollout::complete;
+use host_data::Example;
+use host_model::{Generation, Policy, SampledTokens, SamplingParams, embedded};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

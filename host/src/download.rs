@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::{files, folders};
+use host_data::TOOL_USE_FILE;
+use host_model::hub;
 use serde::Deserialize;
 use ureq::http::Response;
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, RequestBuilder};
-
-use crate::data::TOOL_USE_FILE;
-use crate::model::hub;
 
 const HUB: &str = "https://huggingface.co";
 /// Bytes per write.
@@ -317,7 +316,7 @@ fn is_needed(name: &str, names: &[String]) -> bool {
     }
     // Weights in the layout of the model's authors may stand beside the safetensors files; they are
     // not needed.
-    let model = |name: &str| name == "model.safetensors" || name == crate::model::INDEX_FILE;
+    let model = |name: &str| name == "model.safetensors" || name == host_model::INDEX_FILE;
     let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     match name.rsplit_once('.') {
         Some((_, "safetensors")) => weights(name),
@@ -466,7 +465,7 @@ mod tests {
     fn what_is_needed_and_nothing_else() {
         let sharded = [
             "model-00001-of-00002.safetensors",
-            crate::model::INDEX_FILE,
+            host_model::INDEX_FILE,
             "consolidated.safetensors",
         ];
         let sharded = sharded.map(str::to_owned);

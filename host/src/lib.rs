@@ -15,6 +15,6 @@ pub mod sft;
 pub mod terminal;
 
 pub use host_trainer::{
-    algorithms, benchmark, builtin, config, data, environment, eval, exam, folder, metrics, model,
-    pass_at, reward, run, stages, train, warnings,
+    algorithms, benchmark, builtin, config, environment, eval, exam, folder, metrics, pass_at,
+    reward, run, stages, train, warnings,
 };

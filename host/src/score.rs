@@ -3,9 +3,9 @@
 use std::iter::Peekable;
 
 use anyhow::{Result, ensure};
+use host_data::Pair;
+use host_model::{Policy, Wants};
 
-use crate::data::Pair;
-use crate::model::{Policy, Wants};
 use crate::stages::rollout::join;
 
 /// Most rows of a batch, whose results are padded to the longest.

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use host::data::Tokenizer;
+use host_data::Tokenizer;
 use serde_json::Value;
 use tempfile::TempDir;
 

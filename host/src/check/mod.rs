@@ -25,7 +25,6 @@ use capo_plugin::testing::check::{CREATION, Check, Outcome, PANICS_CONTAINED, St
 pub use conduct::cpu_time;
 pub use settings::CheckArgs;
 
-use crate::data;
 use crate::terminal::{self, say};
 use catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
 use conduct::{CALL_TIME, STDOUT_QUIET, THREADS};
@@ -58,7 +57,7 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
         return Ok(true);
     }
     catalog::check_names(&args.only)?;
-    args.rows.as_deref().map(data::rows).transpose()?;
+    args.rows.as_deref().map(host_data::rows).transpose()?;
     let mut session = Session {
         args,
         verbose,

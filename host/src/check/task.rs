@@ -8,13 +8,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use capo_plugin::testing::check::{Outcome, Row, Status, Subject};
 use capo_plugin::{Image, Point};
+use host_data::Example;
 use serde::{Deserialize, Serialize};
 
 use super::catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
 use super::conduct::remember_threads;
 use super::fuzz::{self, Cases};
 use super::library::Loaded;
-use crate::data::{self, Example};
 
 /// The task of a child process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl Task {
             rows: self
                 .rows
                 .as_deref()
-                .map(|path| data::rows(path).map(|rows| rows.into_iter().map(row).collect()))
+                .map(|path| host_data::rows(path).map(|rows| rows.into_iter().map(row).collect()))
                 .transpose()?,
         };
         if let (Some(cases), FUZZ) = (self.cases, check) {

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use host_model::{ModelFiles, embedded};
 use toml::Value;
 
-use crate::model::{ModelFiles, embedded};
 use crate::report::found::Lines;
 use crate::run::{METRICS_FILE, provenance, settings};
 

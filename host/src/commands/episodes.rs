@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Purpose};
+use host_data::{Example, Tokenizer};
+use host_model::{Generation, Policy, SampledTokens};
 use rand_chacha::ChaCha12Rng;
 use serde_json::json;
 
@@ -14,10 +16,8 @@ use super::inference_args::GenerateArgs;
 use super::output::{self, Lines};
 use super::own_run;
 use crate::config::{self, Config, Draft};
-use crate::data::{self, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
 use crate::metrics::{self, Values};
-use crate::model::{Generation, Policy, SampledTokens};
 use crate::stages::owners::Owners;
 use crate::stages::recorder::Recorder;
 use crate::stages::rollout::{Completed, complete};
@@ -101,7 +101,7 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     )?;
     let chat = config
         .data
-        .chat(&files, data::Purpose::Measuring, &tokenizer)?;
+        .chat(&files, host_data::Purpose::Measuring, &tokenizer)?;
     let form = Form {
         chat: chat.as_ref(),
         template: config.data.prompt_template.as_deref(),

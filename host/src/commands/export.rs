@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
+use host_model::{Policy, device, embedded};
 
 use super::args::ExportArgs;
 use super::card;
 use super::failure::Failure;
 use crate::folder::{self, Companions};
-use crate::model::{Policy, device, embedded};
 use crate::run::checkpoint;
 use crate::terminal::{grouped, say};
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use capo_loader::{ComponentConfig, files};
+use host_model::schedule::ScheduleKind;
 use toml::Table;
 
 use super::args::FindRateArgs;
@@ -13,7 +14,6 @@ use super::failure::Failure;
 use super::train::{SEARCH_FILE, check_memory, explained, settings};
 use crate::config::{Config, EvalConfig};
 use crate::metrics::Line;
-use crate::model::schedule::ScheduleKind;
 use crate::run::{AbsentWeights, Run, directory};
 use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};

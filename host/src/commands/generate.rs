@@ -6,14 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::NamedFiles;
 use capo_loader::files;
+use host_data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
+use host_model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::inference_args::GenerateArgs;
 use super::output::Lines;
-use crate::data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
-use crate::model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use crate::run::{CONFIG_FILE, checkpoint};
 use crate::terminal::{self, say, word};
 

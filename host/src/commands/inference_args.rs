@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use host_data::{Chat, ChatOptions, Tokenizer, with_eos_token};
+use host_model::device::{self, CPU, Dtype};
+use host_model::{ModelFiles, Policy, embedded};
 
 use super::output;
 use super::own_run::RunTrustArgs;
 use super::shared_args::PluginArgs;
-use crate::data::{Chat, ChatOptions, Tokenizer, with_eos_token};
-use crate::model::device::{self, CPU, Dtype};
-use crate::model::{ModelFiles, Policy, embedded};
 use crate::run::checkpoint;
 
 #[derive(Args)]

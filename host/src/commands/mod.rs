@@ -40,11 +40,11 @@ use clap::error::ErrorKind as CommandLine;
 
 use args::{Cli, Command, SftArgs};
 use failure::Failure;
+use host_model::device;
 
-use crate::model::device;
+use crate::check;
 use crate::sft::Sft;
 use crate::terminal::{self, sentence};
-use crate::{check, data};
 
 /// Runs the command line. The exit code is 0, 2 for bad input, or 1 for a run that failed or whose
 /// output could not be written.
@@ -70,7 +70,7 @@ pub fn main(started: Instant) -> i32 {
         #[cfg(feature = "download")]
         Command::Download(args) => download::run(args),
         #[cfg(not(feature = "download"))]
-        Command::Download(_) => Err(Failure::Input(crate::data::features::missing(
+        Command::Download(_) => Err(Failure::Input(host_data::features::missing(
             "downloads",
             "download",
         ))),
@@ -86,7 +86,7 @@ pub fn main(started: Instant) -> i32 {
             Err(error) => Err(Failure::Input(error)),
         },
         Command::NewPlugin(args) => new_plugin::run(args).map_err(Failure::Input),
-        Command::ApplyChatTemplate => data::apply_chat_template().map_err(Failure::Run),
+        Command::ApplyChatTemplate => host_data::apply_chat_template().map_err(Failure::Run),
     };
     let (error, code) = match outcome.and_then(|()| terminal::check().map_err(Failure::Run)) {
         Ok(()) => return 0,

@@ -1,12 +1,12 @@
 //! `host score`.
 
 use anyhow::{Result, ensure};
+use host_data::{Limits, Pairs};
 use serde_json::json;
 
 use super::failure::Failure;
 use super::inference_args::ScoreArgs;
 use super::output::{self, Lines};
-use crate::data::{Limits, Pairs};
 use crate::score::score;
 use crate::terminal::{grouped, say};
 

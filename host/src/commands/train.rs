@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::{batch_file, watchdog};
+use host_model::device;
 
 use super::args::TrainArgs;
 use super::failure::Failure;
@@ -14,7 +15,6 @@ use super::own_run::{self, RunTrustArgs};
 use super::shared_args::SettingsArgs;
 use crate::config::{self, Config, Draft, Resolved};
 use crate::estimate::memory::{self, Estimate};
-use crate::model::device;
 use crate::run::{AbsentWeights, CONFIG_FILE, Resources, Run, best, directory};
 use crate::terminal::{self, ProgressLines};
 use crate::train::train;

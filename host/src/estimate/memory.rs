@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail};
 use capo_loader::memory;
+use host_model::frozen::bytes_in_memory;
+use host_model::optim::adamw::SecondMoment;
+use host_model::{Policy, Shape, device, embedded};
 
 use crate::config::Config;
-use crate::model::frozen::bytes_in_memory;
-use crate::model::optim::adamw::SecondMoment;
-use crate::model::{Policy, Shape, device, embedded};
 use crate::run::Resources;
 use crate::stages::control;
 

@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use host_model::{Generation, Gradients, SamplingParams, Sequences, Shape};
 
 use super::memory::{self, Estimate};
 use crate::benchmark::Benchmark;
-use crate::model::{Generation, Gradients, SamplingParams, Sequences, Shape};
 use crate::run::Resources;
 
 /// Number of weights × tokens of a measured pass: one to two seconds of two cores. What a pass

@@ -9,11 +9,11 @@ use capo_loader::folders::{self, NewFolder};
 use capo_loader::lock::Lock;
 use capo_loader::manifest::SealedFolder;
 use capo_loader::{files, terminal};
+use host_model::Policy;
+use host_model::optim::Optimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::Companions;
-use crate::model::Policy;
-use crate::model::optim::Optimizer;
 use crate::run::checkpoint::{FOLDER, name, newest, path, steps};
 use crate::run::{settings, trained};
 

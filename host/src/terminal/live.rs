@@ -7,12 +7,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use host_model::sampled;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::{grouped, note, percent};
 use crate::metrics::Line;
 use crate::metrics::names::REJECTED;
-use crate::model::sampled;
 
 /// A line at the end of standard error that changes with every step; nothing if standard error is
 /// not a terminal.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use capo_loader::memory;
 use capo_plugin::Inputs;
+use host_model::Adapter;
+use host_model::device::{self, Dtype};
 
 use super::live::Live;
 use super::{grouped, percent, say, word, words};
@@ -17,8 +19,6 @@ use crate::exam::RightAnswer;
 use crate::metrics::Line;
 use crate::metrics::lines::Lines;
 use crate::metrics::names::{FOUND_RATE, REJECTED};
-use crate::model::Adapter;
-use crate::model::device::{self, Dtype};
 use crate::run::{METRICS_FILE, Resources, Run, best, checkpoint};
 use crate::stages::logps::asked;
 use crate::train::Observer;

@@ -1,9 +1,10 @@
 //! Settings in words, for the header of a run.
 
+use host_model::optim::OptimizerName;
+use host_model::optim::adamw::SecondMoment;
+use host_model::{Adapter, Targets};
+
 use crate::config::TrainConfig;
-use crate::model::optim::OptimizerName;
-use crate::model::optim::adamw::SecondMoment;
-use crate::model::{Adapter, Targets};
 
 /// An adapter's settings.
 pub fn adapter(adapter: &Adapter) -> String {

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use anyhow::Result;
 use capo_rewards::math::{self, Places};
+use host_data::{Example, Purpose, Tokenizer};
+use host_model::{ModelFiles, Policy, SamplingParams};
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BenchmarkConfig, Config, TEST};
-use crate::data::{Example, Purpose, Tokenizer};
 use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
 use crate::metrics::Values;
-use crate::model::{ModelFiles, Policy, SamplingParams};
 use crate::pass_at::{counts, majority, pass_at};
 
 /// Name of the held-out prompts when they are a benchmark.

@@ -4,14 +4,14 @@ use std::fmt;
 
 use anyhow::Result;
 use capo_plugin::{Purpose, Rollout, Sink};
+use host_data::{Example, Tokenizer};
+use host_model::{Generation, Policy, SamplingParams};
 use indexmap::IndexMap;
 use rand_chacha::ChaCha12Rng;
 
 use crate::config::Config;
-use crate::data::{Example, Tokenizer};
 use crate::environment::{Environment, Stage};
 use crate::metrics::Values;
-use crate::model::{Generation, Policy, SamplingParams};
 use crate::reward::{self, Rewards, Scored};
 use crate::stages::context::SampledText;
 use crate::stages::rollout::complete;

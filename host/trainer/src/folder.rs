@@ -6,9 +6,8 @@ use anyhow::{Context, Result, ensure};
 use capo_loader::files;
 use capo_loader::folders::{self, NewFolder};
 use capo_loader::manifest::SealedFolder;
-
-use crate::data::Tokenizer;
-use crate::model::{ModelFiles, Policy};
+use host_data::Tokenizer;
+use host_model::{ModelFiles, Policy};
 
 /// Refuses a path for a new folder that cannot be one or that exists; `flag` named it.
 pub fn check_new(path: &Path, flag: &str) -> Result<()> {

@@ -2,8 +2,8 @@
 //! objective and gradient masks are components behind a stable ABI.
 //!
 //! Start reading at [`train`], the training loop. [`run`] opens its state, and [`stages`] are its
-//! steps. [`model`] is the policy; [`data`] and [`reward`] provide prompts and rewards. Plugins are
-//! loaded by a separate crate, `capo-loader`.
+//! steps. [`reward`] and the crate `host-data` provide rewards and prompts, `host-model` is the
+//! policy, and `capo-loader` loads plugins.
 //!
 //! # Training from Rust
 //!
@@ -53,6 +53,3 @@ pub mod run;
 pub mod stages;
 pub mod train;
 pub mod warnings;
-
-pub use host_data as data;
-pub use host_model as model;

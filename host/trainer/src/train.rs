@@ -8,10 +8,10 @@ use anyhow::Result;
 use capo_loader::registry::Components;
 use capo_loader::{batch_file, terminal};
 use capo_plugin::{Inputs, Point};
+use host_model::{Capture, Dropout};
 
 use crate::eval;
 use crate::metrics::Line;
-use crate::model::{Capture, Dropout};
 use crate::run::{Progress, Resources, Run, best, checkpoint, recovery_point};
 use crate::stages::backward::StepGradients;
 use crate::stages::record::StepRecord;

@@ -173,9 +173,9 @@ fn the_configs_for_a_gpu() {
             "{sentence}"
         );
     }
-    let files = host::model::ModelFiles::Directory(root.join("configs/gpu/model"));
-    let config = host::model::Config::load(&files).expect("a configuration");
-    let sizes = host::model::shapes(&config).into_values();
+    let files = host_model::ModelFiles::Directory(root.join("configs/gpu/model"));
+    let config = host_model::Config::load(&files).expect("a configuration");
+    let sizes = host_model::shapes(&config).into_values();
     assert_eq!(
         sizes
             .map(|shape| shape.iter().product::<usize>())
@@ -183,7 +183,7 @@ fn the_configs_for_a_gpu() {
         154_175_232
     );
     assert_eq!(
-        host::data::Tokenizer::open(&files)
+        host_data::Tokenizer::open(&files)
             .expect("a tokenizer")
             .eos_ids(),
         [1]

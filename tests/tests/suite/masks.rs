@@ -7,10 +7,10 @@ use capo_loader::{mask, weight};
 use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
 use host::config::{self, Draft};
-use host::model::{Sequences, TokenOutputs};
 use host::stages::backward::Reduced;
 use host::stages::batch::{BatchWithLogps, SampledBatch, step_info};
 use host::stages::{backward, objective};
+use host_model::{Sequences, TokenOutputs};
 use serde::Deserialize;
 use tests::{Folder, artifacts};
 

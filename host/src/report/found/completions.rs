@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use capo_loader::files;
+use host_data::read_rows;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::data::read_rows;
 use crate::metrics::completions::{COMPLETIONS_FILE, FOLDER, step_of};
 
 /// Longest line that is read, in bytes.

@@ -2,6 +2,11 @@
 
 use anyhow::{Result, bail, ensure};
 use capo_loader::{ComponentConfig, component_names};
+use host_data::Arithmetic;
+use host_model::device::{CPU, Dtype};
+use host_model::optim::OptimizerName;
+use host_model::optim::adamw::SecondMoment;
+use host_model::schedule::ScheduleKind;
 
 use super::setting::{self, Settings, given};
 use super::{
@@ -9,12 +14,7 @@ use super::{
     TrainConfig, datasets,
 };
 use crate::algorithms::GROUP_ADVANTAGES;
-use crate::data::Arithmetic;
 use crate::exam::RightAnswer;
-use crate::model::device::{CPU, Dtype};
-use crate::model::optim::OptimizerName;
-use crate::model::optim::adamw::SecondMoment;
-use crate::model::schedule::ScheduleKind;
 use crate::reward::{self, RewardConfig};
 
 /// Refuses settings that are out of range, do not fit together or make other settings ineffective;

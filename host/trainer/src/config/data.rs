@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use host_data::{
+    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE,
+    TOOL_USE_FILE, Tokenizer, Tool, with_eos_token,
+};
+use host_model::{ModelFiles, Policy};
 use serde::{Deserialize, Serialize};
 
 use super::rollout::LONGEST;
 use super::setting::{Setting, Settings, settings};
-use crate::data::{
-    Chat, ChatOptions, Date, Demands, Filter, OnBadRow, Preset, Purpose, TEMPLATE_FILE,
-    TOOL_USE_FILE, Tokenizer, Tool, with_eos_token,
-};
-use crate::model::{ModelFiles, Policy};
 
 /// Section `[data]`.
 #[settings]

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-
-use super::data::{DataConfig, SourceConfig};
-use super::setting::given;
-use crate::data::{
+use host_data::{
     Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer,
     Wanted, find,
 };
-use crate::model::{ModelFiles, Policy, hub};
+use host_model::{ModelFiles, Policy, hub};
+
+use super::data::{DataConfig, SourceConfig};
+use super::setting::given;
 
 /// Setting with the configuration of the only dataset.
 const CONFIG_KEY: &str = "`data.dataset_config`";

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
+use host_data::{Demands, Example, Preset, examples};
+use host_model::SamplingParams;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::data::{DataConfig, SourceConfig};
 use super::datasets;
 use super::setting::{self, Setting, Settings, given, settings};
-use crate::data::{Demands, Example, Preset, examples};
-use crate::model::SamplingParams;
 
 /// Largest number of samples per prompt.
 const MOST_SAMPLES: usize = 1 << 16;

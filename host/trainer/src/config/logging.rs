@@ -78,7 +78,7 @@ impl LoggingConfig {
     pub(super) fn check(&self) -> Result<()> {
         #[cfg(not(feature = "datasets"))]
         if self.completions_format == CompletionsFormat::Parquet {
-            return Err(crate::data::features::missing("parquet", "datasets"));
+            return Err(host_data::features::missing("parquet", "datasets"));
         }
         if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
             bail!(

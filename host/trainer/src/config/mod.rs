@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use capo_loader::{Choice, ComponentConfig, component_names};
+use host_model::device::Dtype;
+use host_model::{Truncation, hub};
 use serde::Serialize;
 use toml::Table;
 
-use crate::model::device::Dtype;
-use crate::model::{Truncation, hub};
 use crate::reward::{self, RewardConfig};
 
 pub use data::{DataConfig, Format, SourceConfig};

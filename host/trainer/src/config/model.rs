@@ -1,11 +1,11 @@
 //! `[model]`: the weights to train, and the adapter that is trained instead, if any.
 
 use anyhow::{Result, bail, ensure};
+use host_model::{LoraConfig, Targets};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::setting::{Setting, Settings, given, settings};
-use crate::model::{LoraConfig, Targets};
 
 /// Largest rank of an adapter: no matrix is wider.
 const LARGEST_RANK: usize = 1 << 20;

@@ -5,6 +5,7 @@ use capo_loader::offer::{Offer, OfferedRecipe, Origin};
 use capo_loader::registry::Registry;
 use capo_loader::{component_names, tables};
 use capo_plugin::{Point, nearest};
+use host_data::Preset;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
@@ -12,7 +13,6 @@ use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
 use super::setting::names;
 use super::{Config, Draft, EnvironmentConfig, EpisodeConfig, RolloutConfig, TrainConfig, hints};
 use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
-use crate::data::Preset;
 use crate::reward::RewardConfig;
 
 /// The sections for which a recipe may set defaults.

@@ -1,9 +1,9 @@
 //! `[rollout]`: sampling of completions.
 
+use host_model::device::Dtype;
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Setting, Settings, settings};
-use crate::model::device::Dtype;
 
 /// Longest prompt and completion in tokens, far above any model's limit.
 pub(super) const LONGEST: usize = 1 << 24;

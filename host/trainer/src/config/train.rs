@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use host_model::device::{self, Dtype};
+use host_model::optim::OptimizerName;
+use host_model::optim::adamw::SecondMoment;
+use host_model::schedule::ScheduleKind;
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Setting, Settings, settings};
-use crate::model::device::{self, Dtype};
-use crate::model::optim::OptimizerName;
-use crate::model::optim::adamw::SecondMoment;
-use crate::model::schedule::ScheduleKind;
 
 /// The most times that a rollout is used.
 const MOST_ITERATIONS: usize = 1000;

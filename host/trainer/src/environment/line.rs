@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Result, anyhow};
-
-use crate::model::{Partner, Reply, SampledTokens};
+use host_model::{Partner, Reply, SampledTokens};
 
 /// A turn that has ended.
 pub(super) struct Heard {

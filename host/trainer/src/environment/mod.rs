@@ -18,11 +18,11 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::{
     EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn,
 };
+use host_data::{Call, Example, Reply, Tokenizer, Tool, Turns, Unmade};
+use host_model::ModelFiles;
 use serde::Serialize;
 
 use crate::config::{Config, EpisodeConfig};
-use crate::data::{self, Call, Example, Reply, Tokenizer, Tool, Turns, Unmade};
-use crate::model::ModelFiles;
 use crate::reward;
 use line::{Heard, Lines};
 
@@ -143,7 +143,7 @@ impl Environment {
         config.data.tools.clone_from(&tools);
         let chat = config
             .data
-            .chat(files, data::Purpose::Measuring, tokenizer)?;
+            .chat(files, host_data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, tokenizer, &tools, own.episode.keep_thinking)?;
         let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
         // A plugin's reward may read the environment's too.

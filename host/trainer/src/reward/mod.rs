@@ -232,10 +232,10 @@ impl Rewards {
 #[cfg(test)]
 mod tests {
     use capo_plugin::testing::{Records, RolloutFixture};
+    use host_data::Preset;
+    use host_model::device::CPU;
 
     use super::*;
-    use crate::data::Preset;
-    use crate::model::device::CPU;
 
     fn exact_match(weight: f64) -> RewardConfig {
         RewardConfig {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
 use capo_plugin::prelude::*;
+use host_data::Texts;
+use host_model::device::{self, CPU};
+use host_model::embedded::model_files;
+use host_model::frozen::Classifier;
 
 use super::seen::{Key, Seen};
-use crate::data::Texts;
-use crate::model::device::{self, CPU};
-use crate::model::embedded::model_files;
-use crate::model::frozen::Classifier;
 
 /// Number of texts whose scores are remembered.
 const REMEMBERED: usize = 1 << 14;

@@ -15,13 +15,13 @@ use anyhow::{Context, Result, bail, ensure};
 use capo_loader::folders::{self, NewFolder, fits_disk};
 use capo_loader::manifest::SealedFolder;
 use capo_loader::{files, terminal};
+use host_data::{Tokenizer, fingerprint};
+use host_model::CONFIG_FILE;
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Progress, RecoveryPoint, States};
 use super::{Resources, Run, best, provenance, states, trained};
 use crate::config::Config;
-use crate::data::{Tokenizer, fingerprint};
-use crate::model::CONFIG_FILE;
 
 /// Folder of the checkpoints in a run's directory.
 pub const FOLDER: &str = "checkpoints";

@@ -3,20 +3,20 @@
 use anyhow::{Context, Result, bail, ensure};
 use capo_loader::registry::{Components, Registry};
 use capo_loader::watchdog::Watchdog;
+use host_data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
+use host_model::device::{self, Dtype};
+use host_model::frozen::Reference;
+use host_model::optim::adamw::AdamWConfig;
+use host_model::optim::sgd::SgdConfig;
+use host_model::optim::{Optimizer, OptimizerConfig, OptimizerName};
+use host_model::schedule::Schedule;
+use host_model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
 
 use super::trained;
 use crate::benchmark::Benchmark;
 use crate::config::{Config, LossDistribution, TrainConfig};
-use crate::data::{Dataset, Example, Purpose, Tokenizer, same_tokens};
 use crate::environment::Environment;
 use crate::folder::Companions;
-use crate::model::device::{self, Dtype};
-use crate::model::frozen::Reference;
-use crate::model::optim::adamw::AdamWConfig;
-use crate::model::optim::sgd::SgdConfig;
-use crate::model::optim::{Optimizer, OptimizerConfig, OptimizerName};
-use crate::model::schedule::Schedule;
-use crate::model::{ADAPTER_CONFIG_FILE, Base, ModelFiles, Params, Policy, embedded};
 use crate::reward::Rewards;
 use crate::stages::logps::ComponentInputs;
 

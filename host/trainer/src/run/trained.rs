@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::Tensor;
 use capo_loader::manifest::SealedFolder;
+use host_model::optim::Optimizer;
+use host_model::{ModelFiles, Policy, TensorFile, save_tensors};
 
 use crate::folder::{self, Companions};
-use crate::model::optim::Optimizer;
-use crate::model::{ModelFiles, Policy, TensorFile, save_tensors};
 
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 

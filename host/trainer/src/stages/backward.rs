@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use capo_loader::decision::{Decision, Factors, Rejected};
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
+use host_model::{Forward, Gradients, Policy};
 
-use crate::model::{Forward, Gradients, Policy};
 use crate::stages::batch::{Factored, SampledBatch, StepBatch, StepInfo};
 use crate::stages::logps::Work;
 

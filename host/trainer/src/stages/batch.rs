@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
+use host_model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 
 use super::lend::{HeadState, LentLayer};
 use crate::config::{Config, MaskDenominator};
-use crate::model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
 
 /// The settings of a step that components see: a batch without arrays.
 pub type StepInfo = Batch<'static>;

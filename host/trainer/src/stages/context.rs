@@ -3,10 +3,10 @@
 
 use anyhow::Result;
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
+use host_data::{Example, Tokenizer};
+use host_model::SampledTokens;
 
-use crate::data::{Example, Tokenizer};
 use crate::environment::Conversation;
-use crate::model::SampledTokens;
 use crate::reward::Scored;
 
 /// A completion as text, with its prompt and answer.

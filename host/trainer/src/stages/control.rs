@@ -4,14 +4,14 @@
 use anyhow::{Result, bail};
 use candle_core::DType;
 use capo_plugin::{Inputs, ParameterGroup, Point, StepControlHandle};
+use host_model::optim::{Optimizer, StepOutcome};
+use host_model::{Gradients, Params, Policy, groups};
 
 use super::batch::{StepBatch, StepInfo};
 use super::effect::{self, Effect};
 use super::logps::Work;
 use super::measure::Proposal;
 use super::recorder::Recorder;
-use crate::model::optim::{Optimizer, StepOutcome};
-use crate::model::{Gradients, Params, Policy, groups};
 
 /// State before a step, from which the step can be undone. It exists only if a control or a
 /// measurement examines the step.

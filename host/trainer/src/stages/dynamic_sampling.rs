@@ -67,8 +67,9 @@ pub(super) fn fill(
 
 #[cfg(test)]
 mod tests {
+    use host_data::Example;
+
     use super::*;
-    use crate::data::Example;
     use crate::reward::Scored;
 
     /// A group with the prompt number `number`; its rewards differ if `informative` contains the

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
+use host_model::LastLayerOutputs;
 
 use super::batch::{BatchWithLogps, SampledBatch, StepBatch};
 use super::measure::Proposal;
-use crate::model::LastLayerOutputs;
 
 /// The share of the batch on which the KL divergence is measured.
 const FRACTION: f64 = 0.25;

@@ -3,8 +3,7 @@
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
 use capo_plugin::{DeviceKind, LastLayer, OptimizerState};
-
-use crate::model::LastLayerTensors;
+use host_model::LastLayerTensors;
 
 /// A contiguous tensor in device memory, with the address and stream that other code needs to read
 /// it. It keeps the memory alive.

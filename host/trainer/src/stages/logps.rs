@@ -6,11 +6,11 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
 use capo_plugin::{Inputs, StepControlHandle};
+use host_model::frozen::Reference;
+use host_model::optim::{Optimizer, OptimizerName};
+use host_model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
 
 use crate::config::TrainConfig;
-use crate::model::frozen::Reference;
-use crate::model::optim::{Optimizer, OptimizerName};
-use crate::model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
 use crate::stages::batch::{BatchWithLogps, SampledBatch};
 use crate::stages::lend::HeadState;
 

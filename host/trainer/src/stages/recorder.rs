@@ -7,9 +7,9 @@ use anyhow::Result;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Point, Sink};
+use host_model::Policy;
 
 use super::owners::{Owner, Owners, metric_name, of_tokens, reserved};
-use crate::model::Policy;
 
 /// Wall-clock times by stage.
 pub type Times = BTreeMap<&'static str, Duration>;

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use capo_plugin::{Point, Purpose, Sink};
+use host_data::{Dataset, Example, Tokenizer};
+use host_model::{
+    Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs,
+};
 use rand_chacha::rand_core::Rng;
 
 use crate::config::Config;
-use crate::data::{Dataset, Example, Tokenizer};
 use crate::environment::{Conversation, Environment, Stage};
-use crate::model::{
-    Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs,
-};
 use crate::reward::{Rewards, Scored};
 use crate::stages::batch::SampledBatch;
 use crate::stages::context::{self, Group, SampledText};

@@ -1,6 +1,8 @@
 //! The checks, the most serious first. `[warnings]` has their limits; docs/stability.md explains
 //! each.
 
+use host_model::optim::OptimizerName;
+use host_model::optim::adamw::SecondMoment;
 use serde::{Serialize, Serializer};
 
 use super::advice::{self, Advice, Way, advise, id};
@@ -9,8 +11,6 @@ use super::window::{HeldOut, REWARDS, Window, mean};
 use crate::metrics::names::{
     APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE,
 };
-use crate::model::optim::OptimizerName;
-use crate::model::optim::adamw::SecondMoment;
 
 /// The finding of a check after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,13 +2,13 @@
 
 use capo_loader::find::find;
 use capo_loader::{ComponentConfig, LoadedPlugin, component_names};
+use host_model::embedded;
 use serde::Deserialize;
 use toml::Value;
 
 use crate::config::{
     Config, DataConfig, EvalConfig, ModelConfig, RolloutConfig, TrainConfig, WarningsConfig,
 };
-use crate::model::{self, embedded};
 
 /// Facts about a run besides its metrics.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Setup {
             .model
             .as_ref()
             .and_then(|model| embedded::model_files(&model.model_name_or_path).ok());
-        let model = files.and_then(|files| model::Config::load(&files).ok());
+        let model = files.and_then(|files| host_model::Config::load(&files).ok());
         Self {
             settings,
             positions: model.map(|model| model.max_position_embeddings as f64),

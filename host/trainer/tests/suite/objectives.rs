@@ -12,7 +12,7 @@ use capo_plugin::{
     CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point,
     PromptContext, Reduction,
 };
-use host_trainer::model::{Sequences, TokenOutputs};
+use host_model::{Sequences, TokenOutputs};
 use host_trainer::stages::backward::{Reduced, reduce};
 use host_trainer::stages::batch::{BatchWithLogps, SampledBatch, StepInfo};
 use host_trainer::stages::{advantage, objective};

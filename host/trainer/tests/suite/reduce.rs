@@ -2,7 +2,7 @@
 
 use capo_loader::decision::{Decision, Factors};
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
-use host_trainer::model::TokenOutputs;
+use host_model::TokenOutputs;
 use host_trainer::stages::backward::{Reduced, reduce};
 use host_trainer::stages::batch::{BatchWithLogps, StepBatch, TokenLoss};
 

@@ -10,7 +10,7 @@ use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::testing::Records;
 use capo_plugin::{Denominator, ObjectiveHandle, OptimizerKind};
-use host_trainer::model::{Gradients, Policy, Sequences, Wants, embedded};
+use host_model::{Gradients, Policy, Sequences, Wants, embedded};
 use host_trainer::stages::backward::reduce;
 use host_trainer::stages::batch::{BatchWithLogps, SampledBatch};
 use host_trainer::stages::objective;

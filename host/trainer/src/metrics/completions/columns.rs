@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
+use host_data::Tokenizer;
 
 use super::{Column, Table};
 use crate::config::LoggingConfig;
-use crate::data::Tokenizer;
 use crate::stages::batch::{SampledBatch, StepBatch};
 use crate::stages::context::SampledText;
 use crate::stages::record::StepRecord;

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use capo_loader::files;
 use capo_loader::folders;
+use host_data::Tokenizer;
 
 use super::journal::{self, Log};
 use crate::config::{CompletionsFormat, LoggingConfig};
-use crate::data::Tokenizer;
 use crate::stages::record::StepRecord;
 use crate::stages::rollout::RolloutRecord;
 pub use table::{Column, Table};
@@ -137,7 +137,7 @@ impl Completions {
 #[cfg(not(feature = "datasets"))]
 mod parquet {
     pub fn bytes(_: &super::Table) -> anyhow::Result<Vec<u8>> {
-        Err(crate::data::features::missing("parquet", "datasets"))
+        Err(host_data::features::missing("parquet", "datasets"))
     }
 }
 

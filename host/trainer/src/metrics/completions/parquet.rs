@@ -61,8 +61,9 @@ fn some<T: Copy>(list: &[T]) -> Option<Vec<Option<T>>> {
 
 #[cfg(test)]
 mod tests {
+    use host_data::read_rows;
+
     use super::*;
-    use crate::data::read_rows;
 
     #[test]
     fn what_is_written_is_read_again() {

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
 use capo_plugin::{Measurements, PluginError};
+use host_model::optim::Optimizer;
+use host_model::{Group, Heads, Params, Policy, head_name, update};
 
 use super::batch::BatchWithLogps;
 use super::logps::Work;
-use crate::model::optim::Optimizer;
-use crate::model::{Group, Heads, Params, Policy, head_name, update};
 
 /// The step from the weights `before` to the policy's current weights.
 pub struct Proposal<'a> {

@@ -1,12 +1,12 @@
 //! Compares measurements with the same numbers computed densely in f64.
 
 use candle_core::{DType, Device, Tensor};
+use host_model::optim::adamw::AdamWConfig;
+use host_model::optim::{Optimizer, OptimizerConfig};
+use host_model::{Config, Sequences, Wants, groups};
 
 use super::super::batch::SampledBatch;
 use super::*;
-use crate::model::optim::adamw::AdamWConfig;
-use crate::model::optim::{Optimizer, OptimizerConfig};
-use crate::model::{Config, Sequences, Wants, groups};
 
 const TEMPERATURE: f64 = 0.8;
 const ROWS: usize = 5;
