@@ -11,14 +11,13 @@ use serde::de::DeserializeOwned;
 use crate::wire::WireError;
 use crate::{ErrorKind, Inputs, PluginError, Reduction, Traits, config};
 
-/// Answers of a component that cannot fail on the wire. It gives them at creation, and `asks_again`
-/// after each call of `control`.
+/// Answers that a component gives once, at creation, so that asking for them on the wire cannot
+/// fail.
 #[derive(Clone, Copy)]
 pub(crate) struct Answers {
     pub(crate) inputs: Inputs,
     pub(crate) reduction: Reduction,
     pub(crate) restores_moments: bool,
-    pub(crate) asks_again: bool,
     pub(crate) traits: Traits,
 }
 
@@ -27,7 +26,6 @@ impl Answers {
         inputs: Inputs::NONE,
         reduction: Reduction::COMPLETION_MEAN,
         restores_moments: false,
-        asks_again: false,
         traits: Traits::NONE,
     };
 }

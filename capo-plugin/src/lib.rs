@@ -152,7 +152,7 @@ pub use points::{
 pub use rollout::{Completion, Purpose, Rollout};
 pub use sink::Sink;
 pub use sketch::{Sketch, check_target};
-pub use step_control::{Measurements, ParameterGroup, Update};
+pub use step_control::{Measurements, ParameterGroup, ProposedStep, Update};
 pub use tensor::{DType, DeviceKind, Tensor};
 pub use traits::Traits;
 

@@ -21,6 +21,16 @@ impl<'a> ParameterGroup<'a> {
     }
 }
 
+/// A step that an optimizer proposes, as a host shows it to a step control.
+pub struct ProposedStep<'a> {
+    /// `[B, T]`: each token's weight in the gradient behind the step.
+    pub weights: &'a [f32],
+    /// The parts of the model, ordered as in the forward pass.
+    pub groups: &'a [ParameterGroup<'a>],
+    /// Measurements of the step as earlier controls left it.
+    pub measurements: &'a mut dyn Measurements,
+}
+
 /// The update Δ that the optimizer proposes for all weights, with measurements of it on request and
 /// the scale to apply.
 ///
@@ -47,8 +57,9 @@ pub trait Measurements {
     fn fisher(&mut self) -> Result<f64, PluginError>;
     /// Mean KL divergence that the output matrix's part of Δ alone would cause, nats.
     fn last_layer_kl(&mut self) -> Result<f64, PluginError>;
-    /// Mean KL divergence of the whole update on `fraction` of the batch's completions, nats.
-    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError>;
+    /// Mean KL divergence that `share` of Δ would cause, on `fraction` of the batch's completions,
+    /// nats. Both numbers are above 0 and at most 1.
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> Result<f64, PluginError>;
     /// Cosine between the previous step and `−gradient`; `None` where there is none. Asked of a
     /// host only if a control's `inputs` name [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     fn alignment(&mut self) -> Result<Option<f64>, PluginError>;
@@ -67,8 +78,8 @@ impl Measurements for MeasurementsRef<'_> {
         Ok(MeasurementsRef::last_layer_kl(self).into_result()?)
     }
 
-    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
-        Ok(MeasurementsRef::measure_kl(self, fraction).into_result()?)
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> Result<f64, PluginError> {
+        Ok(MeasurementsRef::measure_kl(self, fraction, share).into_result()?)
     }
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
@@ -145,12 +156,26 @@ impl<'a> Update<'a> {
     ///
     /// When `fraction` is not above 0 and at most 1, or the device fails.
     pub fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
-        if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(PluginError::failed(format!(
-                "asked for the KL on {fraction} of the batch (it must be above 0 and at most 1)"
-            )));
+        self.measure_kl_of_part(fraction, 1.0)
+    }
+
+    /// KL divergence as [`measure_kl`](Self::measure_kl) has it, that `share` times Δ would cause.
+    /// The KL divergence of a long step says little about that of a short one, so a control that
+    /// shortens a step much can measure what it is about to leave. For the forward pass, the host
+    /// holds the weights of the shortened step beside those of the whole one.
+    ///
+    /// # Errors
+    ///
+    /// When `fraction` or `share` is not above 0 and at most 1, or the device fails.
+    pub fn measure_kl_of_part(&mut self, fraction: f64, share: f64) -> Result<f64, PluginError> {
+        for (value, of) in [(fraction, "batch"), (share, "step")] {
+            if !(value > 0.0 && value <= 1.0) {
+                return Err(PluginError::failed(format!(
+                    "asked for the KL on {value} of the {of} (it must be above 0 and at most 1)"
+                )));
+            }
         }
-        self.measure.measure_kl(fraction)
+        self.measure.measure_kl(fraction, share)
     }
 
     /// Cosine between the previous step and the descent direction, `−gradient`, of this step's

@@ -18,7 +18,7 @@ from . import Batch, CapoWarning, StepControl
 from ._layer import bare, trained
 from ._metrics import named, reports
 from ._moments import adam_moments, keeps_moments
-from ._step import agree, local, ranks, reshard
+from ._step import Answer, agree, local, ranks, reshard
 from .components import Records
 
 Number = TypeVar("Number", float, list[float])
@@ -167,13 +167,17 @@ class Proposal:
             raise ValueError("nothing measures the last layer's KL here (give `last_layer_kl`)")
         return self._once("last_layer_kl", lambda: float(measure()))
 
-    def measure_kl(self, fraction: float) -> float:
-        """KL divergence on `fraction` of the completions, nats per completion token."""
+    def measure_kl(self, fraction: float, share: float = 1.0) -> float:
+        """KL divergence that `share` of the step causes, on `fraction` of the completions: nats per completion token."""
         measure = self._measure
         if measure is None:
-            return self.fisher()
-        self._gather_anew()
-        return self._once(fraction, lambda: float(measure(fraction)))
+            return share**2 * self.fisher()
+        if share == 1:
+            self._gather_anew()
+            return self._once(fraction, lambda: float(measure(fraction)))
+        agree(Answer.MEASURE, share, self.device)
+        with self._shortened(share):
+            return float(measure(fraction))
 
     # The share that is taken ----------------------------------------------------------------------
 
@@ -212,6 +216,20 @@ class Proposal:
         except BaseException:
             self.scale([0.0] * len(self.sizes))
             raise
+
+    @contextmanager
+    def _shortened(self, share: float) -> Iterator[None]:
+        """Inside, the weights are those of `share` of the step."""
+        whole_step = {parameter: local(parameter).clone() for parameter in self._before}
+        known = self._known
+        self.scale([share] * len(self.sizes))
+        try:
+            yield
+        finally:
+            for parameter, after in whole_step.items():
+                local(parameter).copy_(after)
+            self._known = known
+            self._gather_anew()
 
     @contextmanager
     def taken_back(self) -> Iterator[None]:
@@ -345,21 +363,10 @@ def controlled(
         if whole is not None and left != 1.0:
             # A shortened step is one of a lower rate.
             batch = batch.replace(optimizer=replace(whole, learning_rate=left * whole.learning_rate))
-        weighed, applied = weights.detach().float().cpu(), 1.0
-        try:
-            for _ in range(2):
-                scales, told = control(batch, weighed, proposal.sizes, proposal)
-                applied *= proposal.scale(scales)
-                records |= reports(name, control, told, {"applied": applied})
-                asks_again = control.asks_again
-                agree(applied, asks_again, proposal.device)
-                if not asks_again:
-                    break
-        except BaseException:
-            if control.asks_again:
-                # It waits for the second look at a step that is broken off.
-                control.load_state_dict(control.state_dict())
-            raise
+        scales, told = control(batch, weights.detach().float().cpu(), proposal.sizes, proposal)
+        applied = proposal.scale(scales)
+        agree(Answer.TAKE, applied, proposal.device)
+        records |= reports(name, control, told, {"applied": applied})
         left, restores = left * applied, restores or control.restores_moments
     records["step_control/applied"] = left
     if left == 0 and restores:

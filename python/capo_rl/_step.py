@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import numpy as np
@@ -139,24 +140,30 @@ class Ranks:
         return [one[:length].cpu().numpy() for one, length in zip(every, lengths, strict=True)]
 
 
-def agree(left: float, asks_again: bool, device: torch.device) -> None:
+class Answer(enum.IntEnum):
+    """What a step control does with a share of a step."""
+
+    MEASURE = 0
+    TAKE = 1
+
+
+def agree(answer: Answer, share: float, device: torch.device) -> None:
     """Refuses answers of a step control that differ over ranks: weights would part, or ranks wait for one another.
 
     Args:
-        left: The share of the step that is left on this rank.
-        asks_again: True if the control is to be called once more.
+        answer: What the control does on this rank.
+        share: The share of the step with which it does it.
         device: Where the ranks compare.
 
     Raises:
-        ValueError: If ranks take different shares of the step, because their batches differ.
+        ValueError: If ranks measure or take different shares of the step, because their batches differ.
     """
     if ranks() == 1:
         return
-    asked = float(asks_again)
-    answers = torch.tensor([left, asked, -left, -asked], dtype=torch.float64, device=device)
+    answers = torch.tensor([share, answer, -share, -answer], dtype=torch.float64, device=device)
     dist.all_reduce(answers, dist.ReduceOp.MAX)
-    most, any_asked, least, all_asked = (answers * answers.new_tensor([1, 1, -1, -1])).tolist()
-    if most - least > 1e-6 * most or any_asked != all_asked:
+    most, last, least, first = (answers * answers.new_tensor([1, 1, -1, -1])).tolist()
+    if most - least > 1e-6 * most or last != first:
         raise ValueError(
             f"ranks would take {least:.3g} to {most:.3g} of this step, so none of it is taken "
             "(give `batch` the rows of all ranks on each)"

@@ -59,10 +59,10 @@ class Measurements(Protocol):
         From the old policy to the new one: nats per completion token.
         """
 
-    def measure_kl(self, fraction: float) -> float:
-        """KL divergence on `fraction` of the completions, at least one.
+    def measure_kl(self, fraction: float, share: float) -> float:
+        """KL divergence that `share` of the step causes, on `fraction` of the completions, at least one.
 
-        From the old policy to the new one: nats per completion token.
+        From the old policy to the new one: nats per completion token. `share` is 1 for the whole step.
         """
 
     def alignment(self) -> float | None:
@@ -258,14 +258,6 @@ class StepControl(Component):
     def restores_moments(self) -> bool:
         """True if the optimizer's moments go back to those before a step of which nothing is taken."""
         return self._native.restores_moments
-
-    @property
-    def asks_again(self) -> bool:
-        """True if it is to be called once more in this step, with what its scales left of it; ask after the first call.
-
-        `capo_rl.torch.Governed`, TRL and verl do so.
-        """
-        return self._native.asks_again
 
     def __call__(
         self, batch: Batch, weights: Array, groups: Mapping[str, int], measure: Measurements

@@ -73,7 +73,7 @@ impl Callback {
 }
 
 /// Measurements of a proposed update by an object with `norms()`, `fisher()`, `last_layer_kl()` and
-/// `measure_kl(fraction)`.
+/// `measure_kl(fraction, share)`.
 pub(crate) struct Measure(pub(crate) Callback);
 
 impl Measure {
@@ -113,9 +113,11 @@ impl Measurements for &Measure {
         })
     }
 
-    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> Result<f64, PluginError> {
         self.0.call("measure_kl", |object| {
-            object.call_method1("measure_kl", (fraction,))?.extract()
+            object
+                .call_method1("measure_kl", (fraction, share))?
+                .extract()
         })
     }
 

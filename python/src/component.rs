@@ -2,7 +2,7 @@
 
 use capo_plugin::{
     AdvantageHandle, Completion, Inputs, MaskHandle, ObjectiveHandle, ParameterGroup, PluginError,
-    Purpose, RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
+    ProposedStep, Purpose, RewardHandle, Rollout, Sink, StepControlHandle, Traits, WeightHandle,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -123,17 +123,6 @@ impl Component {
         )
     }
 
-    /// True if a step control wants to be called once more with what the scales of its last call
-    /// left of the step.
-    #[getter]
-    fn asks_again(&self, py: Python<'_>) -> PyResult<bool> {
-        let asked = self.with(py, |handle| match handle {
-            Handle::StepControl(control) => control.asks_again(),
-            _ => Ok(false),
-        })?;
-        asked.map_err(|error| broken(&error))
-    }
-
     /// `token_mask` after the mask, and the reports.
     fn mask<'py>(
         &self,
@@ -207,28 +196,25 @@ impl Component {
     ) -> PyResult<(Vec<f64>, Bound<'py, PyDict>)> {
         self.check(batch)?;
         let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
-        let (mut scales, mut measure) = (vec![1.0; groups.len()], &Measure::new(measure)?);
+        let mut measure = &Measure::new(measure)?;
         let groups: Vec<_> = groups
             .iter()
             .map(|(name, parameters)| ParameterGroup::new(name, *parameters))
             .collect();
-        let records = self.call_back(
-            py,
-            batch,
-            None,
-            Some(&measure.0),
-            |handle, sink| match handle {
-                Handle::StepControl(control) => control.control(
-                    sink,
-                    &batch.view(),
-                    weights.get(),
-                    &groups,
-                    &mut measure,
-                    &mut scales,
-                ),
-                _ => Ok(()),
-            },
-        )?;
+        let mut scales = Vec::new();
+        let back = Some(&measure.0);
+        let records = self.call_back(py, batch, None, back, |handle, sink| match handle {
+            Handle::StepControl(control) => {
+                let step = ProposedStep {
+                    weights: weights.get(),
+                    groups: &groups,
+                    measurements: &mut measure,
+                };
+                scales = control.control(sink, &batch.view(), step)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        })?;
         Ok((scales, records))
     }
 

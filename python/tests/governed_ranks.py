@@ -44,6 +44,6 @@ model(ids).sum().backward()
 try:
     optimizer.step(batch=capo_rl.Batch(one.int(), one == 1, -one * (1 + rank) / 4, optimizer=optimizer_info(optimizer.optimizer, 0, max_grad_norm=0.0)))
     raise AssertionError("the ranks differ")
-except ValueError as error:
+except capo_rl.CapoError as error:
     assert "ranks would take 0.024" in str(error), error
 dist.destroy_process_group()

@@ -327,7 +327,7 @@ class Measure:
     def last_layer_kl(self):
         return 0.0
 
-    def measure_kl(self, fraction):
+    def measure_kl(self, fraction, share):
         self.asked.append(fraction)
         if self.fails is not None:
             raise self.fails

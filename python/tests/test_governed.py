@@ -44,7 +44,7 @@ class Says:
 
     def __init__(self, *scales, restores_moments=False):
         self.id, self.scales, self.restores_moments, self.seen = "says", scales, restores_moments, []
-        self.inputs, self.asks_again = frozenset(), False
+        self.inputs = frozenset()
 
     def __call__(self, batch, weights, groups, measure):
         self.seen.append((groups, measure.norms()))
@@ -274,17 +274,23 @@ def test_its_state_goes_on_bit_for_bit(tmp_path, keys):
     assert again.param_groups[0]["lr"] == governed.param_groups[0]["lr"] != 1e-2
 
 
-def test_a_control_that_asks_again_sees_what_it_left():
+def test_a_control_measures_a_part_of_a_step():
+    class Halves(Says):
+        def __call__(self, batch, weights, groups, measure):
+            self.told = [measure.measure_kl(1.0, share) for share in (0.5, 1.0)]
+            return super().__call__(batch, weights, groups, measure)
+
     def once(*controls):
         model = Policy()
-        return run(model, Governed(adam(model), list(controls), lambda fraction: 0.0, model=model), 1), weights(model)
+        optimizer, old = measured(model)
+        optimizer.controls = list(controls)
+        return run(model, optimizer, 1, old), weights(model)
 
-    asks = Says(*[0.5] * 4)
-    asks.asks_again = True
-    (optimizer, after), (_, expected) = once(asks), once(Says(*[0.5] * 4), Says(*[0.5] * 4))
-    assert optimizer.records == {"says/applied": 0.25, "step_control/applied": 0.25}
-    assert all(torch.equal(a, b) for a, b in zip(after, expected, strict=True))
-    assert asks.seen[1][1] == pytest.approx([0.5 * norm for norm in asks.seen[0][1]], rel=1e-4)
+    halves, then = Halves(*[1.0] * 4), Halves(*[1.0] * 4)
+    (_, after), (_, expected) = once(halves), once(Says(*[1.0] * 4))
+    assert all(torch.equal(a, b) for a, b in zip(after, expected, strict=True)), "the step is whole again"
+    once(Says(*[0.5] * 4), then)
+    assert halves.told[0] == then.told[1] < 0.5 * halves.told[1]
 
 
 def test_the_search_measures_a_shortened_step_again():
@@ -385,7 +391,7 @@ def test_the_component_goes_on_as_in_host(host, tmp_path):
         def last_layer_kl(self):
             return 0.0
 
-        def measure_kl(self, fraction):
+        def measure_kl(self, fraction, share):
             return self.line["kl"]
 
     rho = None

@@ -20,9 +20,9 @@ class Interrupted(Measure):
         super().__init__()
         self.then = then
 
-    def measure_kl(self, fraction):
+    def measure_kl(self, fraction, share):
         self.then()
-        return super().measure_kl(fraction)
+        return super().measure_kl(fraction, share)
 
 
 class Ranks:

@@ -60,7 +60,7 @@ CONTROLS = {
 class Asks:
     """A step control that takes all of a step, and tells what it can ask."""
 
-    id, inputs, restores_moments, asks_again = "asks", frozenset({"ALIGNMENT"}), False, False
+    id, inputs, restores_moments = "asks", frozenset({"ALIGNMENT"}), False
 
     def __call__(self, batch, weights, groups, measure):
         told = {"kl": measure.measure_kl(1.0), "head": measure.last_layer_kl(), "fisher": measure.fisher(), "norm": math.hypot(*measure.norms())}

@@ -3,13 +3,6 @@
 /// The wire's methods that the components of every point have, in a guard.
 macro_rules! guarded_methods {
     () => {
-        guarded_methods!(without extension);
-
-        fn extension(&mut self, _id: RStr<'_>) -> ROption<Extension<'_>> {
-            ROption::RNone
-        }
-    };
-    (without extension) => {
         fn inputs(&self) -> Inputs {
             self.answers.inputs
         }
@@ -20,6 +13,10 @@ macro_rules! guarded_methods {
 
         fn load(&mut self, state: RSlice<'_, u8>) -> RResult<(), WireError> {
             self.call("load", |component| component.load(state.as_slice()))
+        }
+
+        fn extension(&mut self, _id: RStr<'_>) -> ROption<Extension<'_>> {
+            ROption::RNone
         }
     };
 }

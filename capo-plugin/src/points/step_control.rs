@@ -12,7 +12,8 @@ use crate::wire::{
     WireMeasurements_TO, WireStepControl, WireStepControl_TO,
 };
 use crate::{
-    Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError, Update,
+    Batch, Ctx, ErrorKind, Extension, Inputs, Measurements, ParameterGroup, PluginError,
+    ProposedStep, Update,
 };
 
 /// Decides how much of the optimizer's proposed update is applied. Within stage 6 of 6, between the
@@ -30,13 +31,6 @@ pub trait StepControl: Send {
         batch: &Batch<'_>,
         update: &mut Update<'_>,
     ) -> Result<(), PluginError>;
-
-    /// True if the host is to call [`control`](Self::control) once more in this step, with
-    /// measurements of what the scales left of it. The new scales shorten that further. Asked after
-    /// the first call of each step; record a number in one of the two alone.
-    fn asks_again(&self) -> bool {
-        false
-    }
 
     /// True if the optimizer's moments return to their earlier values when nothing of a step is
     /// applied, as if there had been no step. Asked once, at creation. If no control returns true,
@@ -69,9 +63,6 @@ pub trait StepControl: Send {
     }
 }
 
-/// Id of a component's answer, a `bool`, to [`StepControl::asks_again`].
-const ASKS_AGAIN: &str = "capo.step-control.asks-again/1";
-
 point! {
     StepControl, built by step_control "a step control", as StepControlBox over WireStepControl_TO, held as StepControlHandle,
     component answers Answers {
@@ -103,21 +94,11 @@ impl<T: StepControl> WireStepControl for Guarded<T> {
                 weights.as_slice(),
                 scales.into_mut_slice(),
             );
-            component.control(&mut Ctx::new(host), &batch.into(), &mut update)?;
-            Ok(component.asks_again())
+            component.control(&mut Ctx::new(host), &batch.into(), &mut update)
         })
-        .map(|asks_again| self.answers.asks_again = asks_again)
     }
 
-    fn extension(&mut self, id: RStr<'_>) -> ROption<Extension<'_>> {
-        if id == ASKS_AGAIN {
-            ROption::RSome(Extension::of(&self.answers.asks_again))
-        } else {
-            ROption::RNone
-        }
-    }
-
-    guarded_methods!(without extension);
+    guarded_methods!();
 }
 
 /// Measurements on the wire, made under the host's own floating-point settings.
@@ -152,8 +133,8 @@ impl WireMeasurements for Meter<'_> {
         self.own(|host| host.last_layer_kl())
     }
 
-    fn measure_kl(&mut self, fraction: f64) -> RResult<f64, WireError> {
-        self.own(|host| host.measure_kl(fraction))
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> RResult<f64, WireError> {
+        self.own(|host| host.measure_kl(fraction, share))
     }
 
     fn alignment(&mut self) -> RResult<ROption<f64>, WireError> {
@@ -171,23 +152,7 @@ impl StepControlHandle {
         keeping_arithmetic(|| self.wire.restores_moments())
     }
 
-    /// True if the component wants to be called once more with what the scales of its last call
-    /// left of the step.
-    ///
-    /// # Errors
-    ///
-    /// When the plugin has another layout for this answer.
-    pub fn asks_again(&mut self) -> Result<bool, PluginError> {
-        match self.extension::<bool>(ASKS_AGAIN) {
-            Ok(answer) => Ok(answer.is_some_and(|asks| *asks)),
-            Err(differences) => Err(self.named(contract(format!(
-                "`{ASKS_AGAIN}` has another layout: {differences}"
-            )))),
-        }
-    }
-
-    /// Calls `control` on `scales`, one per group and initially 1; `weights` is `[B, T]`, each
-    /// token's weight in the gradient.
+    /// Asks the component how much of `step` is applied: a scale for each group.
     ///
     /// # Errors
     ///
@@ -196,45 +161,34 @@ impl StepControlHandle {
         &mut self,
         sink: &mut dyn Sink,
         batch: &Batch<'_>,
-        weights: &[f32],
-        groups: &[ParameterGroup<'_>],
-        measurements: &mut dyn Measurements,
-        scales: &mut [f64],
-    ) -> Result<(), PluginError> {
-        assert_eq!(weights.len(), batch.dims.len(), "`weights` is [B, T]");
-        assert_eq!(
-            scales.len(),
-            groups.len(),
-            "there is a scale for each group"
-        );
-        scales.fill(1.0);
-        let wire_groups: Vec<WireGroup<'_>> = groups.iter().map(WireGroup::from).collect();
+        step: ProposedStep<'_>,
+    ) -> Result<Vec<f64>, PluginError> {
+        assert_eq!(step.weights.len(), batch.dims.len(), "`weights` is [B, T]");
+        let mut scales = vec![1.0; step.groups.len()];
+        let groups: Vec<WireGroup<'_>> = step.groups.iter().map(WireGroup::from).collect();
         let mut meter = Meter {
-            measurements,
+            measurements: step.measurements,
             arithmetic: Arithmetic::now(),
             inputs: self.inputs(),
         };
         self.call("control", sink, batch, |wire, host, seen| {
             let mut measurements = WireMeasurements_TO::from_ptr(RMut::new(&mut meter), TD_Opaque);
-            let (weights, groups) = (
-                RSlice::from_slice(weights),
-                RSlice::from_slice(&wire_groups),
-            );
             wire.control(
                 host,
                 &mut measurements,
                 seen,
-                weights,
-                groups,
-                RSliceMut::from_mut_slice(scales),
+                RSlice::from_slice(step.weights),
+                RSlice::from_slice(&groups),
+                RSliceMut::from_mut_slice(&mut scales),
             )
         })?;
-        let outside = groups
+        let outside = step
+            .groups
             .iter()
-            .zip(scales)
+            .zip(&scales)
             .find(|(_, scale)| !(0.0..=1.0).contains(*scale));
         let Some((group, scale)) = outside else {
-            return Ok(());
+            return Ok(scales);
         };
         let sentence = format!(
             "the scale of `{}` is {scale} (it must be between 0 and 1)",

@@ -11,7 +11,8 @@ pub struct Measured {
     pub fisher: f64,
     /// KL divergence that the last layer's part alone would cause, nats.
     pub last_layer_kl: f64,
-    /// KL divergence of the whole update, nats, for every fraction of the batch.
+    /// KL divergence of the whole update, nats, for every fraction of the batch. That of a part
+    /// falls with the square of its share.
     pub kl: f64,
     /// Cosine between the previous step and this step's `−gradient`; NaN before the second step.
     pub alignment: f64,
@@ -24,27 +25,6 @@ impl Measured {
         ParameterGroup::new("block.0", 4000),
         ParameterGroup::new("last_layer", 1000),
     ];
-
-    /// The update after `scales`, one per group, have shortened it: its divergences fall with the
-    /// square of its length.
-    #[must_use]
-    pub fn scaled(&self, scales: [f64; 3]) -> Self {
-        let norms = [0, 1, 2].map(|group| self.norms[group] * scales[group]);
-        let square = |norms: [f64; 3]| norms.iter().map(|norm| norm * norm).sum::<f64>();
-        let left = if scales == [scales[0]; 3] {
-            scales[0].powi(2)
-        } else {
-            square(norms) / square(self.norms)
-        };
-        let last_layer_kl = self.last_layer_kl * scales[2].powi(2);
-        Self {
-            norms,
-            fisher: self.fisher * left,
-            last_layer_kl,
-            kl: self.kl * left,
-            alignment: self.alignment,
-        }
-    }
 }
 
 impl Default for Measured {
@@ -74,8 +54,8 @@ impl Measurements for Measured {
         Ok(self.last_layer_kl)
     }
 
-    fn measure_kl(&mut self, _fraction: f64) -> Result<f64, PluginError> {
-        Ok(self.kl)
+    fn measure_kl(&mut self, _fraction: f64, share: f64) -> Result<f64, PluginError> {
+        Ok(self.kl * share.powi(2))
     }
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {

@@ -6,8 +6,8 @@ use super::{Fixture, Measured, Records, RolloutFixture, Scored};
 use crate::sink::contract;
 use crate::{
     AdvantageHandle, Batch, EnvironmentHandle, Episode, Episodes, Inputs, MaskHandle,
-    ObjectiveHandle, Observation, PluginError, Point, RewardHandle, Sink, StepControlHandle, Turn,
-    WeightHandle,
+    ObjectiveHandle, Observation, PluginError, Point, ProposedStep, RewardHandle, Sink,
+    StepControlHandle, Turn, WeightHandle,
 };
 
 /// A component's input in one step.
@@ -403,28 +403,13 @@ impl Observed for StepControlHandle {
     /// Uses weight 1 for all kept tokens.
     fn run(&mut self, sink: &mut dyn Sink, on: &Fixture) -> Result<Outputs, PluginError> {
         let weights: Vec<f32> = on.kept().into_iter().map(f32::from).collect();
-        let context = on.context();
-        let mut ask =
-            |mut update: Measured| -> Result<([f64; Measured::GROUPS.len()], bool), PluginError> {
-                let mut scales = [1.0; Measured::GROUPS.len()];
-                self.control(
-                    sink,
-                    &on.batch_with(&context),
-                    &weights,
-                    &Measured::GROUPS,
-                    &mut update,
-                    &mut scales,
-                )?;
-                Ok((scales, self.asks_again()?))
-            };
-        let (mut scales, asks_again) = ask(on.update)?;
-        if asks_again {
-            let (further, _) = ask(on.update.scaled(scales))?;
-            scales
-                .iter_mut()
-                .zip(further)
-                .for_each(|(scale, further)| *scale *= further);
-        }
+        let mut update = on.update;
+        let step = ProposedStep {
+            weights: &weights,
+            groups: &Measured::GROUPS,
+            measurements: &mut update,
+        };
+        let scales = self.control(sink, &on.batch_with(&on.context()), step)?;
         let names = [
             "scale of embedding",
             "scale of block.0",
@@ -432,7 +417,7 @@ impl Observed for StepControlHandle {
         ];
         Ok(names
             .into_iter()
-            .zip(scales.map(|scale| vec![scale]))
+            .zip(scales.into_iter().map(|scale| vec![scale]))
             .collect())
     }
 }

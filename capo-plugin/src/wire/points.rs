@@ -159,7 +159,7 @@ pub trait WireMeasurements {
     fn norms(&mut self, norms: RSliceMut<'_, f64>) -> RResult<(), WireError>;
     fn fisher(&mut self) -> RResult<f64, WireError>;
     fn last_layer_kl(&mut self) -> RResult<f64, WireError>;
-    fn measure_kl(&mut self, fraction: f64) -> RResult<f64, WireError>;
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> RResult<f64, WireError>;
     #[sabi(last_prefix_field)]
     fn alignment(&mut self) -> RResult<ROption<f64>, WireError>;
 }

@@ -62,30 +62,16 @@ pub(crate) struct Kl {
     rho: Option<f64>,
     #[serde(skip)]
     search: Search,
-    #[serde(skip)]
-    tried: Option<Tried>,
-}
-
-/// A step that was shortened to be measured once more, within one step of the run.
-struct Tried {
-    /// Number of the run's step.
-    number: u64,
-    /// The whole step.
-    step: Step,
-    /// The share that is left.
-    share: f64,
 }
 
 impl Default for Kl {
     fn default() -> Self {
-        let (rho, search, tried) = (None, Search::default(), None);
         Self {
             target: Target::Auto,
             fraction: FRACTION,
             every: EVERY,
-            rho,
-            search,
-            tried,
+            rho: None,
+            search: Search::default(),
         }
     }
 }
@@ -124,57 +110,39 @@ impl Kl {
         Ok(kl)
     }
 
-    /// How much of a step is left, and how much was before this call.
+    /// The share of a step that the search leaves.
     fn take(
         &mut self,
         ctx: &mut Ctx,
         batch: &Batch,
         update: &mut Update,
-    ) -> Result<(f64, f64), PluginError> {
-        let (step, part) = match self.tried.take().filter(|tried| tried.number == batch.step) {
-            Some(Tried { step, share, .. }) => (
-                step,
-                Some(Part {
-                    share,
-                    kl: update.measure_kl(1.0)?,
-                }),
-            ),
-            None => {
-                let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
-                let reach = if self.search.has_not_begun() {
-                    reach(&batch.optimizer, earns, update)?
-                } else {
-                    1.0
-                };
-                let (kl, rate) = (
-                    self.kl(ctx, batch.step, update)?,
-                    batch.optimizer.learning_rate,
-                );
-                let step = Step {
-                    kl,
-                    entropy: entropy(batch),
-                    rate,
-                    reach,
-                    earns,
-                };
-                if let Some(share) = self.search.part(step) {
-                    self.tried = Some(Tried {
-                        number: batch.step,
-                        step,
-                        share,
-                    });
-                    return Ok((share, 1.0));
-                }
-                (step, None)
-            }
+    ) -> Result<f64, PluginError> {
+        let earns = batch.advantages.iter().any(|advantage| *advantage != 0.0);
+        let reach = if self.search.has_not_begun() {
+            reach(&batch.optimizer, earns, update)?
+        } else {
+            1.0
+        };
+        let step = Step {
+            kl: self.kl(ctx, batch.step, update)?,
+            entropy: entropy(batch),
+            rate: batch.optimizer.learning_rate,
+            reach,
+            earns,
+        };
+        let part = match self.search.part(step) {
+            Some(share) => Some(Part {
+                share,
+                kl: update.measure_kl_of_part(1.0, share)?,
+            }),
+            None => None,
         };
         let left = self.search.take(step, part);
         ctx.record("share", self.search.share());
-        self.search
-            .found()
-            .into_iter()
-            .for_each(|rate| ctx.record("found_rate", rate));
-        Ok((left, part.map_or(1.0, |part| part.share)))
+        if let Some(rate) = self.search.found() {
+            ctx.record("found_rate", rate);
+        }
+        Ok(left)
     }
 
     /// Parses a saved state after its first bytes. `None` if it is malformed or belongs to the
@@ -247,19 +215,13 @@ impl StepControl for Kl {
         batch: &Batch,
         update: &mut Update,
     ) -> Result<(), PluginError> {
-        let (left, before) = match self.target {
-            Target::Fixed(target) => (scale(target, self.kl(ctx, batch.step, update)?), 1.0),
+        let left = match self.target {
+            Target::Fixed(target) => scale(target, self.kl(ctx, batch.step, update)?),
             Target::Auto => self.take(ctx, batch, update)?,
         };
-        if !self.asks_again() {
-            ctx.record("scale", left);
-        }
-        update.scale(left / before);
+        ctx.record("scale", left);
+        update.scale(left);
         Ok(())
-    }
-
-    fn asks_again(&self) -> bool {
-        self.tried.is_some()
     }
 
     fn validate(&self) -> Result<(), PluginError> {
@@ -301,8 +263,8 @@ impl StepControl for Kl {
                 STATE.trim_end()
             ))
         })?;
-        // A step that was broken off comes again, under the same number.
-        (self.rho, self.search, self.tried) = (rho, search, None);
+        self.rho = rho;
+        self.search = search;
         Ok(())
     }
 }

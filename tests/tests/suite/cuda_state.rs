@@ -7,7 +7,7 @@ use capo_loader::replay::{Deciders, replay_step};
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::{batch_file, open};
 use capo_plugin::testing::{Measured, Records};
-use capo_plugin::{Batch, StepControlHandle};
+use capo_plugin::{Batch, ProposedStep, StepControlHandle};
 use tests::{artifacts, device};
 
 use crate::replay::{batches, case};
@@ -98,18 +98,13 @@ fn scale(governor: &mut StepControlHandle, batch: &Batch<'_>) -> (f64, f64) {
         .iter()
         .map(|&mask| f32::from(mask))
         .collect();
-    let (mut records, mut scales) = (Records::default(), [1.0; Measured::GROUPS.len()]);
-    let mut update = Measured::default();
-    governor
-        .control(
-            &mut records,
-            &batch,
-            &weights,
-            &Measured::GROUPS,
-            &mut update,
-            &mut scales,
-        )
-        .unwrap();
+    let mut records = Records::default();
+    let step = ProposedStep {
+        weights: &weights,
+        groups: &Measured::GROUPS,
+        measurements: &mut Measured::default(),
+    };
+    let scales = governor.control(&mut records, &batch, step).unwrap();
     (scales[0], records.number("predicted_kl").unwrap())
 }
 

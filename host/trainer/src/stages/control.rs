@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 use candle_core::DType;
-use capo_plugin::{Inputs, ParameterGroup, Point, StepControlHandle};
+use capo_plugin::{Inputs, ParameterGroup, Point, ProposedStep, StepControlHandle};
 use host_model::optim::{Optimizer, StepOutcome};
 use host_model::{Gradients, Params, Policy, groups};
 
@@ -95,8 +95,8 @@ pub fn remember(
     }))
 }
 
-/// Each control in order sees the step as the earlier controls left it, and shortens it, twice
-/// where it asks again. The remaining step is then measured.
+/// Each control in order sees the step as the earlier controls left it, and shortens it. The
+/// remaining step is then measured.
 ///
 /// If nothing of the step remains and a control restores the moments, no step was taken.
 pub fn apply(
@@ -142,22 +142,13 @@ pub fn apply(
     for control in controls {
         // A shortened step is one of a lower rate.
         seen.optimizer.learning_rate = info.optimizer.learning_rate * done.share();
-        let mut share = 1.0;
-        for _ in 0..2 {
-            let mut scales = vec![1.0; groups.len()];
-            control.control(
-                &mut sink,
-                &batch.view(&seen),
-                token_weights,
-                &shown,
-                &mut proposal,
-                &mut scales,
-            )?;
-            share *= proposal.scale(&scales)?;
-            if !control.asks_again()? {
-                break;
-            }
-        }
+        let proposed = ProposedStep {
+            weights: token_weights,
+            groups: &shown,
+            measurements: &mut proposal,
+        };
+        let scales = control.control(&mut sink, &batch.view(&seen), proposed)?;
+        let share = proposal.scale(&scales)?;
         done.shares.push((control.id().to_owned(), share));
     }
     if measured {

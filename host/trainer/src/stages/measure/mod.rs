@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use capo_plugin::{Measurements, PluginError};
 use host_model::optim::Optimizer;
 use host_model::{Group, Heads, Params, Policy, head_name, update};
@@ -190,6 +190,24 @@ impl<'a> Proposal<'a> {
             .insert(sum / tokens.len().max(1) as f64))
     }
 
+    /// KL divergence that `share` of the step would cause, measured as [`Self::kl`] measures the
+    /// whole. A copy of the whole step's weights is held meanwhile; the gradients, which took as
+    /// much memory, are freed by then.
+    fn kl_of_part(&mut self, fraction: f64, share: f64) -> Result<f64> {
+        if share == 1.0 {
+            return self.kl(fraction);
+        }
+        let params = self.policy.params();
+        let whole = params.deep_copy(DType::F32)?;
+        let known = std::mem::take(&mut self.known);
+        let shares = vec![share; self.groups.len()];
+        update::scale(self.before, params, self.groups, &shares)?;
+        let kl = self.kl(fraction);
+        update::scale(&whole, params, self.groups, &vec![0.0; self.groups.len()])?;
+        self.known = known;
+        kl
+    }
+
     /// KL divergence averaged over the completion tokens of a share `fraction` of the completions,
     /// at least one, nats.
     pub fn kl(&mut self, fraction: f64) -> Result<f64> {
@@ -269,8 +287,8 @@ impl Measurements for Proposal<'_> {
         self.kl_by_head().map_err(failed)
     }
 
-    fn measure_kl(&mut self, fraction: f64) -> Result<f64, PluginError> {
-        self.kl(fraction).map_err(failed)
+    fn measure_kl(&mut self, fraction: f64, share: f64) -> Result<f64, PluginError> {
+        self.kl_of_part(fraction, share).map_err(failed)
     }
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
