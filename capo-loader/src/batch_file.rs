@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrays::{Array, Owned, ids};
 use crate::context;
-use crate::files::{self, sha256_hex};
-use crate::folders;
 use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
 use crate::tensor_file::{TensorFile, serialized};
+use capo_system::files::{self, sha256_hex};
+use capo_system::folders;
 
 /// The optimizer's settings in the metadata.
 #[derive(Serialize, Deserialize)]

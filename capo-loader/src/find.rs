@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-use crate::terminal::warn;
+use capo_system::terminal::warn;
 
 /// The folder of the plugins that came with this program. It is set only if the plugins are not
 /// beside an executable.

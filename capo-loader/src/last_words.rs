@@ -12,7 +12,7 @@ use std::sync::{Arc, Once, OnceLock};
 use libc::{c_int, c_void, siginfo_t};
 
 use crate::place::{Place, Words};
-use crate::terminal::escape;
+use capo_system::terminal::escape;
 
 /// Name of the running call, as messages show it; null between calls.
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use crate::{elf, files, sealed};
+use crate::{elf, sealed};
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::wire::{
     ABI_VERSION, AbiHeaderRef, HEADER_SYMBOL, LibraryError, PluginRoot_Ref, RECIPES,
 };
 use capo_plugin::{Image, Point, keeping_arithmetic};
+use capo_system::files;
 
 /// Variable by which a library names its own folder, to find other libraries there. A plugin is
 /// opened from a copy in another place.

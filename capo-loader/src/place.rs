@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::terminal::word;
+use capo_system::terminal::word;
 
 /// Number of steps done and saved. Other threads may read it during the run.
 #[derive(Debug, Default)]

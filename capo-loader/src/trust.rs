@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, sha256_hex};
+use crate::elf;
 use crate::find::{Found, find};
 use crate::owner::{self, Access};
-use crate::{elf, memory};
+use capo_system::files::{self, sha256_hex};
+use capo_system::memory;
 
 /// Separator between a plugin's name and the SHA-256 to which it is pinned, as in
 /// `libcapo.so@sha256:5ce1...`.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use capo_plugin::Sink;
 
-use crate::terminal;
 use crate::watchdog::Watchdog;
+use capo_system::terminal;
 
 /// Largest number of warnings of components that one process shows.
 const MOST: usize = 100;

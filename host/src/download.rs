@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::{files, folders};
+use capo_system::{files, folders};
 use host_data::TOOL_USE_FILE;
 use host_model::hub;
 use serde::Deserialize;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::folders::{self, NewFolder};
 use capo_loader::registry::Registry;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{memory, terminal};
+use capo_system::folders::{self, NewFolder};
+use capo_system::{memory, terminal};
 use host_data::{Dataset, Example, Purpose, Tokenizer};
 use host_model::device::{self, CPU, Dtype};
 use host_model::embedded;

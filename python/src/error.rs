@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use capo_loader::terminal;
+use capo_loader::cause;
 use capo_plugin::PluginError;
 use pyo3::exceptions::{PyException, PyFileNotFoundError, PyUserWarning};
 use pyo3::{PyErr, create_exception};
@@ -22,11 +22,7 @@ create_exception!(
 
 /// A failure of the loader, with its causes.
 pub(crate) fn failed(error: &anyhow::Error) -> PyErr {
-    let sentence = error
-        .chain()
-        .map(terminal::cause)
-        .collect::<Vec<_>>()
-        .join(": ");
+    let sentence = error.chain().map(cause).collect::<Vec<_>>().join(": ");
     let missing = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>());

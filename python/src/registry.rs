@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use capo_loader::listing;
 use capo_loader::registry;
-use capo_loader::terminal::escape;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
 use capo_plugin::plain;
+use capo_system::terminal::escape;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

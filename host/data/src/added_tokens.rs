@@ -2,7 +2,7 @@
 //! transformers' tokenizers.
 
 use anyhow::{Result, anyhow, ensure};
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 

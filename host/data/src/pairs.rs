@@ -6,7 +6,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::{NamedFiles, files};
+use capo_system::NamedFiles;
+use capo_system::files;
 use serde_json::{Map, Value};
 
 use super::Tokenizer;

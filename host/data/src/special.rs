@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 use tokenizers::Model;
 
 /// Ids that no text of others may have: those of special tokens, and of added tokens that the

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::NamedFiles;
-use capo_loader::contain::contain;
+use capo_system::NamedFiles;
+use capo_system::contain::contain;
 use tokenizers::{PostProcessor, TruncationDirection};
 
 use super::quote::quote;

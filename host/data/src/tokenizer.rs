@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Once;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::contain::contain;
-use capo_loader::{NamedFiles, terminal};
+use capo_system::NamedFiles;
+use capo_system::contain::contain;
+use capo_system::terminal;
 use serde_json::{Value, json};
 use tokenizers::{Encoding, Token};
 

@@ -1,7 +1,7 @@
 //! The JSON files beside a `tokenizer.json`.
 
 use anyhow::Result;
-use capo_loader::NamedFiles;
+use capo_system::NamedFiles;
 use serde_json::Value;
 
 /// The JSON files beside a `tokenizer.json` that may name tokens; `Null` for an absent file.

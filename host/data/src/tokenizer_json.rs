@@ -2,7 +2,7 @@
 //! the file can claim all memory.
 
 use anyhow::{Result, anyhow, bail, ensure};
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 

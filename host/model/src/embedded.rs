@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::manifest::SealedFolder;
+use capo_system::manifest::SealedFolder;
 
 use super::gguf::{Gguf, is_gguf};
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};

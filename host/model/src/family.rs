@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::terminal;
+use capo_system::terminal;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

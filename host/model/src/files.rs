@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use capo_loader::NamedFiles;
-use capo_loader::files;
-use capo_loader::manifest::SealedFolder;
+use capo_system::NamedFiles;
+use capo_system::files;
+use capo_system::manifest::SealedFolder;
 use serde_json::{Map, Value};
 
 use super::gguf::Gguf;

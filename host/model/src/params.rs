@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use capo_loader::files::{NewFile, write_atomic};
+use capo_system::files::{NewFile, write_atomic};
 use serde::Deserialize;
 
 use super::config::{CONFIG_FILE, Config};

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device};
-use capo_loader::memory::{self, lacking};
+use capo_system::memory::{self, lacking};
 
 use super::config::{CONFIG_FILE, Config};
 use super::files::ModelFiles;

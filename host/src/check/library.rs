@@ -54,7 +54,7 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
     let unwinds = match &loaded.path {
         None => cfg!(panic = "unwind"),
         Some(path) => {
-            let bytes = capo_loader::files::bytes(path)
+            let bytes = capo_system::files::bytes(path)
                 .map_err(|error| PluginError::state(format!("cannot read it: {error}")))?;
             holds(&bytes, UNWINDING) || !holds(&bytes, PANICKING)
         }

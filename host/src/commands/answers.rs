@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::files::{self, NewFile, sha256_hex};
+use capo_system::files::{self, NewFile, sha256_hex};
 use serde::{Deserialize, Serialize};
 
 use super::output;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use capo_loader::LoadedPlugin;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{LoadedPlugin, files};
+use capo_system::files;
 use host_data::{Arithmetic, Purpose, Tokenizer};
 use host_model::{Policy, device, embedded, hub};
 use sha2::{Digest, Sha256};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use capo_loader::{ComponentConfig, files};
+use capo_loader::ComponentConfig;
+use capo_system::files;
 use host_model::schedule::ScheduleKind;
 use toml::Table;
 

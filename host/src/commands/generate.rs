@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::NamedFiles;
-use capo_loader::files;
+use capo_system::NamedFiles;
+use capo_system::files;
 use host_data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
 use host_model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
 use rand_chacha::ChaCha12Rng;

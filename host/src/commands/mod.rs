@@ -32,9 +32,9 @@ use std::io::{self, ErrorKind};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::memory;
 use capo_loader::watchdog::End;
 use capo_plugin::plain;
+use capo_system::memory;
 use clap::Parser;
 use clap::error::ErrorKind as CommandLine;
 

@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::files;
-use capo_loader::folders::NewFolder;
 use capo_plugin::Point;
+use capo_system::files;
+use capo_system::folders::NewFolder;
 
 use super::args::{NewPluginArgs, flag_name};
 use super::vendor;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::files::{self, NewFile};
-use capo_loader::{folders, watchdog};
+use capo_loader::watchdog;
+use capo_system::files::{self, NewFile};
+use capo_system::folders;
 
 use crate::run::checkpoint;
 use crate::terminal::say;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::files;
+use capo_system::files;
 
 use super::args::ReportArgs;
 use super::output;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     let count = runs.len();
     let page = page::html(runs);
     files::write_atomic(out, page.as_bytes())?;
-    let size = capo_loader::memory::text(page.len() as u128);
+    let size = capo_system::memory::text(page.len() as u128);
     let plural = if count == 1 { "" } else { "s" };
     say(&format!(
         "{count} run{plural} in {} ({size})",

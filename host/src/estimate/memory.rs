@@ -1,7 +1,7 @@
 //! Estimates the memory of a run before the run allocates it.
 
 use anyhow::{Result, bail};
-use capo_loader::memory;
+use capo_system::memory;
 use host_model::frozen::bytes_in_memory;
 use host_model::optim::adamw::SecondMoment;
 use host_model::{Policy, Shape, device, embedded};

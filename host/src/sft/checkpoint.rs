@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::folders::{self, NewFolder};
-use capo_loader::lock::Lock;
-use capo_loader::manifest::SealedFolder;
-use capo_loader::{files, terminal};
+use capo_system::folders::{self, NewFolder};
+use capo_system::lock::Lock;
+use capo_system::manifest::SealedFolder;
+use capo_system::{files, terminal};
 use host_model::Policy;
 use host_model::optim::Optimizer;
 use serde::{Deserialize, Serialize};

@@ -9,8 +9,8 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
-use capo_loader::terminal::{self, escape};
-pub use capo_loader::terminal::{error, note, warn, word};
+use capo_system::terminal::escape;
+pub use capo_system::terminal::{error, note, warn, word};
 
 pub use live::Answered;
 pub use progress::{ProgressLines, found_rate, pace};
@@ -76,7 +76,7 @@ pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
     let mut causes = Vec::new();
     for cause in error
         .chain()
-        .map(|cause| terminal::cause(cause).trim().to_owned())
+        .map(|cause| capo_loader::cause(cause).trim().to_owned())
     {
         let first = cause.lines().next().unwrap_or_default();
         if verbose {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use capo_loader::memory;
 use capo_plugin::Inputs;
+use capo_system::memory;
 use host_model::Adapter;
 use host_model::device::{self, Dtype};
 

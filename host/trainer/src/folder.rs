@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder};
-use capo_loader::manifest::SealedFolder;
+use capo_system::files;
+use capo_system::folders::{self, NewFolder};
+use capo_system::manifest::SealedFolder;
 use host_data::Tokenizer;
 use host_model::{ModelFiles, Policy};
 

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
+use capo_loader::batch_file;
 use capo_loader::registry::Components;
-use capo_loader::{batch_file, terminal};
 use capo_plugin::{Inputs, Point};
+use capo_system::terminal;
 use host_model::{Capture, Dropout};
 
 use crate::eval;

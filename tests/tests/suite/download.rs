@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use capo_loader::files::sha256_hex;
+use capo_system::files::sha256_hex;
 use insta::assert_snapshot;
 use tests::artifacts::workspace;
 use tests::{Folder, names};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use capo_loader::files::sha256_hex;
+use capo_system::files::sha256_hex;
 use insta::assert_snapshot;
 use tests::{Folder, artifacts};
 

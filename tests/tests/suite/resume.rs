@@ -48,7 +48,7 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
     }
     // Keys and values of so many rows take a third of what is free, activations more than all of
     // it.
-    let rows = 4 * (capo_loader::memory::available().unwrap() / 3 / (4 * 8 * 2 * 384 * 48 * 4));
+    let rows = 4 * (capo_system::memory::available().unwrap() / 3 / (4 * 8 * 2 * 384 * 48 * 4));
     let much = format!(
         "train {model} {batch} --set rollout.max_completion_length=48 --set train.per_device_train_batch_size={rows}"
     );

@@ -106,7 +106,7 @@ fn weights_that_are_not_finite_are_told() {
     let folder = Folder::new();
     let run = folder.train("run", crate::ONE_STEP);
     let path = run.last_checkpoint();
-    std::fs::remove_file(path.join(capo_loader::manifest::FILE)).unwrap();
+    std::fs::remove_file(path.join(capo_system::manifest::FILE)).unwrap();
     let weights = path.join("model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
     let mut fill = |number: f32| {
@@ -241,7 +241,7 @@ fn models_are_found_by_their_id() {
     folder.write("hub/models--org--model/refs/main", "0123abc");
     let generation = r#"{"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9}"#;
     std::fs::write(snapshot.join("generation_config.json"), generation).unwrap();
-    std::fs::remove_file(snapshot.join(capo_loader::manifest::FILE)).unwrap();
+    std::fs::remove_file(snapshot.join(capo_system::manifest::FILE)).unwrap();
     let cache = folder.path().join("hub");
     let folder = folder.env("HF_HUB_CACHE", cache);
     let outcome = folder

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use capo_loader::files::sha256_hex;
+use capo_system::files::sha256_hex;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tests::{Folder, artifacts};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 use regex::Regex;
 
 use crate::Tokenizer;

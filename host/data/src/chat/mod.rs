@@ -19,7 +19,8 @@ mod worker;
 use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::{NamedFiles, terminal};
+use capo_system::NamedFiles;
+use capo_system::terminal;
 
 pub use calls::{Call, CallFormat, Unmade};
 pub use date::Date;

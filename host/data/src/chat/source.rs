@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, bail};
-use capo_loader::NamedFiles;
+use capo_system::NamedFiles;
 use serde_json::Value as Json;
 
 use crate::exact;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 use minijinja::{Environment, ErrorKind, Value};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::terminal;
+use capo_system::terminal;
 use serde_json::json;
 
 use super::calls::{Call, CallFormat, MARKS, Unmade};

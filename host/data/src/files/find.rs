@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::files;
+use capo_system::files;
 use serde::Deserialize;
 
 /// Endings of the names of files that hold rows. JSON beside tables is taken for notes about them.

@@ -8,7 +8,7 @@ mod tables;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::files;
+use capo_system::files;
 
 pub use find::{Wanted, find};
 

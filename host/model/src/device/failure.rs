@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use capo_loader::memory::{gpu_processes, text};
+use capo_system::memory::{gpu_processes, text};
 
 use super::memory;
 

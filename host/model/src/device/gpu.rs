@@ -39,7 +39,7 @@ pub(super) fn prepare(name: &str, device: Device) -> Result<Device> {
     };
     memory::note(name, product, Box::new(now));
     if !host_ops::are_kernels_kept(cuda)? {
-        capo_loader::terminal::note(
+        capo_system::terminal::note(
             "compiling kernels for this GPU, once (kept in `~/.cache/capo`, and by the driver in `~/.nv`)",
         );
         host_ops::load_kernels(cuda)?;

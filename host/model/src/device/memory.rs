@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use capo_loader::memory::text;
+use capo_system::memory::text;
 
 /// Memory of a GPU, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,7 @@ pub use reference::Reference;
 pub use weights::bytes_in_memory;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::contain::contain;
+use capo_system::contain::contain;
 
 use super::files::ModelFiles;
 use super::lora::ADAPTER_CONFIG_FILE;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use capo_loader::memory::lacking;
+use capo_system::memory::lacking;
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::quantized::gguf_file::Content;
-use capo_loader::contain::contain;
-use capo_loader::files;
-use capo_loader::memory::lacking;
+use capo_system::contain::contain;
+use capo_system::files;
+use capo_system::memory::lacking;
 
 use self::metadata::Metadata;
 use self::weights::{Reader, Weights};

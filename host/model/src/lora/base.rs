@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::files::{sha256_hex, write_atomic};
+use capo_system::files::{sha256_hex, write_atomic};
 use serde::{Deserialize, Serialize};
 
 use crate::config::CONFIG_FILE;

@@ -15,7 +15,7 @@ use std::path::{Path, absolute};
 
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor, Var};
-use capo_loader::memory::lacking;
+use capo_system::memory::lacking;
 
 use super::config::Config;
 use super::files::ModelFiles;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Var};
-use capo_loader::files::write_atomic;
+use capo_system::files::write_atomic;
 use serde_json::{Map, Value, json};
 
 use super::settings::{self, A, B, LoraConfig, Targets};

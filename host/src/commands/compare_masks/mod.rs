@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use capo_loader::files;
 use capo_loader::watchdog::Watchdog;
+use capo_system::files;
 
 use super::args::CompareArgs;
 use super::batches::Batches;

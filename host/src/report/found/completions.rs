@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use capo_loader::files;
+use capo_system::files;
 use host_data::read_rows;
 use serde::Deserialize;
 use serde_json::{Map, Value};

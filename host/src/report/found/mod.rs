@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use capo_loader::files;
-use capo_loader::lock::{self, is_at_work};
+use capo_system::files;
+use capo_system::lock::{self, is_at_work};
 use toml::Table;
 
 pub use crate::metrics::lines::{Column, Lines};

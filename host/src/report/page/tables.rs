@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use capo_loader::terminal;
+use capo_system::terminal;
 
 use crate::report::found::{FoundRun, Summary};
 use crate::report::html::escape;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use capo_loader::terminal;
+use capo_system::terminal;
 use serde_json::{Map, Value, json};
 
 use super::series::short;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use capo_loader::{ComponentConfig, files, tables};
+use capo_loader::{ComponentConfig, tables};
 use capo_plugin::plain;
+use capo_system::files;
 use toml::{Table, Value};
 
 use super::check::{check, reward_weights};

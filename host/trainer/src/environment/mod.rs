@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_loader::offer::{Offer, Origin};
 use capo_loader::registry::Registry;
-use capo_loader::terminal;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{
     EnvironmentHandle, Episode, Episodes, Observation, Point, Purpose, Sink, ToolCall, Turn,
 };
+use capo_system::terminal;
 use host_data::{Call, Example, Reply, Tokenizer, Tool, Turns, Unmade};
 use host_model::ModelFiles;
 use serde::Serialize;

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use capo_loader::{files, terminal};
+use capo_system::{files, terminal};
 use serde::Deserialize;
 
 use super::line::Line;

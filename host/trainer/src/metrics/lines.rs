@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use capo_loader::files;
+use capo_system::files;
 use serde_json::{Map, Value};
 
 /// Longest line that is read, in bytes; a step's metrics take a few thousand.

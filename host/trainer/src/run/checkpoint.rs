@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::folders::{self, NewFolder, fits_disk};
-use capo_loader::manifest::SealedFolder;
-use capo_loader::{files, terminal};
+use capo_system::folders::{self, NewFolder};
+use capo_system::manifest::SealedFolder;
+use capo_system::{files, terminal};
 use host_data::{Tokenizer, fingerprint};
 use host_model::CONFIG_FILE;
 use serde::{Deserialize, Serialize};
 
+use super::disk::fits_disk;
 use super::progress::{Progress, RecoveryPoint, States};
 use super::{Resources, Run, best, provenance, states, trained};
 use crate::config::Config;

@@ -5,13 +5,14 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::files;
-use capo_loader::folders::{self, NewFolder, fits_disk};
-use capo_loader::lock::{self, Lock};
-use capo_loader::terminal::word;
 use capo_loader::{LoadedPlugin, batch_file};
 use capo_plugin::Inputs;
+use capo_system::files;
+use capo_system::folders::{self, NewFolder};
+use capo_system::lock::{self, Lock};
+use capo_system::terminal::word;
 
+use super::disk::fits_disk;
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
 use crate::metrics::completions::{self, COMPLETIONS_FILE};
 

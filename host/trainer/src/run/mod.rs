@@ -4,6 +4,7 @@
 pub mod best;
 pub mod checkpoint;
 pub mod directory;
+mod disk;
 mod observers;
 mod open;
 mod progress;
@@ -17,7 +18,7 @@ pub mod trained;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use capo_loader::lock::Lock;
+use capo_system::lock::Lock;
 
 use crate::config::Config;
 pub use crate::metrics::journal::METRICS_FILE;

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use capo_loader::{LoadedPlugin, terminal};
+use capo_loader::LoadedPlugin;
+use capo_system::terminal;
 
 use crate::config::Config;
 use crate::metrics::completions::Completions;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use capo_loader::lock::Lock;
 use capo_loader::registry::Registry;
+use capo_system::lock::Lock;
 
 use super::checkpoint::Loaded;
 use super::{

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use capo_loader::LoadedPlugin;
 use capo_loader::owner::Access;
-use capo_loader::{LoadedPlugin, seal};
+use capo_system::seal;
 use serde::{Deserialize, Serialize};
 
 use super::CONFIG_FILE;

@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use capo_loader::files;
-use capo_loader::manifest::SealedFolder;
 use capo_loader::registry::Components;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Component, RewardHandle, WireObject};
+use capo_system::files;
+use capo_system::manifest::SealedFolder;
 
 use super::Resources;
 use super::progress::States;

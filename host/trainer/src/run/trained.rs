@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::Tensor;
-use capo_loader::manifest::SealedFolder;
+use capo_system::manifest::SealedFolder;
 use host_model::optim::Optimizer;
 use host_model::{ModelFiles, Policy, TensorFile, save_tensors};
 

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::{Message, MessageHeader, RecordBatch};
-use capo_loader::contain::{contain, damaged};
+use capo_system::contain::{contain, damaged};
 
 use super::Lines;
 

@@ -8,7 +8,7 @@ use std::sync::Once;
 use anyhow::{Result, ensure};
 use arrow_array::RecordBatch;
 use arrow_json::writer::{LineDelimited, Writer, WriterBuilder};
-use capo_loader::{memory, terminal};
+use capo_system::{memory, terminal};
 
 pub(super) use arrow::lines as arrow;
 pub(super) use parquet::lines as parquet;

@@ -1,7 +1,7 @@
 //! Reads Parquet files.
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_loader::contain::{contain, damaged};
+use capo_system::contain::{contain, damaged};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 

@@ -11,8 +11,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use capo_loader::files;
-use capo_loader::folders;
+use capo_system::files;
+use capo_system::folders;
 use host_data::Tokenizer;
 
 use super::journal::{self, Log};

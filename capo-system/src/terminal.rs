@@ -6,8 +6,6 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use capo_plugin::plain;
-
 /// `text` with every control character written as an escape such as `\u001b`, except line breaks
 /// and tabs.
 ///
@@ -27,16 +25,6 @@ pub fn escape(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
-}
-
-/// The sentence of one cause of an error, in plain words if a parser wrote it.
-pub fn cause(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(error) = error.downcast_ref::<serde_json::Error>() {
-        return plain::json(error);
-    }
-    error
-        .downcast_ref::<toml::de::Error>()
-        .map_or_else(|| error.to_string(), plain::toml)
 }
 
 /// True for C0 and C1 controls, line separators and controls of Unicode's bidirectional algorithm.

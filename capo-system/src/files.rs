@@ -192,7 +192,7 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Refuses a file of `size` bytes that is larger than the available memory.
-pub(crate) fn fits_memory(size: u64) -> io::Result<()> {
+pub fn fits_memory(size: u64) -> io::Result<()> {
     let Some(free) = memory::available().filter(|free| size > *free) else {
         return Ok(());
     };
