@@ -28,7 +28,13 @@ fn main() {
     }
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let workspace = package.parent().expect("the package lies in the workspace");
-    for source in ["Cargo.lock", "capo-core", "capo-plugin", "plugins"] {
+    for source in [
+        "Cargo.lock",
+        "capo-core",
+        "capo-plugin",
+        "math-answer",
+        "plugins",
+    ] {
         println!(
             "cargo:rerun-if-changed={}",
             workspace.join(source).display()

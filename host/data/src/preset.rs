@@ -1,7 +1,7 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_rewards::math::boxed;
+use math_answer::boxed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::Result;
-use capo_rewards::math::{self, Places};
 use host_data::{Example, Purpose, Tokenizer};
 use host_model::{ModelFiles, Policy, SamplingParams};
+use math_answer::Places;
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
@@ -283,8 +283,8 @@ fn majority_is_right(question: &[Outcome]) -> bool {
 /// It is what the reward `math` reads, else the text after the last `####`, `answer is` or `=`.
 /// Answers of one value are the same text.
 fn extracted(completion: &str) -> Option<String> {
-    let read = math::Answer::of(completion, Places::Anchored).map(|answer| answer.canonical());
-    if read.is_some() || math::boxed(completion).is_some() {
+    let read = math_answer::extract(completion, Places::Anchored);
+    if read.is_some() || math_answer::boxed(completion).is_some() {
         return read;
     }
     let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
@@ -303,7 +303,8 @@ fn extracted(completion: &str) -> Option<String> {
             .filter(|c| !c.is_whitespace() && *c != ',')
             .collect()
     };
-    Some(math::extract(found).unwrap_or_else(plain)).filter(|text| !text.is_empty())
+    Some(math_answer::extract(found, Places::Any).unwrap_or_else(plain))
+        .filter(|text| !text.is_empty())
 }
 
 /// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty

@@ -2,7 +2,6 @@
 
 use capo_plugin::ToolCall;
 use capo_plugin::prelude::*;
-use capo_rewards::math;
 
 const TOOL: &str = r#"{"type": "function", "function": {"name": "calculator", "description": "Computes the exact value of an expression of numbers.", "parameters": {"type": "object", "properties": {"expression": {"type": "string", "description": "The expression, for example (347 - 5) * 286."}}, "required": ["expression"]}}}"#;
 
@@ -57,9 +56,9 @@ fn of_calls(turn: &Turn<'_>) -> Observation {
     let value = |call: &ToolCall| {
         let arguments: serde_json::Value =
             serde_json::from_str(&call.arguments).unwrap_or_default();
-        math::value(arguments["expression"].as_str().unwrap_or_default())
+        math_answer::value(arguments["expression"].as_str().unwrap_or_default()).ok()
     };
-    let values: Vec<Option<String>> = turn.calls.iter().map(value).collect();
+    let values: Vec<Option<_>> = turn.calls.iter().map(value).collect();
     let failed = values.iter().filter(|value| value.is_none()).count();
     let results = turn.calls.iter().zip(values);
     results.fold(
@@ -67,7 +66,10 @@ fn of_calls(turn: &Turn<'_>) -> Observation {
         |observation, (call, value)| {
             observation.result(
                 &call.name,
-                value.unwrap_or_else(|| "error: the expression has no exact value".to_owned()),
+                value.map_or_else(
+                    || "error: the expression has no exact value".to_owned(),
+                    |value| value.to_string(),
+                ),
             )
         },
     )
@@ -87,9 +89,9 @@ fn plain(turn: &Turn<'_>) -> Observation {
         expression.to_owned()
     };
     let observation = Observation::of(turn).metric("calls", 1.0);
-    match math::value(&expression) {
-        Some(value) => observation.metric("failures", 0.0).say(format!("{value}=")),
-        None => observation.metric("failures", 1.0).end(),
+    match math_answer::value(&expression) {
+        Ok(value) => observation.metric("failures", 0.0).say(format!("{value}=")),
+        Err(_) => observation.metric("failures", 1.0).end(),
     }
 }
 

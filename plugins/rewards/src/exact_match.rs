@@ -2,8 +2,7 @@
 
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
-
-use crate::thoughts;
+use math_answer::without_thoughts;
 
 /// Compares the answer at the end of a completion with the dataset's.
 #[derive(Deserialize)]
@@ -37,8 +36,8 @@ impl ExactMatch {
     /// dataset's answer is read in the same way, so a whole worked solution (as in GSM8K, separator
     /// `####`) works too.
     fn reward(&self, completion: &Completion<'_>) -> f32 {
-        let right =
-            self.answer(&thoughts::outside(completion.text)) == self.answer(completion.answer);
+        let said = without_thoughts(completion.text);
+        let right = self.answer(&said) == self.answer(completion.answer);
         f32::from(u8::from(right && !completion.truncated))
     }
 

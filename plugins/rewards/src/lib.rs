@@ -2,8 +2,7 @@
 //! `soft_overlong`, `command` and `environment`.
 //!
 //! The trainer has them built in, and a plugin offers them to other hosts of `capo-plugin`.
-//! [`math`] reads the mathematical meaning of a text, for callers that compare answers without a
-//! rollout.
+//! `number` and `math` find and compare answers with the crate `math-answer`.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -12,13 +11,11 @@ mod command;
 mod environment;
 mod exact_match;
 mod format;
-pub mod math;
+mod math;
 mod number;
-mod phrases;
 pub mod program;
 mod regex;
 mod soft_overlong;
-mod thoughts;
 
 #[cfg(test)]
 mod tests;

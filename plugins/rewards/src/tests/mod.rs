@@ -1,6 +1,5 @@
 //! Tests of every id: its keys, and its results on the rollouts that every component should handle.
 
-mod agreement;
 mod golden;
 
 use capo_plugin::{Image, Point, RewardHandle, testing};

@@ -1,0 +1,50 @@
+//! The reward `math`: 1 if a completion's answer has the meaning of the dataset's answer.
+//!
+//! TRL, `accuracy_reward`, and its predecessor in open-r1, both with Hugging Face's `math-verify`.
+
+use capo_plugin::prelude::*;
+use math_answer::{Answer, Places};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Math {
+    #[serde(default = "yes")]
+    anchored: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Reward for Math {
+    fn score(
+        &mut self,
+        _: &mut Ctx<'_>,
+        rollout: &Rollout<'_>,
+        rewards: &mut [f32],
+    ) -> Result<(), PluginError> {
+        let places = if self.anchored {
+            Places::Anchored
+        } else {
+            Places::Any
+        };
+        let mut rewards = rewards.iter_mut();
+        // A group shares one prompt and therefore one answer.
+        for group in rollout
+            .completions
+            .chunk_by(|one, next| one.answer == next.answer)
+        {
+            let gold = Answer::gold(group[0].answer);
+            for (completion, reward) in group.iter().zip(rewards.by_ref()) {
+                let answer = Answer::find(completion.text, places);
+                let right = answer.is_some_and(|answer| answer.matches(&gold));
+                *reward = f32::from(u8::from(right));
+            }
+        }
+        Ok(())
+    }
+}
+
+register!(Reward, Math, "math", "1 where a completion's answer says mathematically what the dataset's says", {
+    anchored = yes() => "accept only `\\boxed{}`, a formula behind `answer is` (both as TRL), a line `Answer: 5` and a last line `#### 5`; false: also the last formula or number",
+});
