@@ -1,6 +1,6 @@
 //! Parts that any trainer needs to run plugins: finding and trusting their files, opening them, the
-//! registry of components, masks applied in order, the watchdog over calls, batch files and their
-//! replay.
+//! registry of components, the decision of masks and weights, the watchdog over calls, batch files
+//! and their replay.
 //!
 //! This crate depends on no tensor library and no command line. `host` builds on it, as a trainer
 //! in another language could.
@@ -19,7 +19,6 @@ mod elf;
 pub mod find;
 mod last_words;
 pub mod listing;
-pub mod mask;
 pub mod offer;
 pub mod open;
 pub mod owner;
@@ -35,7 +34,6 @@ pub mod trust;
 pub mod upload;
 pub mod warning;
 pub mod watchdog;
-pub mod weight;
 
 pub use arrays::Owned;
 pub use cause::cause;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use capo_plugin::{
-    AdvantageHandle, Component, Image, Inputs, MaskHandle, ObjectiveHandle, Point,
-    StepControlHandle, WeightHandle, WireObject, nearest,
+    AdvantageHandle, Component, Image, Inputs, ObjectiveHandle, Point, StepControlHandle,
+    WireObject, nearest,
 };
 
+use crate::decision::Deciders;
 use crate::find;
 use crate::offer::{self, Offer, OfferedRecipe, Origin};
 use crate::open;
@@ -34,10 +35,8 @@ pub struct Components {
     pub advantage: AdvantageHandle,
     /// The one objective.
     pub objective: ObjectiveHandle,
-    /// The masks, in order.
-    pub masks: Vec<MaskHandle>,
-    /// The weights, in order.
-    pub weights: Vec<WeightHandle>,
+    /// The masks and weights, in order.
+    pub deciders: Deciders,
     /// The step controls, in order.
     pub step_controls: Vec<StepControlHandle>,
 }
@@ -319,9 +318,25 @@ impl Registry {
         Ok(Components {
             advantage: self.create(choice.advantage, watchdog)?,
             objective: self.create(choice.objective, watchdog)?,
-            masks: self.create_all(choice.masks, watchdog)?,
-            weights: self.create_all(choice.weights, watchdog)?,
+            deciders: self.deciders(choice.masks, choice.weights, watchdog)?,
             step_controls: self.create_all(choice.step_controls, watchdog)?,
+        })
+    }
+
+    /// Builds masks and weights, each under its name in reports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn deciders(
+        &self,
+        masks: &[ComponentConfig],
+        weights: &[ComponentConfig],
+        watchdog: &Watchdog,
+    ) -> Result<Deciders> {
+        Ok(Deciders {
+            masks: self.create_all(masks, watchdog)?,
+            weights: self.create_all(weights, watchdog)?,
         })
     }
 

@@ -4,24 +4,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink, WeightHandle};
+use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink};
 
 use crate::batch_file::{self, Outcome};
-use crate::decision::Decision;
-use crate::mask;
+use crate::decision::{Deciders, Decision};
 use crate::recorded::RecordedBatch;
 use crate::upload::Device;
 use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
-use crate::weight;
-
-/// Built masks and weights: the components that decide over tokens.
-pub struct Deciders {
-    /// The masks, in order.
-    pub masks: Vec<MaskHandle>,
-    /// The weights, in order.
-    pub weights: Vec<WeightHandle>,
-}
 
 /// Settings of the optimizer that replace the recorded ones: a mask's decisions may depend on them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -229,25 +219,20 @@ pub fn replay_step(
     batch: &RecordedBatch,
 ) -> Result<Decision> {
     let view = batch.view();
-    let Deciders { masks, weights } = deciders;
-    let asked = masks.iter().map(|mask| (mask.id(), mask.inputs()));
-    check_inputs(
-        asked.chain(weights.iter().map(|weight| (weight.id(), weight.inputs()))),
-        batch,
-    )
-    .with_context(|| format!("batch file `{}`", path.display()))?;
+    check_inputs(asked(deciders), batch)
+        .with_context(|| format!("batch file `{}`", path.display()))?;
     let upload = device.map(|device| device.upload(&view)).transpose()?;
     let view = upload.as_ref().map_or(view, |upload| upload.view(view));
-    let mut decision = mask::apply(masks, sink, &view)?;
-    weight::apply(weights, sink, &view, &mut decision)?;
-    let taken = decision.tokens() > 0;
-    for mask in masks {
-        mask.step_end(sink, &view, &decision.token_mask, taken)?;
-    }
-    for weight in weights {
-        weight.step_end(sink, &view, &decision.token_weights, taken)?;
-    }
+    let decision = deciders.decide(sink, &view)?;
+    deciders.step_end(sink, &view, &decision, decision.tokens() > 0)?;
     Ok(decision)
+}
+
+/// The ids of masks and weights, each with the inputs that it asks for.
+fn asked(deciders: &Deciders) -> impl Iterator<Item = (&str, Inputs)> {
+    let masks = deciders.masks.iter().map(|mask| (mask.id(), mask.inputs()));
+    let weights = &deciders.weights;
+    masks.chain(weights.iter().map(|weight| (weight.id(), weight.inputs())))
 }
 
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {

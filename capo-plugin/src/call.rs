@@ -86,38 +86,40 @@ impl Drop for Arithmetic {
     }
 }
 
-/// Control registers of SSE and of the x87 unit, which computes C's long doubles.
+/// The control register of SSE, in which all floating-point arithmetic of Rust runs.
 #[cfg(target_arch = "x86_64")]
 #[derive(PartialEq)]
-struct Control {
-    mxcsr: u32,
-    x87: u16,
-}
+struct Control(u32);
 
 #[cfg(target_arch = "x86_64")]
 impl Control {
-    /// Status bits of `mxcsr`: they record exceptions and do not control arithmetic.
+    /// Status bits of the register: they record exceptions and do not control arithmetic.
     const HAPPENED: u32 = 0x3f;
 
     fn read() -> Self {
-        let (mut mxcsr, mut x87) = (0_u32, 0_u16);
-        // SAFETY: both instructions only store a register, into memory of its size.
+        let mut mxcsr = 0_u32;
+        // SAFETY: the instruction only stores the register, into memory of its size.
         unsafe {
-            asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &raw mut mxcsr, in(reg) &raw mut x87, options(nostack, preserves_flags));
+            asm!(
+                "stmxcsr [{}]",
+                in(reg) &raw mut mxcsr,
+                options(nostack, preserves_flags)
+            );
         }
-        Self {
-            mxcsr: mxcsr & !Self::HAPPENED,
-            x87,
-        }
+        Self(mxcsr & !Self::HAPPENED)
     }
 
-    /// Skips registers that already hold the value, because loading them is expensive.
+    /// Skips a register that already holds the value, because loading it is expensive.
     fn write(&self) {
         if *self != Self::read() {
-            // SAFETY: these registers held the values before. The status bits are cleared first, so
-            // that no trap follows.
+            // SAFETY: the register held the value before. Its status bits are clear, so no trap
+            // follows.
             unsafe {
-                asm!("ldmxcsr [{}]", "fnclex", "fldcw [{}]", in(reg) &raw const self.mxcsr, in(reg) &raw const self.x87, options(nostack, preserves_flags));
+                asm!(
+                    "ldmxcsr [{}]",
+                    in(reg) &raw const self.0,
+                    options(nostack, preserves_flags)
+                );
             }
         }
     }
@@ -168,11 +170,7 @@ mod tests {
 
     /// Rounds up and flushes denormals to zero, as `fesetround` and `-ffast-math` do.
     fn meddle() {
-        Control {
-            mxcsr: 0x1f80 | 0x4000 | 0x8040,
-            x87: 0x0b7f,
-        }
-        .write();
+        Control(0x1f80 | 0x4000 | 0x8040).write();
     }
 
     fn third() -> [f32; 2] {

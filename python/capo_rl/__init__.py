@@ -26,7 +26,7 @@ from .batch import (  # noqa: E402
     save_batch,
 )
 from .components import Advantage, Collective, Mask, Measurements, Objective, Reward, StepControl, Weight  # noqa: E402
-from .deciding import decide  # noqa: E402
+from .deciding import Decision, decide, step_end  # noqa: E402
 from .plugins import Plugins  # noqa: E402
 from .recorded import replay  # noqa: E402
 
@@ -36,6 +36,7 @@ __all__ = [
     "CapoError",
     "CapoWarning",
     "Collective",
+    "Decision",
     "LastLayer",
     "Losses",
     "Mask",
@@ -55,4 +56,5 @@ __all__ = [
     "metrics",
     "replay",
     "save_batch",
+    "step_end",
 ]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Batch, CapoWarning, Optimizer, StepControl
-from ._decision import Decision
+from ._decision import DecidedBatch
 from ._divergence import divergence
 from ._layer import step_info
 from ._proposal import Proposal, controlled, finite, groups_of
@@ -87,7 +87,7 @@ class _Step:
     """A step between its proposal and what is left of it."""
 
     own: Any
-    decision: Decision
+    decision: DecidedBatch
     rows: Tensor
     proposal: Proposal
     optimizer: torch.optim.Optimizer
@@ -130,7 +130,7 @@ class Controls:
         """Whether the coming step is to be left out, because a gradient is no number."""
         return bool(self.controls) and not finite(optimizer)
 
-    def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: Decision) -> None:
+    def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: DecidedBatch) -> None:
         """To be called before the optimizer's step.
 
         Args:

@@ -16,8 +16,8 @@ from .components import Collective, Component, Records
 
 
 @dataclass
-class Decision:
-    """The decision of masks and weights about a batch; all arrays lie where the trainer's arrays are.
+class DecidedBatch:
+    """A batch and the decision of masks and weights about it; all arrays lie where the trainer's arrays are.
 
     Attributes:
         batch: What they saw.
@@ -36,7 +36,7 @@ class Decision:
     rows: Tensor | None = None
 
 
-def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> Decision:
+def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> DecidedBatch:
     """What `capo_rl.decide` says of `batch`, where the trainer's arrays are.
 
     Args:
@@ -47,11 +47,11 @@ def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[
     """
     token_mask, product, records = deciding.decide(batch, masks, weights)
     there = torch.from_numpy(token_mask).to(mask.device), torch.from_numpy(product).to(mask.device)
-    return Decision(batch, mask, *there, records)
+    return DecidedBatch(batch, mask, *there, records)
 
 
 def step_end(
-    decision: Decision,
+    decision: DecidedBatch,
     masks: Iterable[Mask],
     weights: Iterable[Weight],
     taken: bool,
@@ -61,10 +61,8 @@ def step_end(
 
     With a `collective`, the decision is of this rank's completions.
     """
-    for each in masks:
-        each.step_end(decision.batch, decision.token_mask.cpu(), taken, collective)
-    for weight in weights:
-        weight.step_end(decision.batch, decision.weights.cpu(), taken, collective)
+    decided = deciding.Decision(decision.token_mask.cpu(), decision.weights.cpu(), decision.records)
+    deciding.step_end(decision.batch, decided, masks, weights, taken, collective)
 
 
 def gradient_factor(mask: Tensor, token_mask: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from .batch import Array
 from .components import Collective, Measurements, Records
+from .deciding import Decision
 
 class CapoError(Exception):
     """A plugin, a component or a file is not as it must be; the sentence says what to do."""
@@ -57,9 +58,15 @@ class Registry:
     def json(self) -> str: ...
     def component(self, point: str, id: str, keys: str) -> Component: ...
 
-def decide(
-    batch: Batch, masks: list[Component], weights: list[Component], collective: Collective | None
-) -> tuple[NDArray[np.uint8], NDArray[np.float32], list[tuple[Records, float]], list[tuple[Records, float]]]: ...
+class Deciders:
+    def __init__(self, masks: list[Component], weights: list[Component]) -> None: ...
+    def decide(
+        self, batch: Batch, collective: Collective | None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], list[tuple[Records, float]], list[tuple[Records, float]]]: ...
+    def step_end(
+        self, batch: Batch, decision: Decision, taken: bool, collective: Collective | None
+    ) -> list[Records]: ...
+
 def carried_in(folder: str | os.PathLike[str]) -> None: ...
 def replay(
     registry: Registry, batches: list[str], config: str | None, device: str, dtype: str, out: str | None

@@ -168,7 +168,7 @@ class Proposal:
         return self._once("last_layer_kl", lambda: float(measure()))
 
     def measure_kl(self, fraction: float, share: float = 1.0) -> float:
-        """KL divergence that `share` of the step causes, on `fraction` of the completions: nats per completion token."""
+        """KL divergence that `share` of the step causes, on `fraction` of the completions, in nats per token."""
         measure = self._measure
         if measure is None:
             return share**2 * self.fisher()

@@ -190,8 +190,8 @@ class Mask(Decider):
 
         Args:
             batch: The whole batch of the step; of a mask that is `TOKEN_WISE`, a part of it.
-            token_mask: `[B, T]`: what the masks before this one left; without it, all tokens of the completions. It is not
-                changed.
+            token_mask: `[B, T]`: what the masks before this one left; without it, all tokens of the completions. It is
+                not changed.
             collective: Connects the ranks, for a mask that asks them.
 
         Returns:
@@ -203,7 +203,9 @@ class Mask(Decider):
         """
         return self._native.mask(batch._native, token_mask, collective)
 
-    def step_end(self, batch: Batch, token_mask: Array, taken: bool = True, collective: Collective | None = None) -> Records:
+    def step_end(
+        self, batch: Batch, token_mask: Array, taken: bool = True, collective: Collective | None = None
+    ) -> Records:
         """Tells it, once, that the optimizer's step is over.
 
         Args:

@@ -35,8 +35,8 @@ def replay(
         dtype: What features are rounded to on a CUDA device: `f32`, `bf16` or `f16`.
 
     Returns:
-        For each file a dict of what `host replay` writes: `token_mask` (uint8) and, where there are any, `weights` (float32),
-        each `[B, T]`; and all that was reported under `id/name`, `[B, T]` or one number.
+        For each file a dict of what `host replay` writes: `token_mask` (uint8) and, where there are any, `weights`
+        (float32), each `[B, T]`; and all that was reported under `id/name`, `[B, T]` or one number.
 
     Raises:
         FileNotFoundError: Where a file is missing.

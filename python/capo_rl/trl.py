@@ -4,9 +4,10 @@
 
     trainer = CapoGRPOTrainer(model=..., reward_funcs=..., args=..., train_dataset=..., step_controls=["governor.kl"])
 
-Nothing of TRL's loss is repeated here. What was decided reaches it as a factor of each token's gradient: 0 for a
-dropped token, its weight for another. The loss's value and TRL's own metrics are of all tokens. A step control sees the
-step that the optimizer has taken, and shortens it in place.
+Nothing of TRL's loss is repeated here. A decision reaches it as a factor of each token's gradient: 0 for a dropped
+token, its weight for another. `_get_per_token_logps_and_entropies` applies the factors, by a hook on the tokens'
+log-probabilities. The loss's value and TRL's own metrics are of all tokens. A step control sees the step that the
+optimizer has taken, and shortens it in place.
 
 There are two modes of masks and weights, with the same decisions:
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from trl import GRPOTrainer
 
 from . import Mask, StepControl, Weight
 from ._control import Controls
-from ._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
+from ._decision import DecidedBatch, decide, gradient_factor, load_checked, scale_gradient, states, step_end
 from ._metrics import check, metrics
 from ._step import Arrays, Ranks, joined, over_ranks
 from ._trl_batch import Inputs, Seen, Steps, rows_of
@@ -47,7 +49,35 @@ from .components import Component, Records, listed
 __all__ = ["CapoGRPOTrainer", "find_rate", "reward_func"]
 
 STATE = "capo_masks.pt"
+#: Metrics that are summed over the micro-batches of a step; others are averaged.
 SUMS = ("capo/seconds", "capo/gather_seconds", "capo/bytes_gathered")
+
+
+@dataclass
+class StepState:
+    """What the trainer holds of the optimizer step that is under way.
+
+    Attributes:
+        is_due: True until masks and weights were asked about the step.
+        decided: The decision over the whole step, once there is one.
+        ranks: The other ranks, if `decided` is only of this rank's completions.
+        parts: In flight, the arrays of each micro-batch with the decision about them.
+        micro_batches: Each micro-batch with the factors of its tokens' gradients.
+        is_kept: True if a token stays and the gradient is finite, so that there is something to step with.
+        is_second_pass: True while the gradient of what was rejected is computed.
+        make_factors: Makes the factors of the forward pass that comes next, from its log-probabilities and entropies.
+        numbers: The values of each metric for TRL's log.
+    """
+
+    is_due: bool = False
+    decided: DecidedBatch | None = None
+    ranks: Ranks | None = None
+    parts: list[Arrays] = field(default_factory=list)
+    micro_batches: list[tuple[Inputs, Tensor]] = field(default_factory=list)
+    is_kept: bool = False
+    is_second_pass: bool = False
+    make_factors: Callable[[Tensor, Any], Tensor] | None = None
+    numbers: dict[str, list[float]] = field(default_factory=dict)
 
 
 class CapoGRPOTrainer(GRPOTrainer):
@@ -68,8 +98,8 @@ class CapoGRPOTrainer(GRPOTrainer):
             `"original"`.
         mode: `"ahead"`, `"inflight"`, or `"auto"`: in flight where every component decides token by token.
         second_moment: `"kept_and_rejected"`: Adam's second moment takes in the gradient of what was rejected too, see
-            `capo_rl.torch.AdamW`; it costs a second forward and backward pass over the completions that have something
-            rejected.
+            `capo_rl.torch.AdamW`; it costs a second forward and backward pass over the completions that have a rejected
+            token.
         exchange: What travels between ranks at the end of a step in flight: `"arrays"`, what masks read; `"sums"`, what
             they add up of their own rows; or `"auto"`, whichever is fewer bytes.
         last_layer_top_k: How many of the largest logits masks of the last layer see.
@@ -101,10 +131,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         self.capo_masks, self.capo_weights = listed(Mask, masks), listed(Weight, weights)
         self.capo_step_controls = listed(StepControl, step_controls)
         self.second_moment, self.component_metrics = second_moment, component_metrics
-        self._begin_step(due=False)
-        # Of the forward pass that is next: makes the factors of it. And whether it is a second one.
-        self._capo_factors: Callable[[Tensor, Any], Tensor] | None = None
-        self._capo_again = False
+        self._capo_step = StepState()
         if not self._components():
             return
         deciders: list[Mask | Weight] = [*self.capo_masks, *self.capo_weights]
@@ -120,36 +147,29 @@ class CapoGRPOTrainer(GRPOTrainer):
     def _components(self) -> list[Component]:
         return [*self.capo_masks, *self.capo_weights, *self.capo_step_controls]
 
-    def _begin_step(self, due: bool = True) -> None:
-        """Forgets what a step that was broken off has left behind."""
-        # Of the step: whether it is to be decided; what was decided, of whose rows, and whether anything stays; its
-        # parts in flight, the micro-batches with their factors, what was told.
-        self._capo_due, self._capo_kept = due, False
-        self._capo_decision: Decision | None = None
-        self._capo_ranks: Ranks | None = None
-        self._capo_parts: list[Arrays] = []
-        self._capo_micro: list[tuple[Inputs, Tensor]] = []
-        self._capo_told: dict[str, list[float]] = {}
-        if due and self.second_moment != "kept":
+    def _begin_step(self) -> None:
+        """Begins a step, and forgets what one that was broken off has left behind."""
+        self._capo_step = StepState(is_due=True)
+        if self.second_moment != "kept":
             self._adamw().zero_grad()
 
-    # Deciding -------------------------------------------------------------------------------------
+    # A step's decision ----------------------------------------------------------------------------
 
     def _generate_and_score_completions(self, inputs: Any) -> Inputs:
         output: Inputs = super()._generate_and_score_completions(inputs)
         count = output["completion_ids"].shape[0]
-        # Rows keep their numbers through TRL's shuffle, and no two rollouts, of which a step may have several, share
-        # one.
+        # Rows keep their numbers through TRL's shuffle. A step may be of several rollouts, so no two of these share a
+        # number.
         first = (self._step * self.accelerator.num_processes + self.accelerator.process_index) * count
         output["capo_rows"] = torch.arange(first, first + count, device=output["completion_ids"].device)
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        if self._capo_again:
+        if self._capo_step.is_second_pass:
             return generation_batch
         inputs = super()._prepare_inputs(generation_batch)
-        if self.model.training and self._capo_due:
-            self._capo_due = False
+        if self.model.training and self._capo_step.is_due:
+            self._capo_step.is_due = False
             if self.capo_settings.mode == "ahead":
                 at = self._step % self.args.steps_per_generation
                 self._decide_ahead(self._buffered_inputs[at : at + self.current_gradient_accumulation_steps])
@@ -164,25 +184,29 @@ class CapoGRPOTrainer(GRPOTrainer):
         rows, mask = arrays["rows"], arrays["completion_mask"]
         batch = self._controls.judged(self._seen.batch(arrays, self._seen.group_size(rows)))
         decision = decide(batch, mask, self.capo_masks, self.capo_weights)
-        whole = (mask, decision.token_mask, decision.weights)
+        decision.rows = rows
+        self._capo_step.decided = decision
+        self._share_out(decision, micro_batches, own)
+        self._tell(decision.records, started, decision.batch.completion_mask)
+
+    def _share_out(self, decision: DecidedBatch, micro_batches: Sequence[Inputs], own: Sequence[Tensor]) -> None:
+        """Gives each micro-batch, whose rows have the numbers in `own`, the factors of its tokens' gradients."""
+        whole = (decision.mask, decision.token_mask, decision.weights)
         factors = self._factor(*whole) if self.capo_settings.together == "step" else None
         for inputs, numbers in zip(micro_batches, own, strict=True):
-            place, tokens = torch.searchsorted(rows, numbers), inputs["completion_ids"].shape[1]
+            place, tokens = torch.searchsorted(decision.rows, numbers), inputs["completion_ids"].shape[1]
             if factors is not None:
                 inputs["capo_factor"] = factors[place][:, :tokens]
             else:
                 inputs["capo_factor"] = self._factor(*(array[place][:, :tokens] for array in whole))
-        self._capo_decision = decision
-        decision.rows = rows
-        self._tell(decision.records, started, decision.batch.completion_mask)
 
     def _decide_inflight(self, inputs: Inputs, logps: Tensor, entropies: Any) -> Tensor:
-        """All components over one micro-batch, of which this forward pass is."""
+        """All components over the micro-batch of the running forward pass; the factors of its tokens' gradients."""
         started = self._now()
         part = self._seen.arrays(inputs, logps, entropies)
         mask = part["completion_mask"]
         decision = decide(self._controls.judged(self._seen.batch(part)), mask, self.capo_masks, self.capo_weights)
-        self._capo_parts.append(part | {"token_mask": decision.token_mask, "weights": decision.weights})
+        self._capo_step.parts.append(part | {"token_mask": decision.token_mask, "weights": decision.weights})
         self._tell(decision.records, started, decision.batch.completion_mask)
         return self._factor(mask, decision.token_mask, decision.weights)
 
@@ -199,40 +223,41 @@ class CapoGRPOTrainer(GRPOTrainer):
         self._add("capo/gather_seconds", time.perf_counter() - started)
         return arrays
 
-    # The loss -------------------------------------------------------------------------------------
+    # How a decision reaches the gradient ----------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> Any:
         if not self._components() or not self.model.training:
             return super()._compute_loss(model, inputs)
         own = {name: value for name, value in inputs.items() if not name.startswith("capo_")}
 
-        def factors(logps: Tensor, entropies: Any) -> Tensor:
+        def make_factors(logps: Tensor, entropies: Any) -> Tensor:
             factor: Tensor | None = inputs.get("capo_factor")
             if factor is None:
                 factor = self._decide_inflight(inputs, logps, entropies)
-            if not self._capo_again:
-                self._capo_micro.append((inputs, factor))
+            if not self._capo_step.is_second_pass:
+                self._capo_step.micro_batches.append((inputs, factor))
             return factor
 
-        self._capo_factors = factors
+        self._capo_step.make_factors = make_factors
         if "capo_factor" not in inputs:
             self._seen.look()
         try:
             return super()._compute_loss(model, own)
         finally:
-            self._capo_factors = None
+            self._capo_step.make_factors = None
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's; in the forward pass of a loss, gradients that reach the results are multiplied by the factors."""
         found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        factors, self._capo_factors = self._capo_factors, None
-        if factors is not None:
+        make_factors, self._capo_step.make_factors = self._capo_step.make_factors, None
+        if make_factors is not None:
             logps, entropies, *_ = found
-            factor = factors(logps, entropies)
+            factor = make_factors(logps, entropies)
             scale_gradient(logps, factor)
             scale_gradient(entropies, factor)
         return found
 
-    # Rejected gradients ---------------------------------------------------------------------------
+    # The gradient of what was rejected -------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """TRL's, and at the end of a step the pass over what was rejected."""
@@ -243,28 +268,27 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _second_pass(self, model: Any, num_items_in_batch: Any) -> None:
         """The gradient of what was rejected or weighted away, over the completions that have something of it."""
-        started, again = time.perf_counter(), []
-        for inputs, factor in self._capo_micro:
+        started, rests = time.perf_counter(), []
+        for inputs, factor in self._capo_step.micro_batches:
             mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-            again.append((inputs, mask, (1 - factor) * mask))
-        # Completions a pass, as many on each rank: the passes average over ranks, and TRL gathers what it tells of
-        # them.
-        counts = torch.stack([rest.any(1).sum() for _, _, rest in again])
+            rests.append((inputs, mask, (1 - factor) * mask))
+        # Each rank passes as many completions: the passes average over ranks, and TRL gathers their numbers.
+        counts = torch.stack([rest.any(1).sum() for _, _, rest in rests])
         if self.accelerator.num_processes > 1:
             dist.all_reduce(counts, dist.ReduceOp.MAX)
-        told = {name: len(values) for name, values in self._metrics["train"].items()}
-        self._capo_again = True
+        logged = {name: len(values) for name, values in self._metrics["train"].items()}
+        self._capo_step.is_second_pass = True
         try:
             with self._adamw().rejected():
-                for (inputs, mask, rest), count in zip(again, counts.tolist(), strict=True):
+                for (inputs, mask, rest), count in zip(rests, counts.tolist(), strict=True):
                     if count:
                         part = self._with_rest(inputs, mask, rest, count)
                         Trainer.training_step(self, model, part, num_items_in_batch)
         finally:
-            self._capo_again = False
-        # TRL counted these completions before.
+            self._capo_step.is_second_pass = False
+        # TRL logged these completions before.
         for name, values in self._metrics["train"].items():
-            del values[told.get(name, 0) :]
+            del values[logged.get(name, 0) :]
         self._add("capo/second_pass_completions", int(counts.sum()))
         self._add("capo/second_pass_seconds", time.perf_counter() - started)
 
@@ -300,65 +324,78 @@ class CapoGRPOTrainer(GRPOTrainer):
     # The step and its end -------------------------------------------------------------------------
 
     def _before_step(self) -> None:
-        """A step of which nothing is left changes nothing: zero gradients would still move Adam's weights."""
-        if self._capo_parts:
-            arrays, self._capo_parts = joined(self._capo_parts), []
-            if self._seen.sums_are_less(arrays):
-                self._capo_ranks = Ranks(self.accelerator.device)
-            else:
-                arrays = self._gathered(arrays)
-            token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
-            batch, mask = self._controls.judged(self._seen.batch(arrays)), arrays["completion_mask"]
-            self._capo_decision = Decision(batch, mask, token_mask, weights, rows=arrays["rows"])
-        micro, self._capo_micro = self._capo_micro, []
-        if self._capo_decision is None:
+        """All gradients are there: completes the decision, and leaves out a step that has nothing to step with."""
+        step = self._capo_step
+        if step.parts:
+            step.decided = self._joined_decision()
+        micro_batches, step.micro_batches = step.micro_batches, []
+        if step.decided is None:
             return
-        decided = self._capo_decision
-        counts, weighed = torch.stack([decided.mask.sum(), decided.token_mask.sum()]), decided.weights.sum()
-        if self._capo_ranks is not None:
+        kept = self._count(step.decided)
+        # A scaler of losses itself leaves out steps whose gradient is not finite.
+        broken = self.accelerator.scaler is None and self._controls.leaves_out(self._adamw())
+        step.is_kept = kept > 0 and not broken
+        self._add("capo/skipped", not step.is_kept)
+        if not step.is_kept:
+            # Gradients of zero would still move Adam's weights.
+            self._adamw().zero_grad()
+        elif self.capo_step_controls:
+            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro_batches], step.decided)
+
+    def _joined_decision(self) -> DecidedBatch:
+        """The decision over the whole step in flight, of its micro-batches' decisions."""
+        step = self._capo_step
+        arrays, step.parts = joined(step.parts), []
+        if self._seen.sums_are_less(arrays):
+            step.ranks = Ranks(self.accelerator.device)
+        else:
+            arrays = self._gathered(arrays)
+        token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
+        batch = self._controls.judged(self._seen.batch(arrays))
+        return DecidedBatch(batch, arrays["completion_mask"], token_mask, weights, rows=arrays["rows"])
+
+    def _count(self, decided: DecidedBatch) -> int:
+        """Logs how many tokens of the step were rejected; the number of those that stay."""
+        counts = torch.stack([decided.mask.sum(), decided.token_mask.sum()])
+        weighed = decided.weights.sum()
+        if self._capo_step.ranks is not None:
             dist.all_reduce(counts)
             dist.all_reduce(weighed)
         tokens, kept = counts.tolist()
-        # A scaler of losses leaves out steps that are no numbers itself.
-        broken = self.accelerator.scaler is None and self._controls.leaves_out(self._adamw())
-        self._capo_kept = kept > 0 and not broken
         self._add("capo/rejected_tokens", tokens - kept)
         self._add("capo/rejection_rate", (tokens - kept) / max(tokens, 1))
-        self._add("capo/skipped", not self._capo_kept)
         if self.capo_weights:
             self._add("capo/mean_weight", float(weighed) / max(tokens, 1))
-        if not self._capo_kept:
-            self._adamw().zero_grad()
-        elif self.capo_step_controls:
-            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro], decided)
+        return int(kept)
 
     def _after_step(self) -> None:
-        if self._capo_decision is None:
+        """The optimizer has stepped: step controls shorten the step, and masks and weights hear of its end."""
+        step = self._capo_step
+        decided, step.decided = step.decided, None
+        if decided is None:
             return
         started = self._now()
-        decision, ranks = self._capo_decision, self._capo_ranks
-        self._capo_decision, self._capo_ranks = None, None
-        taken = self._capo_kept and not self.accelerator.optimizer_step_was_skipped
+        taken = step.is_kept and not self.accelerator.optimizer_step_was_skipped
         if taken and self.capo_step_controls:
             told, taken = self._controls.apply()
             self._tell(told, started)
             self._add("capo/control_seconds", time.perf_counter() - started)
             started = time.perf_counter()
-        step_end(decision, self.capo_masks, self.capo_weights, taken, ranks)
-        if ranks is not None:
-            self._add("capo/bytes_gathered", ranks.received)
+        step_end(decided, self.capo_masks, self.capo_weights, taken, step.ranks)
+        if step.ranks is not None:
+            self._add("capo/bytes_gathered", step.ranks.received)
         self._add("capo/seconds", time.perf_counter() - started)
-        for name, values in self._capo_told.items():
-            # Of several micro-batches: what was counted or timed is summed, what the components report is averaged.
+        self._log()
+
+    def _log(self) -> None:
+        """Adds the step's numbers to TRL's metrics: one value of each."""
+        for name, values in self._capo_step.numbers.items():
             of_step = sum(values) if name in SUMS else sum(values) / len(values)
             self._metrics["train"][name].append(float(of_step))
-        self._capo_told = {}
+        self._capo_step.numbers = {}
 
     def _now(self) -> float:
-        """The time, once the device has done what it was asked for before.
-
-        What follows waits for that, and it is not what components take.
-        """
+        """The time, once the device has done all earlier work, whose time is not that of the components."""
         if self.accelerator.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         return time.perf_counter()
@@ -369,7 +406,7 @@ class CapoGRPOTrainer(GRPOTrainer):
         self._add("capo/seconds", time.perf_counter() - started)
 
     def _add(self, name: str, value: float) -> None:
-        self._capo_told.setdefault(name, []).append(value)
+        self._capo_step.numbers.setdefault(name, []).append(value)
 
     # Checkpoints ----------------------------------------------------------------------------------
 

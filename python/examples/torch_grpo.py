@@ -89,11 +89,11 @@ def main(steps):
             optimizer=capo_rl.Optimizer("adamw", RATE, max_grad_norm=1.0, steps_taken=step),
             progress=capo_rl.Progress(step=step, max_steps=steps),
         )
-        token_mask, weights, _ = capo_rl.decide(batch, mask, weight)
+        decision = capo_rl.decide(batch, mask, weight)
 
         # GRPO's loss on policy: what was dropped is left out of a completion's mean, and the others count as they
         # weigh.
-        kept, counts = torch.from_numpy(token_mask), torch.from_numpy(weights)
+        kept, counts = torch.from_numpy(decision.token_mask), torch.from_numpy(decision.weights)
         ratio = (logps - logps.detach()).exp()
         loss = -((ratio * advantages[:, None] * counts).sum(1) / kept.sum(1).clamp(min=1)).mean()
         optimizer.zero_grad()
@@ -101,8 +101,7 @@ def main(steps):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         old.update(ids=ids, places=places, logits=seen, mask=tokens)
         optimizer.step(batch=batch, weights=counts)
-        mask.step_end(batch, token_mask)
-        weight.step_end(batch, weights)
+        capo_rl.step_end(batch, decision, mask, weight)
         right.append(float(rewards.mean()))
         if step % 10 == 9 or step == steps - 1:
             scale, kl = (optimizer.records[f"governor.kl/{name}"] for name in ("scale", "kl"))

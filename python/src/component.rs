@@ -170,7 +170,7 @@ impl Component {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check(batch)?;
         if self.weighs {
-            let weights = array::floats("weights", self.per_token("weights", batch, values)?)?;
+            let weights = array::floats("weights", per_token("weights", batch, values)?)?;
             return self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
                 Handle::Weight(weight) => {
                     weight.step_end(sink, &batch.view(), weights.get(), taken)
@@ -178,7 +178,7 @@ impl Component {
                 _ => Ok(()),
             });
         }
-        let token_mask = array::bits("token_mask", self.per_token("token_mask", batch, values)?)?;
+        let token_mask = array::bits("token_mask", per_token("token_mask", batch, values)?)?;
         self.call_on_ranks(py, batch, collective, |handle, sink| match handle {
             Handle::Mask(mask) => mask.step_end(sink, &batch.view(), token_mask.get(), taken),
             _ => Ok(()),
@@ -195,7 +195,7 @@ impl Component {
         measure: &Bound<'py, PyAny>,
     ) -> PyResult<(Vec<f64>, Bound<'py, PyDict>)> {
         self.check(batch)?;
-        let weights = array::floats("weights", self.per_token("weights", batch, weights)?)?;
+        let weights = array::floats("weights", per_token("weights", batch, weights)?)?;
         let mut measure = &Measure::new(measure)?;
         let groups: Vec<_> = groups
             .iter()
@@ -314,6 +314,19 @@ impl Component {
             .with(py, &format!("component `{}`", self.id), work)
     }
 
+    /// Result of `work` with several components, after the calls that run.
+    pub(crate) fn with_all<R: Send>(
+        py: Python<'_>,
+        components: &[&Self],
+        work: impl FnOnce(Vec<&mut Handle>) -> R + Send,
+    ) -> PyResult<R> {
+        let locks: Vec<_> = components
+            .iter()
+            .map(|component| (&component.handle, format!("component `{}`", component.id)))
+            .collect();
+        Lock::with_all(py, &locks, work)
+    }
+
     /// Refuses a batch that lacks what the component reads.
     pub(crate) fn check(&self, batch: &Batch) -> PyResult<()> {
         batch.must_hold(&self.id, self.inputs)?;
@@ -363,10 +376,7 @@ impl Component {
         let Some(token_mask) = token_mask else {
             return Ok(batch.completion_mask().to_vec());
         };
-        let token_mask = array::bits(
-            "token_mask",
-            self.per_token("token_mask", batch, token_mask)?,
-        )?;
+        let token_mask = array::bits("token_mask", per_token("token_mask", batch, token_mask)?)?;
         let outside = token_mask
             .get()
             .iter()
@@ -381,18 +391,20 @@ impl Component {
         }
         Ok(token_mask.get().to_vec())
     }
+}
 
-    fn per_token(&self, name: &str, batch: &Batch, values: &Bound<'_, PyAny>) -> PyResult<Lent> {
-        let (lent, dims) = (Lent::on_host(name, values)?, batch.dims());
-        let expected = [dims.completions as i64, dims.tokens as i64];
-        if lent.shape() != expected {
-            let shape = lent.shape();
-            return Err(PyValueError::new_err(format!(
-                "`{name}` has shape {shape:?} (it must be {expected:?}, as the batch is)"
-            )));
-        }
-        Ok(lent)
+/// The array `values` of Python, `[B, T]`, in host memory.
+pub(crate) fn per_token(name: &str, batch: &Batch, values: &Bound<'_, PyAny>) -> PyResult<Lent> {
+    let lent = Lent::on_host(name, values)?;
+    let dims = batch.dims();
+    let expected = [dims.completions as i64, dims.tokens as i64];
+    if lent.shape() != expected {
+        let shape = lent.shape();
+        return Err(PyValueError::new_err(format!(
+            "`{name}` has shape {shape:?} (it must be {expected:?}, as the batch is)"
+        )));
     }
+    Ok(lent)
 }
 
 /// Completions for a reward; the fields have the names of `capo_rl.Reward`'s arguments.

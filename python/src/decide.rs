@@ -1,18 +1,27 @@
-//! The decision of all masks and weights about a batch, in the loader's own code, with each
-//! component's reports.
+//! Masks and weights that decide over a batch together, in the loader's own code.
 
-use anyhow::{Result, bail};
-use capo_loader::decision::Decision;
-use capo_loader::{mask, weight};
+use capo_loader::decision::{self, Decision};
+use capo_plugin::{MaskHandle, PluginError, Sink, WeightHandle};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::array;
 use crate::batch::Batch;
 use crate::collective::Collective;
-use crate::component::{Component, Handle};
-use crate::error::failed;
+use crate::component::{Component, Handle, per_token};
+use crate::error::broken;
 use crate::numpy;
-use crate::records::Records;
+use crate::records::RecordsOfCalls;
+
+/// Masks and weights, in order. Python's side lets no other components through.
+#[pyclass(frozen, module = "capo_rl._native")]
+pub(crate) struct Deciders {
+    masks: Vec<Py<Component>>,
+    weights: Vec<Py<Component>>,
+}
+
+/// The same components during a call.
+type Locked<'a> = decision::Deciders<&'a mut MaskHandle, &'a mut WeightHandle>;
 
 /// What a mask or a weight did: its reports, and the share of all tokens that it rejected or the
 /// mean of its factors.
@@ -26,77 +35,123 @@ type Decided<'py> = (
     Vec<Said<'py>>,
 );
 
-/// Applies `masks` in order and then `weights` in order to `batch`, as a step of `host` does. The
-/// object `collective` connects them to other ranks.
-#[pyfunction]
-pub(crate) fn decide<'py>(
-    py: Python<'py>,
-    batch: &Batch,
-    masks: Vec<Py<Component>>,
-    weights: Vec<Py<Component>>,
-    collective: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Decided<'py>> {
-    let ranks = collective.map(Collective::new).transpose()?;
-    let masks: Vec<&Component> = masks.iter().map(Py::get).collect();
-    let weights: Vec<&Component> = weights.iter().map(Py::get).collect();
-    // Before the first call, so that a refusal leaves no component in the middle of a step.
-    masks
-        .iter()
-        .chain(&weights)
-        .try_for_each(|component| component.check(batch))?;
-    let mut decision = Decision::of(batch.completion_mask().to_vec());
-    let tokens = decision.tokens().max(1) as f64;
-    let mut of_masks = Vec::with_capacity(masks.len());
-    for component in masks {
-        let told = one(py, batch, component, ranks.as_ref(), &mut decision)?;
-        let rejected = decision.rejected.last().map_or(0, |mask| mask.tokens.len());
-        of_masks.push((told, rejected as f64 / tokens));
-    }
-    let mut of_weights = Vec::with_capacity(weights.len());
-    for component in weights {
-        let told = one(py, batch, component, ranks.as_ref(), &mut decision)?;
-        of_weights.push((
-            told,
-            decision.factors.last().map_or(0.0, |weight| weight.mean()),
-        ));
-    }
-    let shape = batch.extents();
-    let token_mask = numpy::array(py, &shape, &decision.token_mask)?;
-    Ok((
-        token_mask,
-        numpy::array(py, &shape, &decision.token_weights)?,
-        of_masks,
-        of_weights,
-    ))
+/// The arrays of a decision, attributes of an object of Python.
+#[derive(FromPyObject)]
+pub(crate) struct Arrays<'py> {
+    token_mask: Bound<'py, PyAny>,
+    weights: Bound<'py, PyAny>,
 }
 
-/// Applies the next mask or weight. Returns its reports.
-fn one<'py>(
-    py: Python<'py>,
-    batch: &Batch,
-    component: &Component,
-    ranks: Option<&Collective>,
-    decision: &mut Decision,
-) -> PyResult<Bound<'py, PyDict>> {
-    let mut records = Records::on(ranks);
-    let outcome = component.with(py, |handle| apply(handle, &mut records, batch, decision))?;
-    let records = records.to_dict(py, &batch.extents());
-    outcome.map_err(|error| match ranks {
-        None => failed(&error),
-        Some(ranks) => ranks.callback.caused(py, failed(&error)),
-    })?;
-    records
+#[pymethods]
+impl Deciders {
+    #[new]
+    fn new(masks: Vec<Py<Component>>, weights: Vec<Py<Component>>) -> Self {
+        Self { masks, weights }
+    }
+
+    /// The decision about `batch`. The object `collective` connects the components to other ranks.
+    fn decide<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        collective: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Decided<'py>> {
+        let (decision, told) = self.call(py, batch, collective, |deciders, sink| {
+            deciders.decide(sink, &batch.view())
+        })?;
+        let tokens: u32 = batch
+            .completion_mask()
+            .iter()
+            .map(|&token| u32::from(token))
+            .sum();
+        let mut told = told.into_iter();
+        let of_masks = told
+            .by_ref()
+            .zip(&decision.rejected)
+            .map(|(told, mask)| (told, mask.tokens.len() as f64 / f64::from(tokens.max(1))))
+            .collect();
+        let of_weights = told
+            .zip(&decision.factors)
+            .map(|(told, weight)| (told, weight.mean()))
+            .collect();
+        let shape = batch.extents();
+        Ok((
+            numpy::array(py, &shape, &decision.token_mask)?,
+            numpy::array(py, &shape, &decision.token_weights)?,
+            of_masks,
+            of_weights,
+        ))
+    }
+
+    /// Tells all components how the step of `decision` ended. Returns the reports of each.
+    fn step_end<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        decision: Arrays<'py>,
+        taken: bool,
+        collective: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let token_mask = per_token("token_mask", batch, &decision.token_mask)?;
+        let token_mask = array::bits("token_mask", token_mask)?;
+        let weights = per_token("weights", batch, &decision.weights)?;
+        let weights = array::floats("weights", weights)?;
+        let decision = Decision {
+            token_mask: token_mask.get().to_vec(),
+            token_weights: weights.get().to_vec(),
+            ..Decision::default()
+        };
+        let (_, told) = self.call(py, batch, collective, |deciders, sink| {
+            deciders.step_end(sink, &batch.view(), &decision, taken)
+        })?;
+        Ok(told)
+    }
 }
 
-fn apply(
-    handle: &mut Handle,
-    records: &mut Records<'_>,
-    batch: &Batch,
-    decision: &mut Decision,
-) -> Result<()> {
-    match handle {
-        Handle::Mask(mask) => mask::apply_one(mask, records, &batch.view(), decision),
-        Handle::Weight(weight) => weight::apply_one(weight, records, &batch.view(), decision),
-        _ => bail!("a decision is made of masks and weights alone"),
+impl Deciders {
+    /// Result of `work` with all components, and the reports of each call.
+    fn call<'py, R: Send>(
+        &self,
+        py: Python<'py>,
+        batch: &Batch,
+        collective: Option<&Bound<'py, PyAny>>,
+        work: impl FnOnce(&mut Locked<'_>, &mut dyn Sink) -> Result<R, PluginError> + Send,
+    ) -> PyResult<(R, Vec<Bound<'py, PyDict>>)> {
+        let ranks = collective.map(Collective::new).transpose()?;
+        let components: Vec<&Component> = self
+            .masks
+            .iter()
+            .chain(&self.weights)
+            .map(Py::get)
+            .collect();
+        // Before the first call, so that a refusal leaves no component in the middle of a step.
+        for component in &components {
+            component.check(batch)?;
+        }
+        let mut records = RecordsOfCalls::on(ranks.as_ref());
+        let outcome = Component::with_all(py, &components, |handles| {
+            work(&mut locked(handles), &mut records)
+        })?;
+        let told = records.to_dicts(py, &batch.extents());
+        let outcome = outcome.map_err(|error| match &ranks {
+            None => broken(&error),
+            Some(ranks) => ranks.callback.caused(py, broken(&error)),
+        })?;
+        Ok((outcome, told?))
     }
+}
+
+fn locked(handles: Vec<&mut Handle>) -> Locked<'_> {
+    let mut deciders = Locked {
+        masks: Vec::new(),
+        weights: Vec::new(),
+    };
+    for handle in handles {
+        match handle {
+            Handle::Mask(mask) => deciders.masks.push(mask),
+            Handle::Weight(weight) => deciders.weights.push(weight),
+            _ => {}
+        }
+    }
+    deciders
 }

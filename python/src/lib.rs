@@ -31,7 +31,7 @@ mod _native {
     #[pymodule_export]
     use crate::component::Component;
     #[pymodule_export]
-    use crate::decide::decide;
+    use crate::decide::Deciders;
     #[pymodule_export]
     use crate::error::{CapoError, CapoWarning};
     #[pymodule_export]

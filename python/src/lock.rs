@@ -1,10 +1,11 @@
 //! The lock of what plugins work on. Where a wait for it would never end, it is refused with a
 //! sentence.
 
-use std::process;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
+use std::{process, ptr};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::{PyResult, Python};
 
 use crate::error::CapoError;
@@ -47,6 +48,49 @@ impl<T: Send> Lock<T> {
             self.inside.store(this_thread(), Ordering::Relaxed);
             let _inside = Inside(&self.inside);
             work(&mut value)
+        }))
+    }
+
+    /// Result of `work` with the values of several locks, each with its name in errors.
+    ///
+    /// Fails as [`Lock::with`] does, and where a lock is given twice.
+    pub(crate) fn with_all<R: Send>(
+        py: Python<'_>,
+        locks: &[(&Self, String)],
+        work: impl FnOnce(Vec<&mut T>) -> R + Send,
+    ) -> PyResult<R> {
+        for (lock, what) in locks {
+            lock.claim(what)?;
+        }
+        // Threads that need some of the same locks take them in the same order.
+        let mut order: Vec<usize> = (0..locks.len()).collect();
+        order.sort_by_key(|&place| ptr::from_ref(locks[place].0));
+        if let Some(pair) = order
+            .windows(2)
+            .find(|pair| ptr::eq(locks[pair[0]].0, locks[pair[1]].0))
+        {
+            let what = &locks[pair[0]].1;
+            return Err(PyValueError::new_err(format!(
+                "{what} is given twice (make one for each place)"
+            )));
+        }
+        Ok(py.detach(|| {
+            let mut values: Vec<_> = order
+                .iter()
+                .map(|&place| {
+                    let lock = locks[place].0;
+                    let value = lock.inner.lock().unwrap_or_else(PoisonError::into_inner);
+                    lock.inside.store(this_thread(), Ordering::Relaxed);
+                    (place, value, Inside(&lock.inside))
+                })
+                .collect();
+            values.sort_by_key(|(place, ..)| *place);
+            work(
+                values
+                    .iter_mut()
+                    .map(|(_, value, _)| &mut **value)
+                    .collect(),
+            )
         }))
     }
 

@@ -75,6 +75,51 @@ impl<'a> Records<'a> {
     }
 }
 
+/// The reports of several calls, one after another.
+#[derive(Default)]
+pub(crate) struct RecordsOfCalls<'a> {
+    calls: Vec<Records<'a>>,
+    /// The ranks of the run; `None` for a single one.
+    ranks: Option<&'a Collective>,
+}
+
+impl Sink for RecordsOfCalls<'_> {
+    fn behind(&mut self) -> Option<&mut dyn Sink> {
+        let newest = self.calls.last_mut()?;
+        Some(newest)
+    }
+
+    fn ranks(&self) -> Option<&dyn Ranks> {
+        self.ranks.map(|ranks| ranks as &dyn Ranks)
+    }
+
+    fn enter(&mut self, _component: &str, _method: &'static str) {
+        self.calls.push(Records::on(self.ranks));
+    }
+}
+
+impl<'a> RecordsOfCalls<'a> {
+    /// Empty records of calls on one of several ranks.
+    pub(crate) fn on(ranks: Option<&'a Collective>) -> Self {
+        Self {
+            ranks,
+            ..Self::default()
+        }
+    }
+
+    /// The records of each call, as [`Records::to_dict`] has them.
+    pub(crate) fn to_dicts<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &[usize],
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.calls
+            .iter()
+            .map(|call| call.to_dict(py, shape))
+            .collect()
+    }
+}
+
 /// Adds the components' reports to `dict`.
 pub(crate) fn add(dict: &Bound<'_, PyDict>, shape: &[usize], outcome: &Outcome) -> PyResult<()> {
     for (name, values) in &outcome.tokens {

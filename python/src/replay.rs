@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use capo_loader::batch_file::Outcome;
-use capo_loader::replay::{Deciders, OptimizerSettings, Replayed, replay as replay_files};
+use capo_loader::replay::{OptimizerSettings, Replayed, replay as replay_files};
 use capo_loader::tables;
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::watchdog::Watchdog;
@@ -71,9 +71,9 @@ fn run(
         }
     };
     let table = tables::parse(&text, &origin)?;
-    let masks = registry.create_all(&tables::components(&table, "mask", &origin)?, &watchdog)?;
-    let weights =
-        registry.create_all(&tables::components(&table, "weight", &origin)?, &watchdog)?;
+    let masks = tables::components(&table, "mask", &origin)?;
+    let weights = tables::components(&table, "weight", &origin)?;
+    let mut deciders = registry.deciders(&masks, &weights, &watchdog)?;
     let device = Device::open(device, dtype)?;
     let mut steps = Vec::with_capacity(batches.len());
     let mut take = |replayed: Replayed<'_>| {
@@ -84,12 +84,11 @@ fn run(
             line,
         ));
     };
-    let (mut deciders, optimizer) = (Deciders { masks, weights }, OptimizerSettings::default());
     replay_files(
         &mut deciders,
         &watchdog,
         batches,
-        &optimizer,
+        &OptimizerSettings::default(),
         device.as_ref(),
         out,
         &mut take,

@@ -20,6 +20,10 @@ TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 PLUGINS = Path(capo_rl.__file__).parent / "plugins"
 #: Keys of two weights `masks.tis`: the first gives 0 to some tokens, and the second divides by its mean over those that are left.
 WEIGHTS = [{"rollout_is_threshold": 1.05, "rollout_is_threshold_lower": 0.95, "mode": "mask"}, {"rollout_is_batch_normalize": True}]
+#: A plugin whose components break rules. Its weight `sin = "huge"` is 1e30 for every token.
+MISBEHAVE = TARGET / "debug/libmisbehave.so"
+#: The refusal of a product of two such weights, up to the completion that is named.
+NOT_FINITE = "multiply to more than 3.4028235e38 (lower one of them)"
 DTYPES = {"F32": np.float32, "U8": np.uint8, "U32": np.uint32, "I64": np.int64, "F64": np.float64}
 
 

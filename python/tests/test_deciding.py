@@ -8,7 +8,7 @@ import capo_rl
 import numpy as np
 import pytest
 
-from conftest import WEIGHTS, replayed_weights
+from conftest import CASES, NOT_FINITE, WEIGHTS, batches, mask_of, replayed_weights
 
 #: The first weight's factor is at most e^20.
 HUGE = [{"rollout_is_threshold": 1e9}] * 5
@@ -73,7 +73,31 @@ def test_a_product_that_is_not_finite_is_refused_with_the_sentence_of_host(host,
     assert np.isfinite(weights).all() and weights.max() > 1e34
 
 
+def test_trl_refuses_a_product_that_is_not_finite(tmp_path):
+    pytest.importorskip("trl", reason="trl is not installed")
+    words = ["masks=", "weights=huge", "steps=1"]
+    ended = subprocess.run([sys.executable, Path(__file__).with_name("tiny_trl.py"), "run", *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 1 and f"capo_rl.CapoError: the weights of completion 0, token 0 {NOT_FINITE}" in ended.stderr, ended.stderr[-3000:]
+
+
+def test_the_end_of_a_step_reaches_masks_and_weights(tmp_path):
+    """`step_end` tells each component what it would be told by its own method."""
+    file = batches(CASES[0])[0]
+    together, alone, of = mask_of(CASES[0]), mask_of(CASES[0]), capo_rl.load_batch(file)
+    decision = capo_rl.decide(of, together)
+    assert capo_rl.step_end(of, decision, together) == {}
+    token_mask, _ = alone(of)
+    alone.step_end(of, token_mask)
+    assert np.array_equal(token_mask, decision.token_mask) and together.state_dict() == alone.state_dict()
+    assert together.state_dict() != mask_of(CASES[0]).state_dict(), "it learned of the step"
+    with pytest.raises(ValueError, match="`weights` has shape"):
+        capo_rl.step_end(of, decision._replace(weights=np.ones((1, 1), np.float32)), together)
+
+
 def test_components_are_made_once_and_of_their_kind():
+    weight = capo_rl.Weight("masks.tis")
+    with pytest.raises(ValueError, match="component `masks.tis` is given twice \\(make one for each place\\)"):
+        capo_rl.decide(batch(), weights=[weight, weight])
     with pytest.raises(TypeError, match="`masks.tis` is an id \\(make `Weight\\('masks.tis'\\)` once, and give it at each step\\)"):
         capo_rl.decide(batch(), weights=["masks.tis"])
     with pytest.raises(ValueError, match="Weight\\('masks.tis'\\) is no Mask"):

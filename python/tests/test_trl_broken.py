@@ -81,7 +81,7 @@ def test_of_a_step_that_breaks_off_nothing_is_in_the_next_one(trainer, second_mo
     parts, before = [], run._before_step
 
     def counted():
-        parts.append(len(run._capo_parts))
+        parts.append(len(run._capo_step.parts))
         before()
 
     run._before_step = counted

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import capo_rl
 import pytest
 
-from conftest import WEIGHTS, replayed_weights
+from conftest import MISBEHAVE, NOT_FINITE, WEIGHTS, replayed_weights
 from verl_runs import ACTOR, AHEAD, CASES, DYNAMIC, MODEL, PACKED, TINY, difference, in_one, kept, launch, rates, saved, torch
 
 RECIPE = Path(__file__).parents[1] / "examples/verl/qwen2.5-7b-gsm8k.sh"
@@ -316,3 +316,10 @@ def test_verl_weighs_as_host_does(folder, host):
         assert found == sorted(tuple(row[there].tolist()) for row, there in zip(expected["weights"], mask, strict=True)), step
         dropped += int(mask.sum() - expected["token_mask"].sum())
     assert dropped > 0, "else it shows nothing"
+
+
+def test_verl_refuses_a_product_that_is_not_finite(folder):
+    huge = f"{{use: misbehave.weight, plugin: '{MISBEHAVE}', sin: huge}}"
+    words = ("huge", "masks=none", f"weights={huge},{huge}", "steps=1", AHEAD)
+    ended = subprocess.run([sys.executable, str(TINY), *words], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 1 and f"CapoError: the weights of completion 0, token 0 {NOT_FINITE}" in ended.stderr, ended.stderr[-3000:]

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from conftest import WEIGHTS
+from conftest import MISBEHAVE, WEIGHTS
 
 VOCABULARY, EOS, OTHER_EOS = 32, 1, 5
 MASK = {"fisher_threshold": 7e-4, "hessian_threshold": False, "threads": 1}
@@ -177,6 +177,7 @@ def main():
         "capo": ["capo.curvature-weight"],
         "tis": ["masks.tis"],
         "left": [capo_rl.Weight("masks.tis", policies="trainer/old", **keys) for keys in WEIGHTS],
+        "huge": [capo_rl.Weight("misbehave.weight", plugin=MISBEHAVE, sin="huge") for _ in range(2)] if chosen["weights"] == "huge" else [],
     }[chosen["weights"]]
     half = {"target": 1e-5, "fraction": 0.5}
     controls = {

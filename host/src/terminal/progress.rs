@@ -79,6 +79,7 @@ impl ProgressLines {
             ..
         } = resources;
         let masks: Vec<&str> = components
+            .deciders
             .masks
             .iter()
             .map(capo_plugin::MaskHandle::id)
@@ -104,6 +105,7 @@ impl ProgressLines {
             self.adapter(resources, adapter);
         }
         let weights: Vec<&str> = components
+            .deciders
             .weights
             .iter()
             .map(capo_plugin::WeightHandle::id)
@@ -192,7 +194,7 @@ impl ProgressLines {
         let completions = grouped(progress.completion_tokens);
         let skipped = progress.skipped_steps;
         self.say(&format!("tokens             {all}, of which {completions} in completions; steps skipped {skipped}"));
-        if !run.resources.components.masks.is_empty() {
+        if !run.resources.components.deciders.masks.is_empty() {
             let rejected = grouped(progress.rejected_tokens);
             let share = percent(progress.rejected_share());
             self.say(&format!(
@@ -385,7 +387,7 @@ impl Observer for ProgressLines {
         self.steps += 1;
         self.first_step
             .get_or_insert_with(|| self.started.elapsed());
-        let is_masked = !run.resources.components.masks.is_empty();
+        let is_masked = !run.resources.components.deciders.masks.is_empty();
         for name in SHOWN
             .into_iter()
             .filter(|name| is_masked || *name != REJECTED)

@@ -370,11 +370,9 @@ fn optimize(
     if applied.taken {
         control::check_finite(policy, optimizer, &info)?;
     }
-    decision::step_end(
-        components,
-        &mut recorder,
-        &batch,
-        &judged,
+    components.deciders.step_end(
+        &mut recorder.at(Point::Mask),
+        &batch.view(&judged),
         &decision,
         applied.taken,
     )?;

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.utils import tensordict_utils as tu
 
 from .. import Batch, Optimizer
-from .._decision import Decision
+from .._decision import DecidedBatch
 from .._layer import bare, check_head, check_optimizer, check_same, optimizer_info, optimizer_state
 from .._schedule import Schedule
 from .._step import Arrays, over_ranks, received, reshard, top_rows, whole
@@ -49,7 +49,7 @@ class Step:
     """
 
     data: TensorDict
-    decision: Decision
+    decision: DecidedBatch
     arrays: Arrays
     factors: Tensor
     mask: Tensor

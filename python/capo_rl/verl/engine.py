@@ -36,7 +36,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from .. import Mask, Weight
 from .._control import Controls
-from .._decision import Decision, decide, gradient_factor, load_checked, scale_gradient, states, step_end
+from .._decision import DecidedBatch, decide, gradient_factor, load_checked, scale_gradient, states, step_end
 from .._metrics import metrics
 from .._step import Arrays, Ranks, joined, ranks
 from ..components import Component, Records
@@ -198,15 +198,15 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._decided(data, decision, {}, torch.stack([decision.mask.sum(), decision.token_mask.sum()]))
         self._add("seconds", time.perf_counter() - started)
 
-    def _decide(self, arrays: Arrays, of_step: bool) -> Decision:
+    def _decide(self, arrays: Arrays, of_step: bool) -> DecidedBatch:
         batch = self._controls.judged(self._seen.batch(arrays, of_step))
         return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
 
-    def _decision_of(self, arrays: Arrays, of_step: bool) -> Decision:
+    def _decision_of(self, arrays: Arrays, of_step: bool) -> DecidedBatch:
         """The decision about parts that were joined."""
         token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
         batch = self._controls.judged(self._seen.batch(arrays, of_step))
-        return Decision(batch, arrays["completion_mask"], token_mask, weights, rows=arrays["rows"])
+        return DecidedBatch(batch, arrays["completion_mask"], token_mask, weights, rows=arrays["rows"])
 
     def _say_bytes(self, own: Arrays) -> None:
         others = ranks(self.get_data_parallel_group()) - 1
@@ -259,12 +259,12 @@ class CapoEngine(FSDPEngineWithLMHead):
         """Whether all tokens of the step share a denominator that masks change."""
         return bool(self._deciders()) and self.capo.reduction == "token_mean" and self.capo.denominator == "kept"
 
-    def _factor(self, decision: Decision) -> Tensor:
+    def _factor(self, decision: DecidedBatch) -> Tensor:
         """Of each token's gradient; in flight without the denominator that all tokens of the step share."""
         denominator = "original" if self._inflight and self._over_step() else self.capo.denominator
         return gradient_factor(decision.mask, decision.token_mask, decision.weights, self.capo.reduction, denominator)
 
-    def _decided(self, data: TensorDict, decision: Decision, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
+    def _decided(self, data: TensorDict, decision: DecidedBatch, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
         """Keeps what the step's end needs; tokens of the step, and those that are kept."""
         assert decision.rows is not None
         own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
@@ -274,13 +274,15 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._add("skipped", kept == 0)
         return tokens, kept
 
-    def _whole(self, step: Step) -> Decision:
+    def _whole(self, step: Step) -> DecidedBatch:
         """The decision over the whole step, as step controls see it."""
         decision = step.decision
         if not self._inflight:
             return decision
         inputs = {name for each in self.capo_step_controls for name in each.inputs}
-        arrays = self._seen.gathered(step.arrays | {"token_mask": decision.token_mask, "weights": decision.weights}, inputs)
+        arrays = self._seen.gathered(
+            step.arrays | {"token_mask": decision.token_mask, "weights": decision.weights}, inputs
+        )
         return self._decision_of(arrays, of_step=True)
 
     # Rejected gradients ---------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use capo_loader::replay::{Deciders, replay_step};
+use capo_loader::decision::Deciders;
+use capo_loader::replay::replay_step;
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::{batch_file, open};
 use capo_plugin::testing::{Measured, Records};

@@ -7,7 +7,6 @@ use capo_loader::batch_file;
 use insta::assert_snapshot;
 use tests::{Folder, artifacts, device};
 
-use crate::frozen::frozen;
 use crate::replay::case;
 use crate::{FOUR_STEPS, ONE_STEP};
 
@@ -87,13 +86,10 @@ fn a_plugin_that_reads_host_memory_only() {
         None,
     )
     .unwrap();
-    folder.write("mask.toml", "[[mask]]\nuse = \"frozen.mask\"\nfactor = 4\n");
-    let replay = format!(
-        "replay --plugin {} --config mask.toml --out out batch.safetensors",
-        frozen().display()
-    );
-    folder.said(&replay);
-    assert_snapshot!(folder.refused(&format!("{replay} --device cuda:0")), @"component `frozen.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
+    folder.write("mask.toml", "[[mask]]\nuse = \"every.mask\"\nfactor = 4\n");
+    let replay = "replay --plugin libevery_point.so --config mask.toml --out out batch.safetensors";
+    folder.said(replay);
+    assert_snapshot!(folder.refused(&format!("{replay} --device cuda:0")), @"component `every.mask`: a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)");
 }
 
 #[test]

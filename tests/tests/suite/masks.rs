@@ -3,7 +3,6 @@
 
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{mask, weight};
 use capo_plugin::testing::{Fixture, Records};
 use capo_plugin::{CompletionContext, ContextData, PromptContext};
 use host::config::{self, Draft};
@@ -130,8 +129,7 @@ fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arr
     )
     .unwrap();
     let view = batch.view(&info);
-    let mut decision = mask::apply(&mut components.masks, &mut sink, &view).unwrap();
-    weight::apply(&mut components.weights, &mut sink, &view, &mut decision).unwrap();
+    let decision = components.deciders.decide(&mut sink, &view).unwrap();
     let factors = &config.train.loss_factors;
     let factored = objective::factor(
         &mut components.objective,

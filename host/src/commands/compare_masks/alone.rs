@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use capo_loader::RecordedBatch;
+use capo_loader::decision::Deciders;
 use capo_loader::registry::Registry;
-use capo_loader::replay::{Deciders, replay_step};
+use capo_loader::replay::replay_step;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{Inputs, Sink};

@@ -10,8 +10,9 @@ use std::path::Path;
 use super::batches::Batches;
 use crate::terminal::{grouped, percent, say};
 use anyhow::{Result, ensure};
+use capo_loader::decision::Deciders;
 use capo_loader::registry::Registry;
-use capo_loader::replay::{Deciders, check_any, replay_step};
+use capo_loader::replay::{check_any, replay_step};
 use capo_loader::upload::Device;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
@@ -46,11 +47,7 @@ impl Chosen {
     }
 
     pub fn build(&self, registry: &Registry, watchdog: &Watchdog) -> Result<Deciders> {
-        let masks = registry.create_all(&self.masks, watchdog)?;
-        Ok(Deciders {
-            masks,
-            weights: registry.create_all(&self.weights, watchdog)?,
-        })
+        registry.deciders(&self.masks, &self.weights, watchdog)
     }
 }
 

@@ -22,15 +22,14 @@ impl States {
         let Components {
             advantage,
             objective,
-            masks,
-            weights,
+            deciders,
             step_controls,
         } = &resources.components;
         let components = [
             save(resources, [advantage])?,
             save(resources, [objective])?,
-            save(resources, masks)?,
-            save(resources, weights)?,
+            save(resources, &deciders.masks)?,
+            save(resources, &deciders.weights)?,
             save(resources, step_controls)?,
             save(
                 resources,
@@ -128,14 +127,13 @@ pub fn load(
     let Components {
         advantage,
         objective,
-        masks,
-        weights,
+        deciders,
         step_controls,
     } = &mut resources.components;
     load_each([advantage], &mut states, watchdog)?;
     load_each([objective], &mut states, watchdog)?;
-    load_each(masks, &mut states, watchdog)?;
-    load_each(weights, &mut states, watchdog)?;
+    load_each(&mut deciders.masks, &mut states, watchdog)?;
+    load_each(&mut deciders.weights, &mut states, watchdog)?;
     load_each(step_controls, &mut states, watchdog)?;
     load_each(
         resources

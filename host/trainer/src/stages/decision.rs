@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use capo_loader::decision::Decision;
-use capo_loader::mask;
 use capo_loader::registry::Components;
-use capo_loader::weight;
 use capo_plugin::Point;
 
 use super::batch::{Factored, StepBatch, StepInfo};
@@ -21,47 +19,19 @@ pub fn decide(
     loss_factors: &[String],
 ) -> Result<(Decision, Option<Factored>)> {
     let view = batch.view(info);
-    let mut decision = mask::apply(&mut components.masks, &mut recorder.at(Point::Mask), &view)?;
-    weight::apply(
-        &mut components.weights,
-        &mut recorder.at(Point::Weight),
-        &view,
-        &mut decision,
-    )?;
+    let decision = components
+        .deciders
+        .decide(&mut recorder.at(Point::Mask), &view)?;
     if loss_factors.is_empty() {
         return Ok((decision, None));
     }
-    let mut silent = recorder.silent_at(Point::Objective);
     let factored = objective::factor(
         &mut components.objective,
-        &mut silent,
+        &mut recorder.silent_at(Point::Objective),
         batch,
         info,
         loss_factors,
         &decision,
     )?;
-    drop(silent);
     Ok((decision, factored))
-}
-
-/// Tells all masks and weights how the step ended.
-pub fn step_end(
-    components: &mut Components,
-    recorder: &mut Recorder<'_>,
-    batch: &StepBatch,
-    info: &StepInfo,
-    decision: &Decision,
-    taken: bool,
-) -> Result<()> {
-    let view = batch.view(info);
-    let mut sink = recorder.at(Point::Mask);
-    for mask in &mut components.masks {
-        mask.step_end(&mut sink, &view, &decision.token_mask, taken)?;
-    }
-    drop(sink);
-    let mut sink = recorder.at(Point::Weight);
-    for weight in &mut components.weights {
-        weight.step_end(&mut sink, &view, &decision.token_weights, taken)?;
-    }
-    Ok(())
 }

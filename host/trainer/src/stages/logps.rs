@@ -27,12 +27,14 @@ pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
     let Components {
         advantage,
         objective,
-        masks,
-        weights,
+        deciders,
         step_controls,
     } = components;
-    let masks = masks.iter().map(|mask| (mask.id(), mask.inputs()));
-    let weights = weights.iter().map(|weight| (weight.id(), weight.inputs()));
+    let masks = deciders.masks.iter().map(|mask| (mask.id(), mask.inputs()));
+    let weights = deciders
+        .weights
+        .iter()
+        .map(|weight| (weight.id(), weight.inputs()));
     let controls = step_controls
         .iter()
         .map(|control| (control.id(), control.inputs()));
