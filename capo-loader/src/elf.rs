@@ -1,4 +1,6 @@
-//! Checks of a library's bytes, made before the system's loader reads them.
+//! Checks of a library's bytes, made before the system's loader reads them. Mapping a file that was
+//! cut short ends the process with a bus error, and the loader's own words about a static library or
+//! an archive help nobody.
 
 use anyhow::{Result, bail};
 
@@ -45,7 +47,8 @@ pub const BEGINNING: u64 = 64;
 /// name.
 pub fn check(bytes: &[u8], shown: &str) -> Result<()> {
     check_beginning(bytes, shown)?;
-    let (have, want) = (bytes.len() as u64, end_of_segments(bytes).unwrap_or(0));
+    let have = bytes.len() as u64;
+    let want = end_of_segments(bytes).unwrap_or(0);
     if have < want {
         bail!("`{shown}` is cut short: {have} bytes of at least {want} (build or copy it again)");
     }
@@ -70,12 +73,14 @@ pub fn check_beginning(bytes: &[u8], shown: &str) -> Result<()> {
             bail!("`{shown}` is not a shared library but {kind} ({advice})");
         }
         bail!(
-            "`{shown}` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = [\"cdylib\"]`; give the `.so` in its `target/release`)"
+            "`{shown}` is not a shared library: it has no ELF header (a plugin is a crate with \
+             `crate-type = [\"cdylib\"]`; give the `.so` in its `target/release`)"
         );
     }
     if bytes.starts_with(b"\x7fELF\x01") && cfg!(target_pointer_width = "64") {
         bail!(
-            "`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this machine)"
+            "`{shown}` is a 32-bit library, this host is a 64-bit program (build it for this \
+             machine)"
         );
     }
     if let (Some(of), Some(here)) = (machine(bytes), own_machine())
@@ -133,12 +138,15 @@ fn end_of_segments(bytes: &[u8]) -> Option<u64> {
     if !is_elf64(bytes) {
         return None;
     }
-    let number = |at: u64, size: usize| number(bytes, at, size);
-    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    let end = |header: u64| {
-        number(header.checked_add(8)?, 8)?.checked_add(number(header.checked_add(32)?, 8)?)
-    };
-    (0..count)
-        .map(|index| end(table.checked_add(index * size)?))
-        .try_fold(0, |last, end| Some(last.max(end?)))
+    let table = number(bytes, 32, 8)?;
+    let size = number(bytes, 54, 2)?;
+    let count = number(bytes, 56, 2)?;
+    let mut last = 0;
+    for index in 0..count {
+        let header = table.checked_add(index * size)?;
+        let begin = number(bytes, header.checked_add(8)?, 8)?;
+        let length = number(bytes, header.checked_add(32)?, 8)?;
+        last = last.max(begin.checked_add(length)?);
+    }
+    Some(last)
 }

@@ -33,8 +33,8 @@ pub fn carried() -> Vec<PathBuf> {
 /// of `$CAPO_PLUGIN_PATH`, beside the executable, in the folder of plugins that came with the
 /// program, in the folder of installed plugins.
 ///
-/// Places that the user names come first. Installed plugins come last, so that none takes the place
-/// of a plugin that came with the executable.
+/// Places that the user names come first. Installed plugins come last, so that no installed plugin
+/// takes the place of one that came with the executable.
 fn candidates(name: &Path) -> Vec<PathBuf> {
     // `dlopen` searches the system's folders for a bare name, not the working directory. Therefore
     // it is never given a bare name.
@@ -134,15 +134,14 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
             return Vec::new();
         }
     };
-    let is_library = |path: &PathBuf| {
-        path.extension()
-            .is_some_and(|end| end == env::consts::DLL_EXTENSION)
-            && path.is_file()
-    };
     let mut found: Vec<_> = entries
         .flatten()
         .map(|entry| entry.path())
-        .filter(is_library)
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|end| end == env::consts::DLL_EXTENSION)
+                && path.is_file()
+        })
         .collect();
     found.sort();
     found
@@ -165,9 +164,8 @@ pub struct Found {
 /// instead.
 pub fn find(name: &Path) -> Result<Found> {
     let candidates = candidates(name);
-    let cannot = |path: &Path| format!("plugin `{}` cannot be opened", path.display());
     if let Some(found) = candidates.iter().find(|path| path.is_file()) {
-        let path = found.canonicalize().with_context(|| cannot(found))?;
+        let path = found.canonicalize().with_context(|| cannot_open(found))?;
         return Ok(Found {
             named: found.clone(),
             path,
@@ -182,7 +180,7 @@ pub fn find(name: &Path) -> Result<Found> {
             {
                 continue;
             }
-            Err(error) => return Err(error).with_context(|| cannot(path)),
+            Err(error) => return Err(error).with_context(|| cannot_open(path)),
         };
         bail!(
             "plugin `{}` is {kind} (give the path of a library)",
@@ -195,9 +193,14 @@ pub fn find(name: &Path) -> Result<Found> {
         .collect::<Vec<_>>()
         .join(", ");
     bail!(
-        "plugin `{}` was not found; tried {tried} (give its path, or name its folder in `CAPO_PLUGIN_PATH`)",
+        "plugin `{}` was not found; tried {tried} (give its path, or name its folder in \
+         `CAPO_PLUGIN_PATH`)",
         name.display()
     );
+}
+
+fn cannot_open(path: &Path) -> String {
+    format!("plugin `{}` cannot be opened", path.display())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The last message of a process that ends early: by a signal, by `exit`, or because a call took
-//! too long. This may happen during call or outside all calls.
+//! too long. This may happen during a call or between calls. Without it a plugin that aborts ends a
+//! run without a word about who did, and one that calls `exit(0)` ends it as if it were finished.
 //!
 //! A signal handler may do little more than read atomics and write bytes. So the name of a call and
 //! the progress of the run are prepared before it. They are never freed; each
@@ -78,16 +79,7 @@ pub(crate) fn listen(place: &Arc<Place>) {
         // SAFETY: `at_exit` is a function of this executable, which stays loaded as long as the
         // process lives.
         let _ = unsafe { libc::atexit(at_exit) };
-        #[cfg(target_os = "linux")]
-        // SAFETY: as above.
-        let _ = unsafe { at_quick_exit(at_exit) };
     });
-}
-
-#[cfg(target_os = "linux")]
-unsafe extern "C" {
-    /// `atexit` for `quick_exit`; the crate `libc` does not declare it.
-    fn at_quick_exit(function: extern "C" fn()) -> c_int;
 }
 
 /// Ends the process without a last message, by the host's own decision. Exit handlers of libraries
@@ -109,7 +101,8 @@ pub fn no_memory(bytes: usize) -> ! {
     }
     Stderr.text("there was no memory for ");
     Stderr.number(bytes as u64);
-    Stderr.text(" bytes more (make the model or the batch smaller, or allow the process more, as with `ulimit -v`)\n");
+    Stderr.text(" bytes more (make the model or the batch smaller, ");
+    Stderr.text("or allow the process more, as with `ulimit -v`)\n");
     // SAFETY: ends the process without exit handlers, which may ask for memory.
     unsafe { libc::_exit(if runs { 1 } else { 2 }) }
 }
@@ -305,7 +298,8 @@ extern "C" fn at_signal(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
 /// Exit handler. A plugin that calls `exit` still ends the process, but with a message and an exit
 /// code of failure.
 extern "C" fn at_exit() {
-    const BESIDE: &str = "something ended the process with `exit` while no call of a component was running (a plugin's own thread may not)";
+    const BESIDE: &str = "something ended the process with `exit` while no call of a component \
+                          was running (a plugin's own thread may not)";
     let beside: &[&str] = if AWAITED.load(Ordering::SeqCst) {
         &[BESIDE]
     } else {

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use capo_plugin::Inputs;
-use capo_plugin::wire::KeyDoc;
+use capo_plugin::wire::{KeyDoc, KeyRange};
 use serde_json::{Value, json};
 
 use crate::find;
 use crate::offer::{Offer, OfferedRecipe, Origin};
 use crate::registry::Registry;
-use crate::trust::PIN;
+use crate::trust::{LoadedPlugin, PIN};
 use crate::warning::one_line;
 
 /// Column at which the second column begins, in characters.
@@ -18,7 +18,8 @@ const INDENT: usize = 27;
 /// Lists components and recipes. With `verbose`, adds a line per key, the inputs of components and
 /// the text of recipes.
 pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
-    let (mut lines, mut point) = (Vec::new(), None);
+    let mut lines = Vec::new();
+    let mut point = None;
     for offer in registry.offers() {
         if point.replace(offer.point) != Some(offer.point) {
             let gap = if lines.is_empty() { "" } else { "\n" };
@@ -114,16 +115,16 @@ fn key_line(key: &str, doc: Option<&KeyDoc>) -> String {
         Some("null") => String::new(),
         Some(value) => format!(" = {}", one_line(value)),
     };
-    let search = doc.range.into_option().map(|range| {
-        let end = |end: f64| {
-            if range.whole {
-                format!("{end}")
+    let search = doc
+        .range
+        .into_option()
+        .map(|KeyRange { low, high, whole }| {
+            if whole {
+                format!("; search {low}..{high}")
             } else {
-                format!("{end:?}")
+                format!("; search {low:?}..{high:?}")
             }
-        };
-        format!("; search {}..{}", end(range.low), end(range.high))
-    });
+        });
     format!(
         "  {key}{default}  # {}{}",
         one_line(&doc.about),
@@ -155,15 +156,34 @@ fn input_names(inputs: Inputs) -> Vec<&'static str> {
 /// The contents of [`lines`] as JSON, and the installed libraries; docs/distribution.md explains
 /// each field. `program` and its `version` name the caller.
 pub fn json(registry: &Registry, program: &str, version: &str) -> Value {
-    let plugins = registry.plugins().into_iter().map(
-        |plugin| json!({ "path": plugin.path.to_string_lossy(), "sha256": plugin.sha256, "packages": plugin.packages }),
-    );
+    let components: Vec<Value> = registry
+        .offers()
+        .into_iter()
+        .map(|offer| component(registry, offer))
+        .collect();
+    let recipes: Vec<Value> = registry
+        .recipes()
+        .into_iter()
+        .map(|offered| recipe(registry, offered))
+        .collect();
+    let installed: Vec<Value> = find::installed()
+        .iter()
+        .map(|path| installed(path))
+        .collect();
     json!({
         program: version,
-        "plugins": plugins.collect::<Vec<_>>(),
-        "components": registry.offers().into_iter().map(|offer| component(registry, offer)).collect::<Vec<_>>(),
-        "recipes": registry.recipes().into_iter().map(|offered| recipe(registry, offered)).collect::<Vec<_>>(),
-        "installed": find::installed().iter().map(|path| installed(path)).collect::<Vec<_>>(),
+        "plugins": registry.plugins().iter().map(plugin).collect::<Vec<_>>(),
+        "components": components,
+        "recipes": recipes,
+        "installed": installed,
+    })
+}
+
+fn plugin(plugin: &LoadedPlugin) -> Value {
+    json!({
+        "path": plugin.path.to_string_lossy(),
+        "sha256": plugin.sha256,
+        "packages": plugin.packages,
     })
 }
 
@@ -188,13 +208,15 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
 fn key(name: &str, doc: Option<&KeyDoc>) -> Value {
     let default = doc.and_then(KeyDoc::default);
     let range = doc.and_then(|doc| doc.range.into_option());
+    let search = range
+        .map(|KeyRange { low, high, whole }| json!({ "low": low, "high": high, "whole": whole }));
     json!({
         "name": name,
         "about": doc.map(|doc| doc.about.as_str()),
         "required": doc.map(|_| default.is_none()),
         // The default is another author's text, which may not be JSON.
         "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
-        "search": range.map(|range| json!({ "low": range.low, "high": range.high, "whole": range.whole })),
+        "search": search,
     })
 }
 
@@ -221,5 +243,8 @@ fn origin(registry: &Registry, origin: &Origin) -> Value {
 }
 
 fn installed(path: &Path) -> Value {
-    json!({ "name": path.file_name().map(|name| name.to_string_lossy()), "path": path.to_string_lossy() })
+    json!({
+        "name": path.file_name().map(|name| name.to_string_lossy()),
+        "path": path.to_string_lossy(),
+    })
 }

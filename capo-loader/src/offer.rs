@@ -48,11 +48,14 @@ const LONGEST_NAME: usize = 100;
 /// When the name is not allowed. The message shows it with its control characters escaped, and the
 /// rule.
 pub(crate) fn check_name(kind: &str, name: &str, origin: &Origin) -> Result<()> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let named = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain);
+    let is_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     ensure!(
-        named && name.len() <= LONGEST_NAME,
-        "{origin} offers {:?} as a {kind}'s name (it may have letters, digits, `.`, `-` and `_`, {LONGEST_NAME} at most: rename it in the plugin)",
+        is_plain && name.len() <= LONGEST_NAME,
+        "{origin} offers {:?} as a {kind}'s name (it may have letters, digits, `.`, `-` and `_`, \
+         {LONGEST_NAME} at most: rename it in the plugin)",
         name.chars().take(LONGEST_NAME).collect::<String>()
     );
     Ok(())
@@ -75,6 +78,7 @@ pub struct Offer {
     pub key_docs: Vec<KeyDoc>,
     /// The image that the component came from.
     pub origin: Origin,
+    /// Index of that image in the registry.
     pub(crate) image: usize,
 }
 
@@ -96,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_words() {
+    fn refuses_names_with_other_characters() {
         for name in ["capo.curvature", "dr_grpo", "a", "Acme.Mask-2"] {
             check_name("component", name, &Origin::BuiltIn).unwrap();
         }

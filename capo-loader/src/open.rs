@@ -35,9 +35,10 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let shown = path.display();
     elf::check(bytes, &shown.to_string())?;
     let library = sealed::open(bytes, path.file_name().unwrap_or_default()).map_err(|error| {
-        let found_beside_it = bytes.windows(ORIGIN.len()).any(|window| window == ORIGIN);
-        let advice = if found_beside_it {
-            " (what it needs is not looked up beside it, by `$ORIGIN`: name that folder in `LD_LIBRARY_PATH`)"
+        let names_origin = bytes.windows(ORIGIN.len()).any(|window| window == ORIGIN);
+        let advice = if names_origin {
+            " (what it needs is not looked up beside it, by `$ORIGIN`: name that folder in \
+             `LD_LIBRARY_PATH`)"
         } else {
             ""
         };
@@ -51,7 +52,8 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     std::mem::forget(library);
     let Ok(header) = header else {
         bail!(
-            "`{shown}` is a shared library but not a plugin (build it against `capo-plugin` with `crate-type = [\"cdylib\"]`, and register a component)"
+            "`{shown}` is a shared library but not a plugin (build it against `capo-plugin` with \
+             `crate-type = [\"cdylib\"]`, and register a component)"
         );
     };
     let root = header
@@ -61,25 +63,21 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     let image = Image::from_root(root);
     if image.abi_version() != ABI_VERSION {
         bail!(
-            "`{shown}` speaks plugin ABI {}, this host speaks {ABI_VERSION} (rebuild the plugin against `capo-plugin` 1.x)",
+            "`{shown}` speaks plugin ABI {}, this host speaks {ABI_VERSION} (rebuild the plugin \
+             against `capo-plugin` 1.x)",
             image.abi_version()
         );
     }
-    let refused = |id: &str, differences: String| {
-        anyhow!(differences).context(format!(
-            "`{shown}` has another layout under extension `{id}` (rebuild it against a released `capo-plugin`)"
-        ))
-    };
     let mut offered = 0;
     for point in Point::ALL {
         offered += image
             .components(point)
-            .map_err(|differences| refused(point.extension_id(), differences))?
+            .map_err(|differences| other_layout(path, point.extension_id(), differences))?
             .len();
     }
     offered += image
         .recipes()
-        .map_err(|differences| refused(RECIPES, differences))?
+        .map_err(|differences| other_layout(path, RECIPES, differences))?
         .len();
     if offered == 0 {
         bail!("`{shown}` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
@@ -87,6 +85,16 @@ pub fn load_bytes(path: &Path, bytes: &[u8]) -> Result<Image> {
     Ok(image)
 }
 
+/// The refusal of a plugin that compiled other types under the extension `id`.
+fn other_layout(path: &Path, id: &str, differences: String) -> anyhow::Error {
+    anyhow!(differences).context(format!(
+        "`{}` has another layout under extension `{id}` (rebuild it against a released \
+         `capo-plugin`)",
+        path.display()
+    ))
+}
+
+/// The refusal of a plugin that abi_stable does not load.
 fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
     let shown = path.display();
     let sentence = match &error {
@@ -99,7 +107,8 @@ fn incompatible(path: &Path, error: LibraryError) -> anyhow::Error {
             ..
         } => {
             format!(
-                "`{shown}` was built against capo-plugin {actual_version}, this host speaks {expected_version}"
+                "`{shown}` was built against capo-plugin {actual_version}, this host speaks \
+                 {expected_version}"
             )
         }
         LibraryError::AbiInstability(_) => {

@@ -67,21 +67,19 @@ impl Registry {
             .iter()
             .map(|name| trust.check(name))
             .collect::<Result<Vec<_>>>()?;
-        let shown = |file: &TrustedFile| file.path.display().to_string();
-        let watch = |seconds| Watchdog::over_plugins(seconds, files.iter().map(shown).collect());
-        let watchdog = seconds.map_or_else(Watchdog::off, watch);
+        let watchdog = match seconds {
+            Some(seconds) => Watchdog::over_plugins(seconds, files.iter().map(shown).collect()),
+            None => Watchdog::off(),
+        };
         for file in files {
             // A user may name a plugin again on the command line.
             if registry.plugins.iter().any(|other| other.path == file.path) {
                 continue;
             }
-            let open = || {
-                registry.add(
-                    open::load_bytes(&file.path, &file.bytes)?,
-                    &Origin::File(file.path.clone()),
-                )
-            };
-            watchdog.watch(&shown(&file), "open", open)?;
+            watchdog.watch(&shown(&file), "open", || {
+                let image = open::load_bytes(&file.path, &file.bytes)?;
+                registry.add(image, &Origin::File(file.path.clone()))
+            })?;
             registry.note(file.path, file.sha256);
         }
         Ok(Self {
@@ -90,6 +88,7 @@ impl Registry {
         })
     }
 
+    /// Adds what an image offers.
     fn add(&mut self, image: Image, origin: &Origin) -> Result<()> {
         for point in Point::ALL {
             let mut offered: Vec<_> = image
@@ -130,11 +129,10 @@ impl Registry {
             if let Some(first) = self.recipes.iter().find(|known| known.name == name) {
                 bail!("recipe `{name}` {}", twice(&first.origin, origin));
             }
-            let (about, toml) = (one_line(&recipe.about), recipe.toml.into());
             self.recipes.push(OfferedRecipe {
                 name,
-                about,
-                toml,
+                about: one_line(&recipe.about),
+                toml: recipe.toml.into(),
                 origin: origin.clone(),
             });
         }
@@ -156,7 +154,8 @@ impl Registry {
             Origin::BuiltIn => String::new(),
             Origin::File(path) => path.display().to_string(),
         };
-        let (image, id) = (&self.images[offer.image], &offer.id);
+        let image = &self.images[offer.image];
+        let id = &offer.id;
         self.watchdog
             .watch(&path, "describe", || match offer.point {
                 Point::Environment | Point::Reward => None,
@@ -219,31 +218,40 @@ impl Registry {
     /// A message for each plugin that the run does not use: none of its components is among `used`,
     /// and its recipe is not `recipe`.
     pub fn unused(&self, used: &[String], recipe: Option<&str>) -> Vec<String> {
-        let sentence = |plugin: &LoadedPlugin| {
-            let origin = Origin::File(plugin.path.clone());
-            let recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
-            let is_used = plugin.components.iter().any(|id| used.contains(id))
-                || recipes
-                    .clone()
-                    .any(|offered| Some(offered.name.as_str()) == recipe);
-            if is_used {
-                return None;
-            }
-            // The order in which a linker lays out a library's components and recipes is no one's
-            // choice.
-            let offers = self.offers.iter().filter(|offer| offer.origin == origin);
-            let offer = offers.max_by_key(|offer| (offer.point, &offer.id));
-            let advice = match (recipes.min_by_key(|recipe| &recipe.name), offer) {
-                (Some(recipe), _) => format!("recipe = \"{}\"", recipe.name),
-                (None, Some(offer)) => format!("{} use = \"{}\"", section(offer.point), offer.id),
-                (None, None) => return None,
-            };
-            Some(format!(
-                "{}: loaded, none of its components is used (add {advice})",
-                origin.name()
-            ))
+        self.plugins
+            .iter()
+            .filter_map(|plugin| self.advice_to_use(plugin, used, recipe))
+            .collect()
+    }
+
+    /// The message about `plugin`, if the run does not use it.
+    fn advice_to_use(
+        &self,
+        plugin: &LoadedPlugin,
+        used: &[String],
+        recipe: Option<&str>,
+    ) -> Option<String> {
+        let origin = Origin::File(plugin.path.clone());
+        let recipes = self.recipes.iter().filter(|recipe| recipe.origin == origin);
+        let is_used = plugin.components.iter().any(|id| used.contains(id))
+            || recipes
+                .clone()
+                .any(|offered| Some(offered.name.as_str()) == recipe);
+        if is_used {
+            return None;
+        }
+        // Chosen by name: a linker lays out a library's components and recipes in any order.
+        let offers = self.offers.iter().filter(|offer| offer.origin == origin);
+        let offer = offers.max_by_key(|offer| (offer.point, &offer.id));
+        let advice = match (recipes.min_by_key(|recipe| &recipe.name), offer) {
+            (Some(recipe), _) => format!("recipe = \"{}\"", recipe.name),
+            (None, Some(offer)) => format!("{} use = \"{}\"", section(offer.point), offer.id),
+            (None, None) => return None,
         };
-        self.plugins.iter().filter_map(sentence).collect()
+        Some(format!(
+            "{}: loaded, none of its components is used (add {advice})",
+            origin.name()
+        ))
     }
 
     /// The recipe called `name`.
@@ -252,23 +260,27 @@ impl Registry {
     ///
     /// When no image offers it. The message suggests the nearest name, or lists all names.
     pub fn recipe(&self, name: &str) -> Result<&OfferedRecipe> {
-        let names = || {
-            self.recipes()
-                .into_iter()
-                .map(|recipe| recipe.name.as_str())
+        if let Some(recipe) = self.recipes.iter().find(|recipe| recipe.name == name) {
+            return Ok(recipe);
+        }
+        let names: Vec<&str> = self
+            .recipes()
+            .into_iter()
+            .map(|recipe| recipe.name.as_str())
+            .collect();
+        let hint = match nearest(name, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known: `{}`;", names.join("`, `")),
         };
-        self.recipes
-            .iter()
-            .find(|recipe| recipe.name == name)
-            .ok_or_else(|| {
-                let hint = nearest(name, names()).map_or_else(
-                    || format!("known: `{}`;", names().collect::<Vec<_>>().join("`, `")),
-                    |near| format!("did you mean `{near}`?"),
-                );
-                anyhow!(
-                    "recipe `{name}` is unknown ({hint} a plugin's recipe needs its `--plugin`)"
-                )
-            })
+        bail!("recipe `{name}` is unknown ({hint} a plugin's recipe needs its `--plugin`)")
+    }
+
+    /// True if a plugin offers `recipe` as a variant of another one.
+    fn is_variant(&self, recipe: &OfferedRecipe) -> bool {
+        self.recipes.iter().any(|base| {
+            let rest = recipe.name.strip_prefix(&base.name);
+            base.origin == recipe.origin && rest.is_some_and(|rest| rest.starts_with('-'))
+        })
     }
 
     /// The only recipe that a plugin offers, else the built-in recipe `built_in`. A recipe
@@ -278,19 +290,11 @@ impl Registry {
     ///
     /// When several plugins offer a recipe.
     pub fn default_recipe(&self, built_in: &str) -> Result<&OfferedRecipe> {
-        let is_variant = |recipe: &OfferedRecipe| {
-            let of = |base: &OfferedRecipe| {
-                let rest = recipe
-                    .name
-                    .strip_prefix(&base.name)
-                    .filter(|rest| rest.starts_with('-'));
-                base.origin == recipe.origin && rest.is_some()
-            };
-            self.recipes.iter().any(of)
-        };
-        let chosen =
-            |recipe: &&OfferedRecipe| recipe.origin != Origin::BuiltIn && !is_variant(recipe);
-        let loaded = self.recipes.iter().filter(chosen).collect::<Vec<_>>();
+        let loaded: Vec<_> = self
+            .recipes
+            .iter()
+            .filter(|recipe| recipe.origin != Origin::BuiltIn && !self.is_variant(recipe))
+            .collect();
         match loaded[..] {
             [] => self.recipe(built_in),
             [one] => Ok(one),
@@ -301,7 +305,9 @@ impl Registry {
                     .collect::<Vec<_>>()
                     .join(" and ");
                 bail!(
-                    "the plugins carry {} recipes, {names}, and the config does not choose (add `--set recipe={built_in}` for the built-in method, or one of these, as `--set recipe={}`)",
+                    "the plugins carry {} recipes, {names}, and the config does not choose (add \
+                     `--set recipe={built_in}` for the built-in method, or one of these, as \
+                     `--set recipe={}`)",
                     loaded.len(),
                     loaded[0].name
                 )
@@ -388,36 +394,45 @@ impl Registry {
         // An id belongs to its point: a reward and an environment may have the same.
         let of_id = self.offers.iter().filter(|offer| offer.id == id);
         let Some(offer) = of_id.max_by_key(|offer| offer.point == point) else {
-            let here = || {
-                self.offers()
-                    .into_iter()
-                    .filter(|offer| offer.point == point)
-                    .map(|offer| offer.id.as_str())
-            };
-            let known = here().collect::<Vec<_>>().join("`, `");
-            let hint = match (nearest(id, here()), find::carrier(id)) {
-                (Some(near), _) => format!("did you mean `{near}`?"),
-                (None, Some(library)) => format!("give `--plugin {library}`"),
-                (None, None) if known.is_empty() => {
-                    format!(
-                        "no {} is built in: load a plugin with `--plugin`",
-                        words(point)
-                    )
-                }
-                (None, None) => {
-                    format!("known here: `{known}`; a plugin's components need its `--plugin`")
-                }
-            };
+            let hint = self.hint_for_unknown(point, id);
             bail!("`{section}` names `{id}`, which no loaded plugin offers ({hint})");
         };
         if offer.point != point {
-            let (name, right) = (words(offer.point), self::section(offer.point));
             bail!(
-                "`{section}` names `{id}`, which is offered at the {name} point (move it to `{right}`)"
+                "`{section}` names `{id}`, which is offered at the {} point (move it to `{}`)",
+                words(offer.point),
+                self::section(offer.point)
             );
         }
         Ok(offer)
     }
+
+    /// What to do about `id`, which no image offers.
+    fn hint_for_unknown(&self, point: Point, id: &str) -> String {
+        let known: Vec<&str> = self
+            .offers()
+            .into_iter()
+            .filter(|offer| offer.point == point)
+            .map(|offer| offer.id.as_str())
+            .collect();
+        if let Some(near) = nearest(id, known.iter().copied()) {
+            return format!("did you mean `{near}`?");
+        }
+        if let Some(library) = find::carrier(id) {
+            return format!("give `--plugin {library}`");
+        }
+        if known.is_empty() {
+            let name = words(point);
+            return format!("no {name} is built in: load a plugin with `--plugin`");
+        }
+        let known = known.join("`, `");
+        format!("known here: `{known}`; a plugin's components need its `--plugin`")
+    }
+}
+
+/// The plugin's path, for messages.
+fn shown(file: &TrustedFile) -> String {
+    file.path.display().to_string()
 }
 
 /// The first number of `table` that is NaN or infinite, with its key.

@@ -102,18 +102,21 @@ pub struct Replayed<'a> {
 
 impl std::fmt::Display for Replayed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (tokens, token_mask) = (self.batch.completion_tokens(), &self.outcome.token_mask);
-        let rejected = tokens - token_mask.iter().map(|&keep| u64::from(keep)).sum::<u64>();
+        let tokens = self.batch.completion_tokens();
+        let token_mask = &self.outcome.token_mask;
+        let rejected = tokens
+            - token_mask
+                .iter()
+                .map(|&token| u64::from(token))
+                .sum::<u64>();
         let rate = 100.0 * rejected as f64 / tokens.max(1) as f64;
         let mean = self
             .outcome
             .weights
             .as_deref()
             .map_or_else(String::new, |weights| mean_weight(weights, tokens));
-        let (step, file) = (
-            self.batch.scalars.step,
-            self.target.unwrap_or(self.path).display(),
-        );
+        let step = self.batch.scalars.step;
+        let file = self.target.unwrap_or(self.path).display();
         write!(
             f,
             "step {step:>4}  rejected {rejected} of {tokens} ({rate:.2}%){mean}  {file}"
@@ -121,74 +124,87 @@ impl std::fmt::Display for Replayed<'_> {
     }
 }
 
-/// Applies masks and weights, with their state, to the batch files in order, and calls `each` with
-/// the result of every file. With `out`, writes a file per batch there, of the same name.
-///
-/// Advantages, losses and the optimizer are those of the files, except for settings in `optimizer`.
-/// With a device, the components find the large arrays in its memory.
-///
-/// # Errors
-///
-/// When a file is not a batch or lacks an input of a component, two files have one name, a
-/// component returns an error, or a device fails.
-pub fn replay(
-    deciders: &mut Deciders,
-    watchdog: &Watchdog,
-    batches: &[PathBuf],
-    optimizer: &OptimizerSettings,
-    device: Option<&Device>,
-    out: Option<&Path>,
-    each: &mut dyn FnMut(Replayed<'_>),
-) -> Result<()> {
-    check_any(deciders)?;
-    let targets = match out {
-        Some(out) => batches
-            .iter()
-            .map(|path| target(path, out).map(Some))
-            .collect::<Result<Vec<_>>>()?,
-        None => vec![None; batches.len()],
-    };
-    if let Some(Some(twice)) = (1..targets.len())
-        .find(|&i| targets[..i].contains(&targets[i]))
-        .map(|i| &targets[i])
-    {
-        bail!(
-            "two batch files would be written to `{}` (give each its own name)",
-            twice.display()
-        );
-    }
-    let mut warned = BTreeSet::new();
-    for (path, target) in batches.iter().zip(&targets) {
-        let batch = optimizer.read(path)?;
-        let mut sink = Collector {
-            outcome: Outcome::default(),
-            warnings: WarningSink {
-                warned: &mut warned,
-                watchdog,
-            },
-        };
-        let decision = replay_step(deciders, &mut sink, path, device, &batch)?;
-        let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
-        let outcome = Outcome {
-            token_mask: decision.token_mask,
-            weights,
-            ..sink.outcome
-        };
-        if let (Some(target), Some(out)) = (target, out) {
-            // The folder is made only when there is a result: a file that is no batch leaves
-            // nothing.
-            std::fs::create_dir_all(out)
-                .with_context(|| format!("cannot make `{}`", out.display()))?;
-            batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
+/// What masks and weights are replayed on.
+pub struct Replay<'a> {
+    /// The batch files, in order.
+    pub batches: &'a [PathBuf],
+    /// Settings of the optimizer that replace those of the files. Advantages and losses are those
+    /// of the files.
+    pub optimizer: OptimizerSettings,
+    /// The device in whose memory the components find the large arrays; `None` is host memory.
+    pub device: Option<&'a Device>,
+    /// The folder for the results, a file per batch of the same name; `None` writes none.
+    pub out: Option<&'a Path>,
+}
+
+impl Replay<'_> {
+    /// Applies masks and weights, with their state, to the batch files, and calls `each` with the
+    /// result of every file.
+    ///
+    /// # Errors
+    ///
+    /// When a file is not a batch or lacks an input of a component, two files have one name, a
+    /// component returns an error, or a device fails.
+    pub fn run(
+        &self,
+        deciders: &mut Deciders,
+        watchdog: &Watchdog,
+        each: &mut dyn FnMut(Replayed<'_>),
+    ) -> Result<()> {
+        check_any(deciders)?;
+        let targets = self.targets()?;
+        let mut warned = BTreeSet::new();
+        for (path, target) in self.batches.iter().zip(&targets) {
+            let batch = self.optimizer.read(path)?;
+            let mut sink = Collector {
+                outcome: Outcome::default(),
+                warnings: WarningSink {
+                    warned: &mut warned,
+                    watchdog,
+                },
+            };
+            let decision = replay_step(deciders, &mut sink, path, self.device, &batch)?;
+            let weights = (!deciders.weights.is_empty()).then_some(decision.token_weights);
+            let outcome = Outcome {
+                token_mask: decision.token_mask,
+                weights,
+                ..sink.outcome
+            };
+            if let (Some(target), Some(out)) = (target, self.out) {
+                // The folder is made only when there is a result: a file that is no batch leaves
+                // nothing.
+                std::fs::create_dir_all(out)
+                    .with_context(|| format!("cannot make `{}`", out.display()))?;
+                batch_file::write_outcome(target, batch.scalars.dims, &outcome)?;
+            }
+            each(Replayed {
+                path,
+                target: target.as_deref(),
+                batch: &batch,
+                outcome,
+            });
         }
-        each(Replayed {
-            path,
-            target: target.as_deref(),
-            batch: &batch,
-            outcome,
-        });
+        Ok(())
     }
-    Ok(())
+
+    /// The file for each batch's result; `None` if results are not written.
+    fn targets(&self) -> Result<Vec<Option<PathBuf>>> {
+        let Some(out) = self.out else {
+            return Ok(vec![None; self.batches.len()]);
+        };
+        let mut targets = Vec::new();
+        for path in self.batches {
+            let target = Some(target(path, out)?);
+            if let Some(Some(twice)) = targets.iter().find(|known| **known == target) {
+                bail!(
+                    "two batch files would be written to `{}` (give each its own name)",
+                    Path::display(twice)
+                );
+            }
+            targets.push(target);
+        }
+        Ok(targets)
+    }
 }
 
 /// Checks that there is a mask or a weight to replay.
@@ -235,6 +251,7 @@ fn asked(deciders: &Deciders) -> impl Iterator<Item = (&str, Inputs)> {
     masks.chain(weights.iter().map(|weight| (weight.id(), weight.inputs())))
 }
 
+/// The file in the folder `out` for the result of the batch file `path`.
 fn target(path: &Path, out: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
@@ -305,7 +322,8 @@ fn check_inputs<'a>(
             .find(|(input, _, there)| inputs.contains(*input) && !there)
         {
             bail!(
-                "component `{id}` asks for {name}, which it does not hold (record batches in a run with this component)"
+                "component `{id}` asks for {name}, which it does not hold (record batches in a \
+                 run with this component)"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! Opens a library from bytes: the code that runs is the code that was checked, even if its file
-//! changes in the meantime.
+//! Opens a library from bytes: the code that runs is the code that was checked. A build that writes
+//! over a loaded library would otherwise change or crash a running trainer.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,9 +9,9 @@ use libloading::Library;
 
 /// Opens the library in `bytes`. Debuggers and profilers that show a name show `name`.
 ///
-/// The library is opened from memory that can no longer be written. If the system has no such
-/// memory, or refuses to run code from it, the library is opened from a file in a folder that only
-/// this user can enter.
+/// The library is opened from memory that can no longer be written, because many systems refuse to
+/// run code from `/tmp`. If a system has no such memory, or refuses to run code from it, the library
+/// is opened from a file in a folder that only this user can enter.
 ///
 /// # Errors
 ///
@@ -55,15 +55,15 @@ fn from_memory(bytes: &[u8], name: &OsStr) -> Result<Library> {
 #[cfg(target_os = "linux")]
 fn path_of(file: &std::fs::File, fd: std::os::fd::RawFd) -> Result<std::path::PathBuf> {
     use std::os::unix::fs::MetadataExt;
-    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let own = identity(file.metadata()?);
+    let own = file.metadata()?;
     let paths = [
         format!("/proc/{}/fd/{fd}", std::process::id()),
         format!("/proc/self/fd/{fd}"),
     ];
-    let found = paths
-        .into_iter()
-        .find(|path| std::fs::metadata(path).is_ok_and(|metadata| identity(metadata) == own));
+    let found = paths.into_iter().find(|path| {
+        std::fs::metadata(path)
+            .is_ok_and(|found| found.dev() == own.dev() && found.ino() == own.ino())
+    });
     Ok(found.context("there is no `/proc`")?.into())
 }
 

@@ -72,11 +72,13 @@ impl Trust {
         let (name, pin) = split_pin(name)?;
         let found = find(&name)?;
         let bytes = self.read(&found)?;
-        let (path, sha256) = (found.path, sha256_hex(&bytes));
+        let sha256 = sha256_hex(&bytes);
+        let path = found.path;
         let shown = path.display();
         if let Some(pin) = pin.filter(|pin| *pin != sha256) {
             bail!(
-                "plugin `{shown}` has SHA-256 {sha256} but is pinned to {pin} (get the file that was pinned, or pin this one if you trust it)"
+                "plugin `{shown}` has SHA-256 {sha256} but is pinned to {pin} (get the file that \
+                 was pinned, or pin this one if you trust it)"
             );
         }
         if let Some(known) = &self.known {
@@ -89,19 +91,17 @@ impl Trust {
         })
     }
 
-    /// Reads the file through one open handle, so that the owner is checked of the very file whose
-    /// bytes are read.
+    /// Reads the file through one open handle, so that the file whose owner is checked is the one
+    /// whose bytes are read.
     fn read(&self, found: &Found) -> Result<Vec<u8>> {
         let shown = found.path.display();
+        // Passed on to each step of the reading.
         let unreadable = || format!("plugin `{shown}` cannot be read");
         let mut file = files::open_plain(&found.path, OpenOptions::new().read(true))
             .with_context(unreadable)?;
         if !self.unsafe_path {
-            owner::check(
-                found,
-                &Access::of_open(&file).with_context(unreadable)?,
-                UNSAFE_PATH,
-            )?;
+            let access = Access::of_open(&file).with_context(unreadable)?;
+            owner::check(found, &access, UNSAFE_PATH)?;
         }
         let beginning = beginning(&mut file).with_context(unreadable)?;
         elf::check_beginning(&beginning, &shown.to_string())?;
@@ -141,7 +141,8 @@ fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
 
 /// True if the rest of `file` is `bytes`. It is read piece by piece.
 fn holds(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
-    let (mut rest, mut piece) = (bytes, vec![0; 1 << 20]);
+    let mut rest = bytes;
+    let mut piece = vec![0; 1 << 20];
     loop {
         let read = file.read(&mut piece)?;
         match rest.split_at_checked(read) {
@@ -159,7 +160,8 @@ fn split_pin(name: &Path) -> Result<(PathBuf, Option<String>)> {
     let hexadecimal = pin.bytes().all(|byte| byte.is_ascii_hexdigit());
     ensure!(
         pin.len() == 64 && hexadecimal,
-        "`--plugin {}` is not pinned to a SHA-256: `{pin}` is not 64 hexadecimal digits (`host plugins --hash --plugin {}` prints them)",
+        "`--plugin {}` is not pinned to a SHA-256: `{pin}` is not 64 hexadecimal digits \
+         (`host plugins --hash --plugin {}` prints them)",
         name.display(),
         file
     );
@@ -170,31 +172,26 @@ fn check_known(known: &[LoadedPlugin], path: &Path, sha256: &str) -> Result<()> 
     if known.iter().any(|plugin| plugin.sha256 == sha256) {
         return Ok(());
     }
-    let same_path = |plugin: &&LoadedPlugin| plugin.path == path;
-    let same_name = |plugin: &&LoadedPlugin| plugin.path.file_name() == path.file_name();
+    let same_path = known.iter().find(|plugin| plugin.path == path);
+    let same_name = known
+        .iter()
+        .find(|plugin| plugin.path.file_name() == path.file_name());
     let shown = path.display();
     let ways = "`--allow-changed-plugins` goes on with this file";
-    match known
-        .iter()
-        .find(same_path)
-        .or_else(|| known.iter().find(same_name))
-    {
-        Some(LoadedPlugin {
-            packages,
-            sha256: old,
-            ..
-        }) => {
-            let packages = if packages.is_empty() {
-                String::new()
-            } else {
-                packages.join(", ") + " with "
-            };
-            bail!(
-                "plugin `{shown}` has changed since the run used it: it was {packages}SHA-256 {old} and now has SHA-256 {sha256} (put the old file back; {ways})"
-            )
-        }
-        None => bail!(
-            "plugin `{shown}` with SHA-256 {sha256} is none of those that the run used (give their files; {ways})"
-        ),
-    }
+    let Some(before) = same_path.or(same_name) else {
+        bail!(
+            "plugin `{shown}` with SHA-256 {sha256} is none of those that the run used (give \
+             their files; {ways})"
+        );
+    };
+    let packages = if before.packages.is_empty() {
+        String::new()
+    } else {
+        before.packages.join(", ") + " with "
+    };
+    bail!(
+        "plugin `{shown}` has changed since the run used it: it was {packages}SHA-256 {} and now \
+         has SHA-256 {sha256} (put the old file back; {ways})",
+        before.sha256
+    )
 }

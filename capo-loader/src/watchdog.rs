@@ -30,8 +30,9 @@ pub struct Watchdog(Arc<Watched>);
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// What is watched, a component or a plugin, and the ids of these.
+    /// What is watched: `component` or `plugin`.
     kind: &'static str,
+    /// Ids of the watched components, or paths of the watched plugins.
     ids: Vec<String>,
     /// Names of the calls so far, by index in `ids` and method.
     names: Mutex<BTreeMap<(usize, &'static str), Name>>,
@@ -164,8 +165,9 @@ impl Seen {
 
 /// Checks the current call until the watchdog is gone. Ends the process if one call lasts too long.
 fn watch(watched: &Weak<Watched>, seconds: u64, ready: &Sender<()>) {
-    let ((interval, most), mut seen, limit) =
-        (looks_within(seconds), Seen::default(), seconds.to_string());
+    let (interval, most) = looks_within(seconds);
+    let mut seen = Seen::default();
+    let limit = seconds.to_string();
     // The receiver may be gone if the process is ending.
     let _ = ready.send(());
     loop {

@@ -59,9 +59,10 @@ impl<'a> Collective<'a> {
             .all_gather(RSlice::from_slice(values))
             .into_result()?;
         if gathered.len() != self.size() {
-            let (got, size) = (gathered.len(), self.size());
             return Err(PluginError::failed(format!(
-                "the host gathered {got} arrays from {size} ranks (it must be one of each)"
+                "the host gathered {} arrays from {} ranks (it must be one of each)",
+                gathered.len(),
+                self.size()
             )));
         }
         Ok(gathered.into_iter().map(RVec::into_vec).collect())
@@ -76,7 +77,8 @@ impl<'a> Collective<'a> {
     /// rank.
     pub fn agree<T>(&self, own: Result<T, PluginError>) -> Result<T, PluginError> {
         let told = self.all_gather(&[i64::from(own.is_err())]);
-        let (own, told) = (own?, told?);
+        let own = own?;
+        let told = told?;
         match told.iter().position(|told| told.first() != Some(&0)) {
             None => Ok(own),
             Some(rank) => Err(PluginError::failed(format!(

@@ -6,7 +6,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RVec};
 
 use crate::call::{PluginObject, keeping_arithmetic};
 use crate::convert::STEP_LEARNING_RATE;
-use crate::sink::{Sink, contract, listen, per_token};
+use crate::sink::{Call, Sink, contract};
 use crate::wire::{HostRef, WireBatch, WireError};
 use crate::{Batch, Dims, Extension, Inputs, PluginError, Point, Ranks};
 
@@ -134,12 +134,13 @@ impl<W: WireObject> Component<W> {
             step_learning_rate: batch.step_learning_rate,
             sink,
         };
-        let outcome = listen(
-            (&self.id, method),
-            per_token(batch.dims),
-            &mut sink,
-            |host| work(wire, host, &seen).into_result(),
-        );
+        let call = Call {
+            component: &self.id,
+            method,
+            length: batch.dims.len(),
+            counted: "tokens (B · T, padding included)",
+        };
+        let outcome = call.heard_by(&mut sink, |host| work(wire, host, &seen).into_result());
         outcome.map_err(|error| self.named(error))
     }
 

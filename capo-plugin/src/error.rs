@@ -73,7 +73,8 @@ impl PluginError {
         }
         let len = state.len();
         Err(Self::state(format!(
-            "{len} bytes of saved state, but this component keeps none (it was saved by another one)"
+            "{len} bytes of saved state, but this component keeps none (it was saved by another \
+             one)"
         )))
     }
 
@@ -138,7 +139,7 @@ mod tests {
     use crate::wire::WireError;
 
     #[test]
-    fn what_a_component_says_has_an_end() {
+    fn cuts_long_messages() {
         let said = |message: &str| {
             PluginError::from(WireError::from(PluginError::failed(message)))
                 .message()

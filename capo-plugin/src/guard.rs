@@ -43,7 +43,7 @@ pub(crate) fn create<T: DeserializeOwned>(
     validate: fn(&T) -> Result<(), PluginError>,
     ask: impl FnOnce(&T) -> Answers,
 ) -> Result<Guarded<T>, PluginError> {
-    let build = || {
+    let built = catch_unwind(AssertUnwindSafe(|| {
         // Not dropped where a question panics: a second panic, in the component's `drop`, would
         // abort.
         let component = ManuallyDrop::new(config::parse::<T>(json)?);
@@ -57,9 +57,8 @@ pub(crate) fn create<T: DeserializeOwned>(
             answers,
             retired: false,
         })
-    };
-    catch_unwind(AssertUnwindSafe(build))
-        .unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
+    }));
+    built.unwrap_or_else(|payload| Err(panicked("while it was created", payload)))
 }
 
 impl<T> Guarded<T> {

@@ -9,7 +9,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 use crate::error::{ErrorKind, PluginError, shortened};
 use crate::guard::caught;
 use crate::wire::{HostRef, WireError, WireHost, WireHost_TO};
-use crate::{Dims, Extension, OneRank, Ranks, keeping_arithmetic};
+use crate::{Extension, OneRank, Ranks, keeping_arithmetic};
 
 /// Receiver of a component's reports. Hosts implement it, and it must not panic. A report that a
 /// sink does not handle goes to the sink behind it, and without such a sink is lost.
@@ -85,7 +85,8 @@ impl Names {
         }
         if self.0.len() == MOST_NAMES && !self.0.contains(name) {
             return Err(format!(
-                "recorded under more than {MOST_NAMES} names in one call, `{name}` among them (give a number per token to `record_tokens`)"
+                "recorded under more than {MOST_NAMES} names in one call, `{name}` among them \
+                 (give a number per token to `record_tokens`)"
             ));
         }
         self.0.insert(name.to_owned());
@@ -93,14 +94,25 @@ impl Names {
     }
 }
 
-/// The wire's side of one call's sink. It stores a broken rule until the call returns.
+/// One call of a component's method.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    /// The component's name in reports.
+    pub(crate) component: &'a str,
+    /// Name of the method.
+    pub(crate) method: &'static str,
+    /// Length of an array that the component may record.
+    pub(crate) length: usize,
+    /// What such an array counts, for messages.
+    pub(crate) counted: &'static str,
+}
+
+/// The wire's side of one call's sink.
 struct HostCall<'a> {
-    component: &'a str,
-    /// Length of an array that the component may record, and a description of what the array
-    /// counts.
-    length: (usize, &'static str),
+    call: Call<'a>,
     sink: &'a mut dyn Sink,
     names: Names,
+    /// The first rule that the component broke in this call.
     broken: Option<String>,
 }
 
@@ -121,7 +133,7 @@ impl HostCall<'_> {
 impl WireHost for HostCall<'_> {
     fn record(&mut self, name: RStr<'_>, value: f64) {
         if self.takes(name.as_str()) {
-            self.sink.record(self.component, name.as_str(), value);
+            self.sink.record(self.call.component, name.as_str(), value);
         }
     }
 
@@ -129,10 +141,16 @@ impl WireHost for HostCall<'_> {
         if !self.takes(name.as_str()) {
             return;
         }
-        let (have, (want, counted)) = (values.len(), self.length);
+        let have = values.len();
+        let Call {
+            component,
+            length: want,
+            counted,
+            ..
+        } = self.call;
         if have == want {
             self.sink
-                .record_tokens(self.component, name.as_str(), values.as_slice());
+                .record_tokens(component, name.as_str(), values.as_slice());
         } else {
             self.broken.get_or_insert_with(|| {
                 format!(
@@ -143,7 +161,8 @@ impl WireHost for HostCall<'_> {
     }
 
     fn warn(&mut self, text: RStr<'_>) {
-        self.sink.warn(self.component, &shortened(text.as_str()));
+        self.sink
+            .warn(self.call.component, &shortened(text.as_str()));
     }
 
     fn rank(&self) -> u64 {
@@ -176,46 +195,37 @@ impl WireHost for HostCall<'_> {
 
 /// Catches a panic of the host's code, which must not cross into the component.
 fn contained<T>(call: impl FnOnce() -> Result<T, PluginError>) -> RResult<T, WireError> {
-    let panicked = || {
+    let outcome = caught(call).unwrap_or_else(|| {
         Err(PluginError::failed(
             "what connects the ranks panicked (the host is at fault)",
         ))
-    };
-    caught(call)
-        .unwrap_or_else(panicked)
-        .map_err(WireError::from)
-        .into()
+    });
+    outcome.map_err(WireError::from).into()
 }
 
-/// Length of a `[B, T]` array, and a description of what the array counts.
-pub(crate) fn per_token(dims: Dims) -> (usize, &'static str) {
-    (dims.len(), "tokens (B · T, padding included)")
-}
-
-/// Runs one call of `method` of a component. Afterwards returns the first rule that the call broke
-/// as its error.
-pub(crate) fn listen(
-    (component, method): (&str, &'static str),
-    length: (usize, &'static str),
-    sink: &mut dyn Sink,
-    call: impl FnOnce(&mut HostRef<'_>) -> Result<(), WireError>,
-) -> Result<(), PluginError> {
-    sink.enter(component, method);
-    let mut heard = HostCall {
-        component,
-        length,
-        sink,
-        names: Names::default(),
-        broken: None,
-    };
-    let outcome = {
-        let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
-        keeping_arithmetic(|| call(&mut host))
-    };
-    heard.sink.leave();
-    let broken = heard.broken.or_else(|| heard.sink.objection());
-    outcome.map_err(PluginError::from)?;
-    broken.map_or(Ok(()), |sentence| Err(contract(sentence)))
+impl Call<'_> {
+    /// Runs the call, whose reports go to `sink`. A rule that the call broke is its error.
+    pub(crate) fn heard_by<R>(
+        self,
+        sink: &mut dyn Sink,
+        run: impl FnOnce(&mut HostRef<'_>) -> Result<R, WireError>,
+    ) -> Result<R, PluginError> {
+        sink.enter(self.component, self.method);
+        let mut heard = HostCall {
+            call: self,
+            sink,
+            names: Names::default(),
+            broken: None,
+        };
+        let outcome = {
+            let mut host = WireHost_TO::from_ptr(RMut::new(&mut heard), TD_Opaque);
+            keeping_arithmetic(|| run(&mut host))
+        };
+        heard.sink.leave();
+        let broken = heard.broken.or_else(|| heard.sink.objection());
+        let answer = outcome.map_err(PluginError::from)?;
+        broken.map_or(Ok(answer), |sentence| Err(contract(sentence)))
+    }
 }
 
 /// An error about a broken rule of the point.

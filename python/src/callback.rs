@@ -27,7 +27,8 @@ impl Callback {
                     break;
                 };
                 return Err(PyTypeError::new_err(format!(
-                    "`{name}` is of type `{kind}`, which has no `{member}` (it must have `{}` and `{last}`)",
+                    "`{name}` is of type `{kind}`, which has no `{member}` (it must have `{}` and \
+                     `{last}`)",
                     others.join("`, `")
                 )));
             }
@@ -92,9 +93,10 @@ impl Measurements for &Measure {
         self.0.call("norms", |object| {
             let given: Vec<f64> = object.call_method0("norms")?.extract()?;
             if given.len() != norms.len() {
-                let (got, groups) = (given.len(), norms.len());
                 return Err(PyValueError::new_err(format!(
-                    "it gave {got} norms for {groups} groups (one of each)"
+                    "it gave {} norms for {} groups (one of each)",
+                    given.len(),
+                    norms.len()
                 )));
             }
             norms.copy_from_slice(&given);

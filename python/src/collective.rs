@@ -22,8 +22,8 @@ impl Collective {
             object,
             &["rank", "size", "all_reduce_sum", "all_gather"],
         )?;
-        let number = |name: &str| object.getattr(name)?.extract::<usize>();
-        let (rank, size) = (number("rank")?, number("size")?);
+        let rank: usize = object.getattr("rank")?.extract()?;
+        let size: usize = object.getattr("size")?.extract()?;
         if rank >= size {
             return Err(PyValueError::new_err(format!(
                 "`collective` has rank {rank} of {size} (ranks count from 0 to one below `size`)"
@@ -64,9 +64,10 @@ impl Ranks for Collective {
             if each.len() == self.size {
                 return Ok(each);
             }
-            let (got, size) = (each.len(), self.size);
             Err(PyValueError::new_err(format!(
-                "it gave {got} arrays for {size} ranks (it must be one of each)"
+                "it gave {} arrays for {} ranks (it must be one of each)",
+                each.len(),
+                self.size
             )))
         })
     }

@@ -238,16 +238,20 @@ impl Component {
         batch: &Batch,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyDict>)> {
         self.check(batch)?;
-        let (mut losses, mut slopes) =
-            (vec![0.0; batch.dims().len()], vec![0.0; batch.dims().len()]);
+        let mut losses = vec![0.0; batch.dims().len()];
+        let mut slopes = vec![0.0; batch.dims().len()];
         let records = self.call_on_ranks(py, batch, None, |handle, sink| match handle {
             Handle::Objective(objective) => {
                 objective.evaluate(sink, &batch.view(), &mut losses, &mut slopes)
             }
             _ => Ok(()),
         })?;
-        let array = |values: &[f32]| numpy::array(py, &batch.extents(), values);
-        Ok((array(&losses)?, array(&slopes)?, records))
+        let shape = batch.extents();
+        Ok((
+            numpy::array(py, &shape, &losses)?,
+            numpy::array(py, &shape, &slopes)?,
+            records,
+        ))
     }
 
     /// Rewards, and the reports.
@@ -287,7 +291,8 @@ impl Component {
 
 impl Component {
     pub(crate) fn new(id: &str, handle: Handle) -> Self {
-        let (inputs, weighs) = (handle.inputs(), matches!(handle, Handle::Weight(_)));
+        let inputs = handle.inputs();
+        let weighs = matches!(handle, Handle::Weight(_));
         let reads_optimizer = match handle {
             Handle::Mask(_) | Handle::Weight(_) => !handle.traits().contains(Traits::NO_OPTIMIZER),
             Handle::StepControl(_) => {
@@ -384,9 +389,11 @@ impl Component {
             .position(|(keep, mask)| keep > mask);
         if let Some(at) = outside {
             let tokens = batch.dims().tokens as usize;
-            let (completion, token) = (at / tokens, at % tokens);
             return Err(PyValueError::new_err(format!(
-                "`token_mask` is 1 at completion {completion}, token {token}, which is padding (leave padding at 0)"
+                "`token_mask` is 1 at completion {}, token {}, which is padding (leave padding \
+                 at 0)",
+                at / tokens,
+                at % tokens
             )));
         }
         Ok(token_mask.get().to_vec())

@@ -1,5 +1,4 @@
-//! The lock of what plugins work on. Where a wait for it would never end, it is refused with a
-//! sentence.
+//! The lock of a component or a registry. A wait that would never end is refused with a sentence.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -98,7 +97,8 @@ impl<T: Send> Lock<T> {
     fn claim(&self, what: &str) -> PyResult<()> {
         if self.inside.load(Ordering::Relaxed) == this_thread() {
             return Err(CapoError::new_err(format!(
-                "{what} is inside a call of this very thread, which waits for what runs now (in a signal handler set a flag, and save the state after the step)"
+                "{what} is inside a call of this very thread, which waits for what runs now (in a \
+                 signal handler set a flag, and save the state after the step)"
             )));
         }
         let own = process::id();
@@ -108,7 +108,8 @@ impl<T: Send> Lock<T> {
             && matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
         {
             return Err(CapoError::new_err(format!(
-                "{what} was in a call of another thread when this process was forked, which never ends here (make it in the new process, or start that with `spawn`)"
+                "{what} was in a call of another thread when this process was forked, which never \
+                 ends here (make it in the new process, or start that with `spawn`)"
             )));
         }
         self.process.store(own, Ordering::Relaxed);

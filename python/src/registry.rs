@@ -121,15 +121,15 @@ fn open(
         .iter()
         .map(|name| trust.check(name))
         .collect::<Result<Vec<_>>>()?;
-    let same = |known: &&Arc<registry::Registry>| {
+    let known = open.iter().find(|known| {
         let plugins = known.plugins();
         plugins.len() == files.len()
             && plugins
                 .iter()
                 .zip(&files)
                 .all(|(one, file)| one.path == file.path && one.sha256 == file.sha256)
-    };
-    if let Some(known) = open.iter().find(same) {
+    });
+    if let Some(known) = known {
         return Ok(Arc::clone(known));
     }
     let new = Arc::new(registry::Registry::open_with(&names, trust, None)?);

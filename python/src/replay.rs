@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use capo_loader::batch_file::Outcome;
-use capo_loader::replay::{OptimizerSettings, Replayed, replay as replay_files};
+use capo_loader::replay::{OptimizerSettings, Replay};
 use capo_loader::tables;
 use capo_loader::upload::{Device, Dtype};
 use capo_loader::watchdog::Watchdog;
@@ -39,16 +39,18 @@ pub(crate) fn replay<'py>(
             "`dtype` is `{dtype}` (known: `{known}`)"
         )));
     };
-    let steps = py.detach(|| {
-        run(
-            registry,
-            &batches,
-            config.as_deref(),
-            (device, dtype),
-            out.as_deref(),
-        )
-    });
-    let steps = steps.map_err(|error| failed(&error))?;
+    let steps = py
+        .detach(|| {
+            let device = Device::open(device, dtype)?;
+            let replay = Replay {
+                batches: &batches,
+                optimizer: OptimizerSettings::default(),
+                device: device.as_ref(),
+                out: out.as_deref(),
+            };
+            run(registry, config.as_deref(), &replay)
+        })
+        .map_err(|error| failed(&error))?;
     steps
         .into_iter()
         .map(|(shape, outcome, line)| Ok((to_dict(py, &shape, &outcome)?, line)))
@@ -57,10 +59,8 @@ pub(crate) fn replay<'py>(
 
 fn run(
     Registry(registry): &Registry,
-    batches: &[PathBuf],
     config: Option<&Path>,
-    (device, dtype): (&str, Dtype),
-    out: Option<&Path>,
+    replay: &Replay<'_>,
 ) -> Result<Vec<Step>> {
     let watchdog = Watchdog::off();
     let (text, origin) = match config {
@@ -74,25 +74,16 @@ fn run(
     let masks = tables::components(&table, "mask", &origin)?;
     let weights = tables::components(&table, "weight", &origin)?;
     let mut deciders = registry.deciders(&masks, &weights, &watchdog)?;
-    let device = Device::open(device, dtype)?;
-    let mut steps = Vec::with_capacity(batches.len());
-    let mut take = |replayed: Replayed<'_>| {
-        let (dims, line) = (replayed.batch.scalars.dims, replayed.to_string());
+    let mut steps = Vec::with_capacity(replay.batches.len());
+    replay.run(&mut deciders, &watchdog, &mut |replayed| {
+        let dims = replayed.batch.scalars.dims;
+        let line = replayed.to_string();
         steps.push((
             [dims.completions as usize, dims.tokens as usize],
             replayed.outcome,
             line,
         ));
-    };
-    replay_files(
-        &mut deciders,
-        &watchdog,
-        batches,
-        &OptimizerSettings::default(),
-        device.as_ref(),
-        out,
-        &mut take,
-    )?;
+    })?;
     Ok(steps)
 }
 

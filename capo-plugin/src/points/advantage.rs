@@ -42,8 +42,13 @@ pub trait Advantage: Send {
 }
 
 point! {
-    Advantage, built by advantage "an advantage estimator", as AdvantageBox over WireAdvantage_TO, held as AdvantageHandle,
-    component answers Answers { inputs: component.inputs(), ..Answers::NONE }
+    Advantage, built by advantage "an advantage estimator",
+    as AdvantageBox over WireAdvantage_TO,
+    held as AdvantageHandle,
+    component answers Answers {
+        inputs: component.inputs(),
+        ..Answers::NONE
+    }
 }
 
 impl<T: Advantage> WireAdvantage for Guarded<T> {

@@ -4,7 +4,7 @@ use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RString, RVec, Tuple
 
 use crate::call::keeping_arithmetic;
 use crate::guard::{Answers, Guarded};
-use crate::sink::{Names, Sink, contract, listen};
+use crate::sink::{Call, Names, Sink, contract};
 use crate::wire::{
     EnvironmentBox, HostRef, WireEnvironment, WireEnvironment_TO, WireEpisode, WireEpisodes,
     WireError, WireMessage, WireObservation, WireToolCall, WireTurn,
@@ -65,7 +65,9 @@ pub trait Environment: Send {
 }
 
 point! {
-    Environment, built by environment "an environment", as EnvironmentBox over WireEnvironment_TO, held as EnvironmentHandle,
+    Environment, built by environment "an environment",
+    as EnvironmentBox over WireEnvironment_TO,
+    held as EnvironmentHandle,
     _component answers Answers::NONE
 }
 
@@ -138,12 +140,16 @@ impl EnvironmentHandle {
             max_turns: episodes.max_turns as u64,
             episodes: RSlice::from_slice(&own),
         };
-        let (wire, mut openings) = (&mut self.wire, RVec::new());
-        let outcome = listen((&self.id, "begin"), (own.len(), COUNTED), sink, |host| {
-            openings = wire.begin(host, &seen).into_result()?;
-            Ok(())
-        });
-        outcome.map_err(|error| self.named(error))?;
+        let call = Call {
+            component: &self.id,
+            method: "begin",
+            length: own.len(),
+            counted: COUNTED,
+        };
+        let wire = &mut self.wire;
+        let openings = call
+            .heard_by(sink, |host| wire.begin(host, &seen).into_result())
+            .map_err(|error| self.named(error))?;
         if openings.len() != own.len() {
             let sentence = format!(
                 "{} openings of {} episodes (give one for each)",
@@ -175,19 +181,18 @@ impl EnvironmentHandle {
             .zip(&calls)
             .map(|(turn, calls)| turn.to_wire(calls))
             .collect();
-        let (wire, mut observations) = (&mut self.wire, RVec::new());
-        let outcome = listen(
-            (&self.id, "respond"),
-            (turns.len(), COUNTED),
-            sink,
-            |host| {
-                observations = wire
-                    .respond(host, RSlice::from_slice(&seen))
-                    .into_result()?;
-                Ok(())
-            },
-        );
-        outcome.map_err(|error| self.named(error))?;
+        let call = Call {
+            component: &self.id,
+            method: "respond",
+            length: turns.len(),
+            counted: COUNTED,
+        };
+        let wire = &mut self.wire;
+        let observations = call
+            .heard_by(sink, |host| {
+                wire.respond(host, RSlice::from_slice(&seen)).into_result()
+            })
+            .map_err(|error| self.named(error))?;
         let observations: Vec<Observation> =
             observations.into_iter().map(Observation::from).collect();
         let mut names = Names::default();
@@ -215,57 +220,40 @@ impl EnvironmentHandle {
 
 impl<'a> From<&Episode<'a>> for WireEpisode<'a> {
     fn from(episode: &Episode<'a>) -> Self {
-        let Episode {
-            number,
-            prompt,
-            answer,
-            columns,
-            group,
-            place,
-            seed,
-        } = *episode;
-        let [prompt, answer, columns] = [prompt, answer, columns].map(RStr::from_str);
         Self {
-            number,
-            prompt,
-            answer,
-            columns,
-            group,
-            place,
-            seed,
+            number: episode.number,
+            prompt: RStr::from_str(episode.prompt),
+            answer: RStr::from_str(episode.answer),
+            columns: RStr::from_str(episode.columns),
+            group: episode.group,
+            place: episode.place,
+            seed: episode.seed,
+        }
+    }
+}
+
+impl<'a> From<&WireEpisode<'a>> for Episode<'a> {
+    fn from(wire: &WireEpisode<'a>) -> Self {
+        Self {
+            number: wire.number,
+            prompt: wire.prompt.as_str(),
+            answer: wire.answer.as_str(),
+            columns: wire.columns.as_str(),
+            group: wire.group,
+            place: wire.place,
+            seed: wire.seed,
         }
     }
 }
 
 impl<'a> From<&WireEpisodes<'a>> for Episodes<'a> {
     fn from(wire: &WireEpisodes<'a>) -> Self {
-        let episode = |wire: &WireEpisode<'a>| {
-            let WireEpisode {
-                number,
-                prompt,
-                answer,
-                columns,
-                group,
-                place,
-                seed,
-            } = *wire;
-            let [prompt, answer, columns] = [prompt, answer, columns].map(|text| text.as_str());
-            Episode {
-                number,
-                prompt,
-                answer,
-                columns,
-                group,
-                place,
-                seed,
-            }
-        };
         Self {
             purpose: wire.purpose,
             step: wire.step,
             max_steps: wire.max_steps,
             max_turns: wire.max_turns as usize,
-            episodes: wire.episodes.as_slice().iter().map(episode).collect(),
+            episodes: wire.episodes.iter().map(Episode::from).collect(),
         }
     }
 }
@@ -275,6 +263,15 @@ impl<'a> From<&'a ToolCall> for WireToolCall<'a> {
         Self {
             name: RStr::from_str(name),
             arguments: RStr::from_str(arguments),
+        }
+    }
+}
+
+impl From<&WireToolCall<'_>> for ToolCall {
+    fn from(call: &WireToolCall<'_>) -> Self {
+        Self {
+            name: call.name.into(),
+            arguments: call.arguments.into(),
         }
     }
 }
@@ -294,84 +291,68 @@ impl Turn<'_> {
 
 impl<'a> From<&WireTurn<'a>> for Turn<'a> {
     fn from(wire: &WireTurn<'a>) -> Self {
-        let call = |call: &WireToolCall<'_>| ToolCall {
-            name: call.name.into(),
-            arguments: call.arguments.into(),
-        };
         Self {
             episode: wire.episode,
             number: wire.number as usize,
             text: wire.text.as_str(),
-            calls: wire.calls.iter().map(call).collect(),
+            calls: wire.calls.iter().map(ToolCall::from).collect(),
             is_last: wire.is_last,
         }
     }
 }
 
-impl From<Observation> for WireObservation {
-    fn from(
-        Observation {
-            episode,
-            messages,
-            ended,
-            reward,
-            metrics,
-        }: Observation,
-    ) -> Self {
-        let message = |Message {
-                           role,
-                           name,
-                           content,
-                       }| WireMessage {
-            role: RString::from(role),
-            name: RString::from(name),
-            content: RString::from(content),
-        };
-        let metric = |(name, value)| Tuple2(RString::from(name), value);
-        let (messages, metrics) = (
-            messages.into_iter().map(message).collect(),
-            metrics.into_iter().map(metric).collect(),
-        );
+impl From<Message> for WireMessage {
+    fn from(message: Message) -> Self {
         Self {
-            episode,
-            messages,
-            ended,
-            reward,
-            metrics,
+            role: message.role.into(),
+            name: message.name.into(),
+            content: message.content.into(),
+        }
+    }
+}
+
+impl From<WireMessage> for Message {
+    fn from(message: WireMessage) -> Self {
+        Self {
+            role: message.role.into(),
+            name: message.name.into(),
+            content: message.content.into(),
+        }
+    }
+}
+
+impl From<Observation> for WireObservation {
+    fn from(observation: Observation) -> Self {
+        Self {
+            episode: observation.episode,
+            messages: observation
+                .messages
+                .into_iter()
+                .map(WireMessage::from)
+                .collect(),
+            ended: observation.ended,
+            reward: observation.reward,
+            metrics: observation
+                .metrics
+                .into_iter()
+                .map(|(name, value)| Tuple2(RString::from(name), value))
+                .collect(),
         }
     }
 }
 
 impl From<WireObservation> for Observation {
-    fn from(
-        WireObservation {
-            episode,
-            messages,
-            ended,
-            reward,
-            metrics,
-        }: WireObservation,
-    ) -> Self {
-        let message = |WireMessage {
-                           role,
-                           name,
-                           content,
-                       }| Message {
-            role: role.into(),
-            name: name.into(),
-            content: content.into(),
-        };
-        let metric = |Tuple2(name, value): Tuple2<RString, f64>| (String::from(name), value);
-        let (messages, metrics) = (
-            messages.into_iter().map(message).collect(),
-            metrics.into_iter().map(metric).collect(),
-        );
+    fn from(wire: WireObservation) -> Self {
         Self {
-            episode,
-            messages,
-            ended,
-            reward,
-            metrics,
+            episode: wire.episode,
+            messages: wire.messages.into_iter().map(Message::from).collect(),
+            ended: wire.ended,
+            reward: wire.reward,
+            metrics: wire
+                .metrics
+                .into_iter()
+                .map(|Tuple2(name, value)| (name.into(), value))
+                .collect(),
         }
     }
 }

@@ -62,8 +62,14 @@ pub trait Mask: Send {
 }
 
 point! {
-    Mask, built by mask "a mask", as MaskBox over WireMask_TO, held as MaskHandle,
-    component answers Answers { inputs: component.inputs(), traits: component.traits(), ..Answers::NONE }
+    Mask, built by mask "a mask",
+    as MaskBox over WireMask_TO,
+    held as MaskHandle,
+    component answers Answers {
+        inputs: component.inputs(),
+        traits: component.traits(),
+        ..Answers::NONE
+    }
 }
 
 impl<T: Mask> WireMask for Guarded<T> {

@@ -67,8 +67,14 @@ pub trait Objective: Send {
 }
 
 point! {
-    Objective, built by objective "an objective", as ObjectiveBox over WireObjective_TO, held as ObjectiveHandle,
-    component answers Answers { inputs: component.inputs(), reduction: component.reduction(), ..Answers::NONE }
+    Objective, built by objective "an objective",
+    as ObjectiveBox over WireObjective_TO,
+    held as ObjectiveHandle,
+    component answers Answers {
+        inputs: component.inputs(),
+        reduction: component.reduction(),
+        ..Answers::NONE
+    }
 }
 
 impl<T: Objective> WireObjective for Guarded<T> {
@@ -121,11 +127,12 @@ impl ObjectiveHandle {
         losses.fill(0.0);
         dloss_dlogp.fill(0.0);
         self.call("evaluate", sink, batch, |wire, host, seen| {
-            let (losses, slope) = (
+            wire.evaluate(
+                host,
+                seen,
                 RSliceMut::from_mut_slice(losses),
                 RSliceMut::from_mut_slice(dloss_dlogp),
-            );
-            wire.evaluate(host, seen, losses, slope)
+            )
         })?;
         self.check_per_token("the loss", losses, batch)?;
         self.check_per_token("the loss's derivative", dloss_dlogp, batch)

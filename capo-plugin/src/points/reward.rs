@@ -3,7 +3,7 @@
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RVec};
 
 use crate::guard::{Answers, Guarded};
-use crate::sink::{Sink, contract, listen};
+use crate::sink::{Call, Sink, contract};
 use crate::wire::{
     HostRef, RewardBox, WireCompletion, WireError, WireReward, WireReward_TO, WireRollout,
 };
@@ -44,7 +44,9 @@ pub trait Reward: Send {
 }
 
 point! {
-    Reward, built by reward "a reward", as RewardBox over WireReward_TO, held as RewardHandle,
+    Reward, built by reward "a reward",
+    as RewardBox over WireReward_TO,
+    held as RewardHandle,
     _component answers Answers::NONE
 }
 
@@ -88,8 +90,13 @@ impl RewardHandle {
             .map(WireCompletion::from)
             .collect::<Vec<_>>();
         let wire = &mut self.wire;
-        let length = (count, "completions (at this point one per completion)");
-        let outcome = listen((&self.id, "score"), length, sink, |host| {
+        let call = Call {
+            component: &self.id,
+            method: "score",
+            length: count,
+            counted: "completions (at this point one per completion)",
+        };
+        let outcome = call.heard_by(sink, |host| {
             wire.score(
                 host,
                 &rollout.to_wire(&completions),

@@ -81,7 +81,9 @@ macro_rules! handled_decision {
 /// asked once, at creation.
 macro_rules! point {
     (
-        $point:ident, built by $name:ident $what:literal, as $object:ident over $wire:ident, held as $handle:ident,
+        $point:ident, built by $name:ident $what:literal,
+        as $object:ident over $wire:ident,
+        held as $handle:ident,
         $component:ident answers $answers:expr
     ) => {
         #[doc = concat!("A live [`", stringify!($point), "`].")]

@@ -64,7 +64,9 @@ pub trait StepControl: Send {
 }
 
 point! {
-    StepControl, built by step_control "a step control", as StepControlBox over WireStepControl_TO, held as StepControlHandle,
+    StepControl, built by step_control "a step control",
+    as StepControlBox over WireStepControl_TO,
+    held as StepControlHandle,
     component answers Answers {
         inputs: component.inputs(),
         restores_moments: component.restores_moments(),
@@ -141,7 +143,8 @@ impl WireMeasurements for Meter<'_> {
         if self.inputs.contains(Inputs::ALIGNMENT) {
             return self.own(|host| Ok(host.alignment()?.into()));
         }
-        let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step control's `inputs`)";
+        let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step \
+                        control's `inputs`)";
         RResult::RErr(PluginError::new(ErrorKind::MISSING_INPUT, sentence).into())
     }
 }

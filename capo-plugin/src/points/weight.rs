@@ -69,8 +69,14 @@ pub trait Weight: Send {
 }
 
 point! {
-    Weight, built by weight "a weight", as WeightBox over WireWeight_TO, held as WeightHandle,
-    component answers Answers { inputs: component.inputs(), traits: component.traits(), ..Answers::NONE }
+    Weight, built by weight "a weight",
+    as WeightBox over WireWeight_TO,
+    held as WeightHandle,
+    component answers Answers {
+        inputs: component.inputs(),
+        traits: component.traits(),
+        ..Answers::NONE
+    }
 }
 
 impl<T: Weight> WireWeight for Guarded<T> {

@@ -1,7 +1,7 @@
 //! `host replay`.
 
 use anyhow::Result;
-use capo_loader::replay::{Replayed, replay};
+use capo_loader::replay::Replay;
 use capo_loader::upload;
 use capo_loader::watchdog::Watchdog;
 
@@ -44,16 +44,15 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         let chosen = chosen(None)?;
         let watchdog = Watchdog::start(0, chosen.names());
         let mut deciders = chosen.build(&registry, &watchdog)?;
-        let mut tell = |replayed: Replayed<'_>| say(&replayed.to_string());
-        replay(
-            &mut deciders,
-            &watchdog,
-            &args.batches,
-            &optimizer,
-            device.as_ref(),
-            Some(out),
-            &mut tell,
-        )?;
+        let replay = Replay {
+            batches: &args.batches,
+            optimizer,
+            device: device.as_ref(),
+            out: Some(out),
+        };
+        replay.run(&mut deciders, &watchdog, &mut |replayed| {
+            say(&replayed.to_string());
+        })?;
     }
     let batches = Batches {
         paths: &args.batches,

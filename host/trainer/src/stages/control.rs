@@ -162,24 +162,26 @@ pub fn apply(
     Ok(done)
 }
 
-/// Refuses weights and moments that are not finite, of which no checkpoint may be written: a run
-/// could not go on from it.
+/// Refuses weights and moments that are not finite. No checkpoint may hold them, because no run could
+/// go on from it.
 pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> Result<()> {
-    let (step, settings) = (info.step + 1, info.optimizer);
+    let step = info.step + 1;
     let go_on = "in the run's `config.toml`, and resume with `--allow-changed-config`";
     if let Some(name) = policy.params().not_finite()? {
-        let decay = if settings.weight_decay > 0.0 {
+        let decay = if info.optimizer.weight_decay > 0.0 {
             " or `train.weight_decay`"
         } else {
             ""
         };
         bail!(
-            "step {step} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay} {go_on})"
+            "step {step} makes numbers of `{name}` infinite or NaN (lower \
+             `train.learning_rate`{decay} {go_on})"
         );
     }
     if let Some(name) = optimizer.not_finite()? {
         bail!(
-            "the gradients of step {step} are too large for the optimizer's `{name}` (set `train.max_grad_norm` to 1 {go_on})"
+            "the gradients of step {step} are too large for the optimizer's `{name}` (set \
+             `train.max_grad_norm` to 1 {go_on})"
         );
     }
     Ok(())

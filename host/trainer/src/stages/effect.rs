@@ -46,23 +46,24 @@ pub fn measure(
         None
     };
     let tail_mass = tail_mass(&batch.scored, step.temperature())?;
-    let kept = || {
-        batch
-            .advantages
-            .iter()
-            .zip(token_weights)
-            .filter(|(_, weight)| **weight > 0.0)
-    };
-    let count = kept().count();
-    let kept_advantage =
-        (count > 0).then(|| kept().map(|(a, _)| f64::from(*a)).sum::<f64>() / count as f64);
     Ok(Effect {
         kl,
         update_norm,
         head,
         tail_mass,
-        kept_advantage,
+        kept_advantage: kept_advantage(&batch.advantages, token_weights),
     })
+}
+
+/// Mean advantage of the tokens that weigh something; `None` if none does.
+fn kept_advantage(advantages: &[f32], token_weights: &[f32]) -> Option<f64> {
+    let kept: Vec<f64> = advantages
+        .iter()
+        .zip(token_weights)
+        .filter(|(_, weight)| **weight > 0.0)
+        .map(|(advantage, _)| f64::from(*advantage))
+        .collect();
+    (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
 }
 
 /// Probability outside the top K tokens under the old policy, averaged over completion tokens.
@@ -82,16 +83,15 @@ fn tail_mass(batch: &BatchWithLogps, temperature: f64) -> Result<f64> {
                 .chunks(data.k.max(1))
                 .zip(&data.logsumexp)
                 .zip(completion_mask);
-            let of_token = |(logits, lse): (&[f32], &f32)| {
-                logits
+            let mut outside = 0.0;
+            for ((logits, lse), _) in tokens.filter(|(_, mask)| **mask == 1) {
+                let inside: f64 = logits
                     .iter()
                     .map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp())
-                    .sum::<f64>()
-            };
-            tokens
-                .filter(|(_, mask)| **mask == 1)
-                .map(|(token, _)| (1.0 - of_token(token)).max(0.0))
-                .sum()
+                    .sum();
+                outside += (1.0 - inside).max(0.0);
+            }
+            outside
         }
         LastLayerOutputs::Device(data) => {
             let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
