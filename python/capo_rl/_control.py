@@ -35,33 +35,30 @@ class Passes(Protocol):
         """Its last layer: a `Linear` without a bias."""
 
     def holding(self, own: Any, rows: Tensor) -> Any:
-        """Of a rank's part of the step, what holds these rows.
+        """The share of a rank's part of the step that holds these rows.
 
-        It is as many forward passes, of as many completions, on each rank, because FSDP2 gathers weights in them.
+        Each rank runs the same number of forward passes, of as many completions, because FSDP2 gathers weights in them.
         """
 
     def features(self, held: Any) -> list[Tensor]:
-        """Features `[N, D]` of the rows' completion tokens, of each forward pass.
-
-        They are those of the current policy without dropout.
-        """
+        """Features `[N, D]` of the rows' completion tokens, by forward pass; the policy runs without dropout."""
 
 
 class Unrounded:
-    """Has the forward passes of a module run without autocast where it computes in float32 then.
+    """Runs the forward passes of a module without autocast, if it can compute in float32.
 
-    Autocast rounds each weight to bf16, and a tiny step has some weights round the other way: noise that does not fall
-    with the square of the step.
+    Autocast rounds each weight to bf16. A tiny step makes some weights round the other way, and this noise does not
+    fall with the square of the step.
     """
 
     def __init__(self, module: Any) -> None:
         self._module, self._forward = module, module.forward
-        #: Whether the newest forward pass inside was in float32.
+        #: True if the newest forward pass was in float32.
         self.exact = True
 
     @contextmanager
     def passes(self) -> Iterator[None]:
-        """Inside, whatever contexts a trainer puts around its model, the module's own is the innermost."""
+        """A context in which the module's forward passes are unrounded, whatever a trainer puts around its model."""
         module, before = self._module, self._module.__dict__.get("forward")
         self._forward = module.forward
         module.forward = self._passed
@@ -73,7 +70,7 @@ class Unrounded:
                 module.forward = before
 
     def _passed(self, *args: Any, **kwargs: Any) -> Any:
-        # Here FSDP2 has gathered the module's own weights, in the type in which it computes. Flash attention takes no
+        # FSDP2 has gathered the module's weights by now, in the type in which it computes. Flash attention takes no
         # float32.
         exact = all(parameter.dtype in (torch.float32, torch.float64) for parameter in self._module.parameters())
         self.exact = exact and "flash" not in (getattr(self._module.config, "_attn_implementation", None) or "")
@@ -84,7 +81,15 @@ class Unrounded:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step between its proposal and what is left of it."""
+    """A step that the optimizer takes, until the controls have shortened it.
+
+    Attributes:
+        own: This rank's part of it, for `Passes.holding`.
+        decision: The decision over it.
+        rows: The numbers of its completions.
+        proposal: Its measurements.
+        optimizer: The optimizer that takes it.
+    """
 
     own: Any
     decision: DecidedBatch
@@ -98,8 +103,9 @@ class Controls:
 
     def __init__(self, controls: Sequence[StepControl], passes: Passes) -> None:
         self.controls, self.passes = controls, passes
-        #: What was reported of the last step, and of its length what the controls left.
+        #: What the controls reported about the last step.
         self.records: Records = {}
+        #: The share of the last step's length that the controls left.
         self.share = 1.0
         #: Bytes of the head that came from other ranks so far.
         self.received = 0
@@ -115,9 +121,9 @@ class Controls:
         self._remembered: _Step | None = None
 
     def judged(self, batch: Batch) -> Batch:
-        """The batch as masks and weights see it.
+        """The batch as masks and weights see it: with the learning rate times the share that controls left last time.
 
-        They judge the step that is taken, and of it the controls leave about as much as of the last one.
+        Masks and weights judge the step that is taken, and controls leave about the same share of each step.
         """
         info = batch.optimizer
         if info is None:
@@ -127,7 +133,7 @@ class Controls:
         return _with(batch, replace(info, learning_rate=self.share * acting, step_learning_rate=own))
 
     def leaves_out(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the coming step is to be left out, because a gradient is no number."""
+        """True if the coming step is left out, because a gradient is not finite."""
         return bool(self.controls) and not finite(optimizer)
 
     def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: DecidedBatch) -> None:
@@ -146,7 +152,7 @@ class Controls:
         self._remembered = _Step(own, decision, decision.rows, proposal, optimizer)
 
     def apply(self) -> tuple[Records, bool]:
-        """To be called after it: what was reported, and whether there was a step."""
+        """To be called after the optimizer's step: what the controls reported, and whether a step was taken."""
         step = self._step
         try:
             with step.proposal.unbroken():
@@ -155,7 +161,7 @@ class Controls:
                 self.records, taken = controlled(self.controls, step.proposal, batch, step.decision.weights)
         finally:
             self._remembered = None
-        # Of a step of which nothing is left, nothing can be foretold.
+        # A step of which nothing is left says nothing about the next one.
         self.share = float(self.records["step_control/applied"]) or self.share
         return self.records, taken
 
@@ -171,11 +177,11 @@ class Controls:
         return self._divergence(self._step.rows, of_head=True)
 
     def _drawn(self, fraction: float) -> Tensor:
-        """The numbers of `fraction` of the step's completions that have tokens, at least one if there is one.
+        """The numbers of `fraction` of the step's completions, at least one, drawn anew in every step.
 
-        They are drawn anew in every step from the run's seed: the same on all ranks.
+        The run's seed and the step decide the draw, so it is the same on all ranks.
         """
-        # Some trainers mask whole completions, on which a step of any length measures 0.
+        # Some trainers mask whole completions. On these a step of any length would measure 0.
         decision, progress = self._step.decision, self._step.decision.batch.progress
         rows = self._step.rows[decision.mask.bool().any(1)]
         random = torch.Generator().manual_seed(progress.seed << 32 | progress.step)
@@ -183,11 +189,11 @@ class Controls:
         return rows[torch.randperm(len(rows), generator=random)[:count].to(rows.device)]
 
     def _divergence(self, rows: Tensor, of_head: bool = False) -> float:
-        """The mean KL divergence over the completion tokens of these rows, or that of the head's step alone."""
+        """The mean KL divergence over the completion tokens of these rows; `of_head`: of the head's step alone."""
         step = self._step
         held = self.passes.holding(step.own, rows)
         with step.proposal.taken_back():
-            # Before a forward pass, in which FSDP2 gathers it for a while.
+            # Before the forward pass, because FSDP2 gathers the head in it for a while.
             head = self.passes.head().weight
             before = self._whole(head).clone() if head.requires_grad else self._whole(head)
             old = self._features(held)
@@ -201,11 +207,11 @@ class Controls:
         if ranks() > 1:
             dist.all_reduce(sums)
         total, tokens = sums.tolist()
-        # Of a step that cannot be measured nothing is taken.
+        # NaN, so that nothing is taken of a step that cannot be measured.
         return float(total / tokens) if tokens else math.nan
 
     def _features(self, held: Any) -> list[Tensor]:
-        """The passes' features, in float32 where the model computes in it."""
+        """The features of the passes, in float32 if the model can compute in it."""
         self._unrounded = self._unrounded or Unrounded(self.passes.policy().base_model)
         with self._unrounded.passes():
             found = self.passes.features(held)
@@ -225,5 +231,5 @@ class Controls:
 
 
 def _with(batch: Batch, info: Optimizer) -> Batch:
-    """The batch of a step of another optimizer; itself, whose arrays need no second look, where it is the same."""
+    """The batch with other facts of the optimizer; the batch itself, whose arrays are checked, if they are the same."""
     return batch if batch.optimizer == info else batch.replace(optimizer=info)

@@ -25,7 +25,7 @@ class DecidedBatch:
         token_mask: `[B, T]`, uint8: 0 for each token to drop.
         weights: `[B, T]`, float32: 0 where `token_mask` is.
         records: What was reported.
-        rows: `[B]`: the numbers of the completions, where there are such.
+        rows: `[B]`: the numbers of the completions, if the trainer numbers them.
     """
 
     batch: Batch
@@ -37,7 +37,7 @@ class DecidedBatch:
 
 
 def decide(batch: Batch, mask: Tensor, masks: Sequence[Mask], weights: Sequence[Weight]) -> DecidedBatch:
-    """What `capo_rl.decide` says of `batch`, where the trainer's arrays are.
+    """The decision of `capo_rl.decide` about `batch`, on the device of the trainer's arrays.
 
     Args:
         batch: What they see.
@@ -68,9 +68,9 @@ def step_end(
 def gradient_factor(mask: Tensor, token_mask: Tensor, weights: Tensor, reduction: str, denominator: str) -> Tensor:
     """The factor of each token's gradient, `[B, T]`.
 
-    A loss reduced over `mask` is then as if masked and weighted. With the denominator `kept` the tokens that stay weigh
-    more, over their completion or, where all tokens share one denominator (`token_mean`), over the batch. 1 less this
-    is the factor of what was rejected.
+    With it, the gradient of a loss that is reduced over `mask` is that of the masked and weighted loss. With the
+    denominator `kept` the tokens that stay weigh more: within their completion or, if all tokens share one denominator
+    (`token_mean`), within the batch. What was rejected has 1 minus this factor.
     """
     if denominator == "original" or reduction in ("fixed_length", "completion_sum"):
         return weights
@@ -81,7 +81,7 @@ def gradient_factor(mask: Tensor, token_mask: Tensor, weights: Tensor, reduction
 
 
 def scale_gradient(value: Tensor | None, factor: Tensor) -> None:
-    """Multiplies the gradient that reaches `value` with `factor`; where that is 0 it is 0, whatever it was."""
+    """Multiplies the gradient that reaches `value` by `factor`. Where `factor` is 0, a NaN becomes 0 too."""
     if value is not None and value.requires_grad:
 
         def scaled(grad: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def scale_gradient(value: Tensor | None, factor: Tensor) -> None:
 
 
 def states(components: Iterable[Component]) -> list[tuple[str, Tensor]]:
-    """Ids and states, as numbers: `torch.load` takes no bytes without unpickling whatever is there."""
+    """Ids and states of components. States are tensors, because `torch.load` with `weights_only` takes no bytes."""
     return [
         (each.id, torch.from_numpy(np.frombuffer(each.state_dict()["state"], np.uint8).copy())) for each in components
     ]

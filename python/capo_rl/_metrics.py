@@ -11,9 +11,9 @@ from .batch import Array
 from .components import Component, Records
 
 Each = TypeVar("Each", bound=Component)
-#: Metrics of a mask, a weight or a step control that are logged by default: what was rejected (of a weight its mean),
-#: the threshold, the predicted shift, the share of a step that was applied, the learning rate that was found, and the
-#: KL divergence, measured or predicted. As `logging.component_metrics` of `host` has it.
+#: The metrics of masks, weights and step controls that are logged by default, as `logging.component_metrics` of `host`
+#: has it: the share that a mask rejected, a weight's mean, the threshold, the predicted shift, the share of a step that
+#: was applied, the learning rate that was found, and the KL divergence, measured or predicted.
 MAIN = frozenset({"rejection_rate", "mean", "threshold", "m_f/mean", "applied", "found_rate", "kl", "kl/mean"})
 CHOICES = ("main", "all")
 
@@ -48,7 +48,7 @@ def metrics(
 
 
 def check(component_metrics: str) -> None:
-    """Refuses what is no choice.
+    """Refuses a `component_metrics` that is neither `"main"` nor `"all"`.
 
     Raises:
         ValueError: Which choices there are.

@@ -23,16 +23,16 @@ def whole(array: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of it that this rank holds."""
+    """The part of `tensor` that this rank holds."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def on_host(arrays: Arrays) -> Arrays:
-    """The arrays in host memory, by one copy: each of several would wait for the device."""
+    """The arrays in host memory. They are copied together, because each copy waits for the device."""
     if not arrays:
         return {}
-    # Those of wider numbers first, so that each begins at a multiple of its numbers' size.
+    # Wider numbers come first, so that each array begins at a multiple of its numbers' size.
     names = sorted(arrays, key=lambda name: -arrays[name].element_size())
     data = torch.cat([arrays[name].contiguous().view(-1).view(torch.uint8) for name in names]).cpu()
     parts = data.split([arrays[name].nbytes for name in names])
@@ -41,14 +41,14 @@ def on_host(arrays: Arrays) -> Arrays:
 
 
 def received(array: Tensor, gathered: Tensor) -> int:
-    """How many bytes of `gathered`, which is the whole of `array`, came from other ranks."""
+    """How many bytes of `gathered` came from other ranks; `array` is this rank's part of it."""
     return gathered.nbytes - array.to_local().nbytes if hasattr(array, "to_local") else 0
 
 
 def reshard(model: Any) -> None:
-    """Makes parameters the pieces of FSDP2 again, to be gathered anew.
+    """Splits parameters into the pieces of FSDP2 again, which the next forward pass gathers.
 
-    Without this, FSDP2 keeps what it gathered of its root until a backward pass.
+    Otherwise FSDP2 keeps its root's gathered parameters until a backward pass.
     """
     for module in model.modules():
         if hasattr(module, "reshard"):
@@ -88,7 +88,7 @@ def top_rows(hidden: Tensor, weight: Tensor, ids: Tensor, k: int, temperature: f
 def joined(parts: list[Arrays]) -> Arrays:
     """Micro-batches one after another, padded with zeros to the longest.
 
-    `parts` are empty then, so that one array at a time is there twice.
+    It empties `parts`, so that only one array at a time is in memory twice.
     """
     longest = max(array.shape[1] for part in parts for array in part.values() if array.dim() > 1)
     return {name: torch.cat([_padded(part.pop(name), longest) for part in parts]) for name in list(parts[0])}
@@ -97,8 +97,7 @@ def joined(parts: list[Arrays]) -> Arrays:
 def over_ranks(arrays: Arrays, group: dist.ProcessGroup | None = None) -> tuple[Arrays, int]:
     """The rows of all ranks, in the order of ranks, and how many bytes came from others.
 
-    Ranks may have different numbers of rows and of tokens. With several ranks `arrays` is empty then, as the parts in
-    `joined`.
+    Ranks may have different numbers of rows and of tokens. With several ranks it empties `arrays`, as `joined` does.
     """
     if ranks(group) == 1:
         return arrays, 0

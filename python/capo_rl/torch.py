@@ -41,39 +41,39 @@ __all__ = ["AdamW", "Governed", "acting_rate", "kl_divergence"]
 
 
 class Governed(torch.optim.Optimizer):
-    """An optimizer of torch, of whose steps a step control says how much is taken; all else is that optimizer's.
+    """An optimizer of torch whose steps a step control shortens. All else is that optimizer's.
 
     Each step keeps a copy of the trained weights, steps, measures what the control asks for, and shortens the step in
     place. Parameters may be DTensors of FSDP2.
 
     Args:
-        optimizer: The one that steps, of any kind but LBFGS; its parameters, groups and state are this one's.
+        optimizer: The optimizer that steps, of any kind but LBFGS. Its parameters, groups and state are those of this
+            object.
         control: An id, such as `"governor.kl"`, a `StepControl` with its keys, or several of them, applied in order.
         measure: `measure(fraction)` gives the mean KL divergence, the policy before the step to the one after it, on
-            about that share of the batch's completions: nats per token. It is called with the new weights, without a
-            graph; `kl_divergence` helps. Where torch knows of several processes, each measures completions of its own
-            and their mean is used. Without it, `½ Σ Δ² v̂` of Adam's second moment is told in its place, which is no KL
-            divergence and depends on the scale of the loss: a target is then a number of that kind, and cannot be
-            `"auto"`.
+            about that share of the batch's completions: nats per token. It is called with the new weights, or with
+            those of a part of the step, without a graph; `kl_divergence` helps. If torch knows of several processes,
+            each measures completions of its own and their mean is used. Without `measure`, `½ Σ Δ² v̂` of Adam's second
+            moment takes the place of the KL divergence. It depends on the scale of the loss, so a target is a number of
+            that kind, and cannot be `"auto"`.
         last_layer_kl: `last_layer_kl()` gives the KL divergence of the last layer's part of the step, for a control
             that asks.
         model: The model that is trained. A control may then scale its parts on their own. It is needed under FSDP2.
 
     Attributes:
-        records: Numbers that were reported of the newest step, as `governor.kl/kl`, `governor.kl/scale`,
-            `step_control/applied`. Where a gradient is no number the optimizer does not step: `step_control/skipped`.
-        steps: How many there were; the next one's number.
-        optimizer: The one that was given. `torch.distributed.checkpoint` knows its state alone: save that of the
-            controls and `steps` beside it.
-        controls: Those that were given.
+        records: Numbers of the newest step, such as `governor.kl/kl`, `governor.kl/scale`, `step_control/applied`. If a
+            gradient is not finite, the optimizer does not step, and `step_control/skipped` is 1.
+        steps: The number of steps so far.
+        optimizer: The optimizer that was given. `torch.distributed.checkpoint` saves its state alone: save the
+            controls' states and `steps` beside it.
+        controls: The step controls.
 
     Raises:
-        ValueError: For LBFGS, for parameters that are none of `model`'s, for sharded ones without it, and for a
-            `governor.kl` that is to find its target without a `measure`.
+        ValueError: For LBFGS, for parameters that `model` does not have, for sharded parameters without `model`, and
+            for a `governor.kl` that is to find its target without a `measure`.
     """
 
-    # A `GradScaler` unscales the gradients itself and leaves out steps of an overflow: those of a fused optimizer would
-    # be governed before it knows.
+    # So a `GradScaler` unscales the gradients itself, and leaves out a step that overflowed before it is governed.
     _step_supports_amp_scaling = False
 
     def __init__(
@@ -90,7 +90,7 @@ class Governed(torch.optim.Optimizer):
                 "LBFGS makes several gradients in a step and counts on having taken all of it, so no control can "
                 "shorten one (use another optimizer, such as AdamW)"
             )
-        # Nothing of torch's own: parameters, state and hooks are those of `optimizer`.
+        # `Optimizer.__init__` is not called: parameters, state and hooks are those of `optimizer`.
         self.optimizer = optimizer
         self.controls = listed(StepControl, control)
         self.records: dict[str, Any] = {}
@@ -127,20 +127,21 @@ class Governed(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, *, batch: Batch | None = None, weights: torch.Tensor | None = None) -> Any:
-        """One step, as much of it as the controls leave; none where a gradient is no number.
+        """One step, which the controls shorten. There is none if a gradient is not finite.
 
         Args:
             closure: As for `torch.optim.Optimizer.step`; it is called once.
             batch: The batch behind the gradient, on each rank the rows of all, for controls that read one
                 (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities, and learns
                 nothing of the rate from steps without an advantage, if others have one.
-            weights: `[B, T]`, what each token weighed in it; all the same without it.
+            weights: `[B, T]`: each token's weight in the gradient. Without it all weigh the same.
 
         Raises:
             ValueError: If ranks take different shares of the step, because their batches differ. None of it is taken
                 then.
+            CapoError: If ranks measure different parts of it, for the same reason, and with a control's own sentence.
         """
-        # A control compares the gradient of this step.
+        # Before the step, because a control may compare its gradient.
         loss = evaluated(closure)
         if not finite(self.optimizer):
             self.optimizer.zero_grad()
@@ -168,7 +169,7 @@ class Governed(torch.optim.Optimizer):
         return loss
 
     def _over_ranks(self, measure: Callable[..., Any]) -> Callable[..., float]:
-        """The mean over processes, of which all then take as much of the step."""
+        """The mean of a measurement over processes, so that all take the same share of the step."""
 
         def mean(*fraction: float) -> float:
             value = torch.as_tensor(measure(*fraction), dtype=torch.float64)
@@ -188,17 +189,17 @@ class Governed(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, and under `controls` and `steps` what the step controls go on from.
+        """The optimizer's state, and under `controls` and `steps` that of the step controls.
 
         `torch.load` takes it with `weights_only`.
         """
         return {**self.optimizer.state_dict(), "controls": states(self.controls), "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes up what `state_dict` gave; a resumed run goes on bit for bit.
+        """Restores what `state_dict` gave; a resumed run goes on bit for bit.
 
         Raises:
-            ValueError: For the state of an optimizer that was not governed, or by other controls.
+            ValueError: For the state of an optimizer without controls, or with other controls.
         """
         theirs, own = [id for id, _ in state_dict.get("controls", [])], [control.id for control in self.controls]
         if theirs != own:
@@ -229,5 +230,5 @@ def kl_divergence(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     Returns:
         Nats, `[...]`.
     """
-    # A token that neither policy can draw has logits of -inf, and a difference that is no number.
+    # A token that neither policy can draw has logits of -inf, whose difference is NaN.
     return kl_of_change(old, torch.where(old == new, 0.0, new.double() - old.double()))

@@ -22,22 +22,22 @@ class Rows:
         ends = self.sequences.cumsum(0)
         steps = torch.arange(int(self.lengths.max()))[None]
         self.inside = steps < self.lengths[:, None]
-        #: Of each token of a response, where it stands among all tokens of the batch.
+        #: The place of each response token among all tokens of the batch.
         self.tokens = ((ends - self.lengths)[:, None] + steps)[self.inside]
         self.responses = ids.values()[self.tokens.to(ids.values().device)]
 
     def of(self, field: Tensor) -> Tensor:
-        """A field per response token, flat."""
+        """The values of a field at response tokens, flat."""
         if field.is_nested:
             return field.values()
         return field[:, : self.inside.shape[1]][self.inside.to(field.device)]
 
     def of_outputs(self, output: Tensor) -> Tensor:
-        """Of a model's output per token, which belongs to the token after, those of responses."""
+        """A model's outputs for response tokens: each output belongs to the token after it."""
         return output.values()[(self.tokens - 1).to(output.device)]
 
     def of_features(self, hidden: Tensor) -> Tensor:
-        """The same of the backbone's features: `[1, N, D]` without padding, `[b, longest, D]` with it."""
+        """The backbone's features for response tokens, of `[1, N, D]` without padding or `[b, longest, D]` with it."""
         if hidden.shape[0] == 1:
             packed = hidden[0]
         else:
@@ -45,30 +45,30 @@ class Rows:
         return packed[(self.tokens - 1).to(hidden.device)]
 
     def padded(self, flat: Tensor) -> Tensor:
-        """`[b, T, ...]` of flat tokens, zeros behind them."""
+        """Flat tokens as `[b, T, ...]`, with zeros behind each row's tokens."""
         array = flat.new_zeros(*self.inside.shape, *flat.shape[1:])
         array[self.inside.to(flat.device)] = flat
         return array
 
     def to_outputs(self, array: Tensor) -> Tensor:
-        """Of an array `[b, T]` per response token, what belongs to a model's outputs, flat; 1 for those of prompts."""
+        """An array `[b, T]` over response tokens in the order of a model's outputs, flat; 1 for those of prompts."""
         flat = array.new_ones(int(self.sequences.sum()))
         flat[(self.tokens - 1).to(array.device)] = array[:, : self.inside.shape[1]][self.inside.to(array.device)]
         return flat
 
     def sums(self, field: Tensor) -> Tensor:
-        """One number a row."""
+        """The sum of a field over each row."""
         return self.padded(self.of(field).float()).sum(1)
 
     def truncated(self, ends: list[int]) -> Tensor:
-        """1 where a response's last token is none of those that end one; zeros where no such is known."""
+        """1 where a response's last token is not one of `ends`; zeros if `ends` is empty."""
         if not ends:
             return torch.zeros(len(self.lengths), dtype=torch.uint8)
         last = self.responses.cpu()[self.lengths.cumsum(0) - 1]
         return (~torch.isin(last, torch.tensor(ends, dtype=last.dtype)) | (self.lengths == 0)).to(torch.uint8)
 
     def keys(self, data: TensorDict) -> tuple[Tensor, Tensor]:
-        """Two numbers a row that follow from what is in it: of its prompt, and of all of it."""
+        """Two hashes for each row: of its prompt, and of its ids and advantages."""
         ids, advantages = data["input_ids"].values().cpu(), self.of(data["advantages"]).float().cpu()
         prompts, contents = [], []
         parts = zip(
@@ -98,12 +98,12 @@ def _digest(*arrays: Tensor) -> int:
 
 
 def order(prompts: Tensor, contents: Tensor) -> Tensor:
-    """Rows by prompt, then by what else is in them: the same for any number of ranks, and for any order of theirs."""
+    """The order of rows by prompt, then by contents: it does not depend on ranks."""
     by_content = contents.argsort(stable=True)
     return by_content[prompts[by_content].argsort(stable=True)]
 
 
 def places(numbers: Tensor, rank: int) -> Tensor:
-    """Where the rows of a rank are, in its own order."""
+    """The places of a rank's rows, in the rank's own order."""
     own = (numbers >> 32 == rank).nonzero()[:, 0]
     return own[numbers[own].argsort()]

@@ -31,7 +31,7 @@ ARRAYS = {
     "ROLLOUT_CONTEXT": ("sampler_logps",),
     "LAST_LAYER": ("hidden", "topk_logits", "topk_ids", "action_logits", "logsumexp"),
 }
-#: Of an order that ranks have no part in.
+#: Numbers of rows, by which they are put into an order that does not depend on ranks.
 NUMBERS = ("prompt", "content", "rows")
 
 
@@ -40,12 +40,12 @@ class Step:
     """The arrays that the end of a step needs.
 
     Attributes:
-        data: The mini-batch with its rows' numbers.
+        data: The mini-batch with the numbers of its rows.
         decision: The decision over it.
-        arrays: In flight, what the decision is of.
-        factors: `[b, T]`: of this rank's rows in the mini-batch's order, the factors of their tokens' gradients.
-        mask: `[b, T]`: which of these are tokens.
-        kept: Whether anything of the step is kept.
+        arrays: In flight, this rank's arrays that were decided over.
+        factors: `[b, T]`: factors of the gradients of this rank's tokens, rows in the mini-batch's order.
+        mask: `[b, T]`: 1 for this rank's tokens that were decided over.
+        kept: True if a token stays.
     """
 
     data: TensorDict
@@ -68,19 +68,24 @@ class Seen:
 
     def __init__(self, engine: Any, settings: Settings, needed: frozenset[str], measures: bool) -> None:
         self.engine, self.settings, self.needed = engine, settings, needed
-        #: Optimizer steps of the run, and those that were taken; the step's temperature, and how often its rows were
-        #: used before.
-        self.steps, self.taken, self.temperature, self.iteration = 0, 0, 1.0, 0
+        #: Optimizer steps of the run, and how many of them changed the weights.
+        self.steps, self.taken = 0, 0
+        #: The step's temperature, and how often its rows were used before.
+        self.temperature, self.iteration = 1.0, 0
         #: Bytes that came from other ranks so far.
         self.received = 0
-        # Of the forward pass that is next: its rows, whether its last layer is looked at, and what was there. Of the
-        # step: what FSDP2 had to gather.
+        #: The rows of the micro-batch whose forward pass comes next; `None` if nobody looks at that pass.
         self._micro: Any = None
+        #: True if its last layer is looked at.
         self._looks = False
+        #: Features of its response tokens, and the arrays of its last layer, once the pass has run.
         self._hidden: Tensor | None = None
         self._layer: Arrays = {}
+        #: The head's weight, which FSDP2 gathers once a step.
         self._whole_head: Tensor | None = None
+        #: The optimizer's state of the head, gathered once a step.
         self._state: Arrays = {}
+        #: Rows of the head.
         self._vocabulary = 0
         if "OPTIMIZER_STATE" in needed and isinstance(engine.module, FullyShardedDataParallel):
             raise ValueError(
@@ -163,7 +168,7 @@ class Seen:
 
     @torch.no_grad()
     def part(self, micro: TensorDict, found: dict[str, Tensor]) -> Arrays:
-        """One micro-batch as arrays `[b, T, ...]`, of whose forward pass `found` is."""
+        """One micro-batch as arrays `[b, T, ...]`; `found` is what its forward pass gave."""
         these = self._micro
         logps = these.of_outputs(found["log_probs"].detach()).float()
         flat = {
@@ -173,7 +178,7 @@ class Seen:
         }
         flat["advantages"] = these.of(micro["advantages"]).float()
         if "rollout_is_weights" in micro.keys():
-            # verl multiplies a token's loss by it, often by 0.
+            # verl multiplies a token's loss by this weight, which is often 0.
             flat["advantages"] = flat["advantages"] * these.of(micro["rollout_is_weights"]).float()
         if "OLD_LOGPS" in self.needed:
             flat["old_logps"] = these.of(micro["old_log_probs"]).float()
@@ -195,7 +200,7 @@ class Seen:
         if self._looks and self.steps == 0 and mask.any():
             check_same(self._layer, logps, mask.to(device), self.temperature)
         flat = {name: array.to(device) for name, array in flat.items()}
-        # A tool's answer lies inside of a response, and verl's values there mean nothing.
+        # A tool's answer lies inside of a response, where verl's values mean nothing.
         flat = {
             name: torch.where(mask.to(device), array, 0) if array.is_floating_point() else array
             for name, array in flat.items()
@@ -269,18 +274,18 @@ class Seen:
     def gathered(self, arrays: Arrays, inputs: Iterable[str]) -> Arrays:
         """The arrays that components with these inputs read, of all ranks.
 
-        Completions of a prompt are next to each other, in an order that ranks have no part in.
+        Completions of a prompt are next to each other, in an order that does not depend on ranks.
         """
         unread = {name for input_, names in ARRAYS.items() if input_ not in inputs for name in names}
         arrays = {name: arrays.pop(name) for name in list(arrays) if name not in unread}
         arrays, bytes_ = over_ranks(arrays, self.engine.get_data_parallel_group())
         self.received += bytes_
         order = rows.order(arrays["prompt"], arrays["content"])
-        # One array at a time is there twice.
+        # Array by array, so that only one is in memory twice.
         return {name: arrays.pop(name)[order].contiguous() for name in list(arrays)}
 
     def batch(self, arrays: Arrays, of_step: bool) -> Batch:
-        """The component's batch of arrays: of the whole step, or of a part of it, which holds no whole groups."""
+        """The component's batch: of the whole step, or of a part of it, which holds no whole groups."""
         prompts, size = arrays["prompt"], self.settings.group_size
         fields: dict[str, Any] = {name: array for name, array in arrays.items() if name not in NUMBERS}
         groups = prompts.view(-1, size) if of_step and len(prompts) % size == 0 else None

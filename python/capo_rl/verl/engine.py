@@ -5,12 +5,13 @@ weights.
 
 verl hands an engine the whole mini-batch of an optimizer step that a rank has, before it is cut into micro-batches.
 
-* *Ahead*, it is scored once more without a graph, gathered over the data parallel ranks, put into an order that does
-  not depend on them, and shown to the masks once.
-* *In flight*, each micro-batch is shown to them in the forward pass that trains, and what they add up of the step is
-  summed over ranks at its end.
+* *Ahead*, the mini-batch is scored once more without a graph, gathered over the data parallel ranks, put into an order
+  that does not depend on them, and shown to the masks once.
+* *In flight*, the masks see each micro-batch in the forward pass that trains. What they add up over the step is summed
+  over ranks at its end.
 
-Decisions reach verl's loss as factors of the gradient of its log-probabilities; nothing of the loss is repeated.
+Decisions reach verl's loss as factors of the gradient of its log-probabilities, in `prepare_model_outputs`. Nothing of
+the loss is repeated.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from ._seen import Seen, Step, one_temperature
 STATE = "capo_masks.pt"
 logger = logging.getLogger(__name__)
 
-#: What is done with a micro-batch and what its forward pass found; factors of its tokens' gradients `[b, T]`, if it
-#: decides any.
+#: Called with each micro-batch of a pass and with what its forward pass found. It returns the factors of the tokens'
+#: gradients, `[b, T]`, if it decides any.
 Look = Callable[[TensorDict, dict[str, Tensor]], Tensor | None]
 
 
@@ -65,15 +66,19 @@ class CapoEngine(FSDPEngineWithLMHead):
         components = settings.components() if settings else ([], [], [])
         self.capo_masks, self.capo_weights, self.capo_step_controls = components
         super().initialize()
-        # Of a pass: what is done with its micro-batches, and whether their last layer is looked at. Of the step: its
-        # parts in flight, what was decided, what is told. Of the run: how often a rollout's rows were used, and the
-        # bytes that came from other ranks and were told.
+        #: What the running pass calls with each of its micro-batches; `None` for verl's own passes.
         self._look: Look | None = None
+        #: True if the running pass looks at the last layer too.
         self._layer = False
+        #: In flight, the arrays of each micro-batch of the step with the decision about them.
         self._parts: list[Arrays] = []
+        #: The step that was decided and is not over.
         self._step: Step | None = None
+        #: The values of each metric of the step.
         self._told: dict[str, list[float]] = {}
+        #: How often each row of the rollout was used, by a hash of its contents.
         self._used = Counter[int]()
+        #: Bytes from other ranks that earlier steps have reported.
         self._received = 0
         if not self._components():
             return
@@ -103,7 +108,7 @@ class CapoEngine(FSDPEngineWithLMHead):
     def passed(
         self, data: TensorDict, loss_function: Any, look: Look | None, layer: bool = True, forward_only: bool = False
     ) -> Any:
-        """A pass as verl makes it, with `look` at each micro-batch; at its last layer too, if `layer`."""
+        """A pass as verl makes it, which calls `look` with each micro-batch; `layer` prepares the last layer too."""
         self._look, self._layer = look, layer
         try:
             return super().forward_backward_batch(data, loss_function, forward_only)
@@ -112,7 +117,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             self._seen.look_away()
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        """As the engine's own; what is looked at is prepared."""
+        """As the engine's own; prepares what `look` sees of the forward pass."""
         if self._look is not None:
             self._seen.look_at(micro_batch, self._layer)
         return super().forward_step(micro_batch, loss_function, forward_only)
@@ -120,7 +125,7 @@ class CapoEngine(FSDPEngineWithLMHead):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """As the engine's own; decisions reach the gradients of its log-probabilities."""
+        """As the engine's own; here a decision is applied, to the gradients of log-probabilities and entropies."""
         given = (output, output_args, micro_batch, logits_processor_func)
         found: dict[str, Tensor] = super().prepare_model_outputs(*given)
         factor = self._look(micro_batch, found) if self._look is not None else micro_batch.get("capo_factor", None)
@@ -160,7 +165,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return output
 
     def _begun(self, data: TensorDict) -> TensorDict:
-        """The mini-batch with numbers of its rows, whose step begins."""
+        """Begins a step; its mini-batch with the numbers of its rows."""
         data, first = data.copy(), self.get_data_parallel_rank() << 32
         data["capo_rows"] = torch.arange(first, first + len(data))
         data["capo_prompt"], data["capo_content"] = rows.Rows(data).keys(data)
@@ -171,7 +176,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return data
 
     def reduced(self, value: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
-        """Of all data parallel ranks."""
+        """`value` reduced over all data parallel ranks."""
         value = value.to(get_device_id())
         dist.all_reduce(value, by, self.get_data_parallel_group())
         return value
@@ -179,7 +184,7 @@ class CapoEngine(FSDPEngineWithLMHead):
     # Deciding -------------------------------------------------------------------------------------
 
     def _decide_ahead(self, data: TensorDict) -> None:
-        """All components over the step's whole batch, which is scored and gathered for it."""
+        """All components over the step's whole batch, after it is scored and gathered."""
         started, parts = time.perf_counter(), []
         scoring = data.copy()
         tu.assign_non_tensor(scoring, calculate_entropy="ENTROPY" in self._seen.needed, calculate_sum_pi_squared=False)
@@ -203,7 +208,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return decide(batch, arrays["completion_mask"], self.capo_masks, self.capo_weights)
 
     def _decision_of(self, arrays: Arrays, of_step: bool) -> DecidedBatch:
-        """The decision about parts that were joined."""
+        """The decision over joined micro-batches, which hold it."""
         token_mask, weights = arrays.pop("token_mask"), arrays.pop("weights")
         batch = self._controls.judged(self._seen.batch(arrays, of_step))
         return DecidedBatch(batch, arrays["completion_mask"], token_mask, weights, rows=arrays["rows"])
@@ -227,7 +232,7 @@ class CapoEngine(FSDPEngineWithLMHead):
             started = time.perf_counter()
             part = self._seen.part(micro, found)
             if not asked:
-                # verl's loss would take it for a term of its own.
+                # verl's loss would add an entropy term.
                 found.pop("entropy", None)
             decision = self._decide(part, of_step=False)
             self._parts.append(part | {"token_mask": decision.token_mask, "weights": decision.weights})
@@ -242,7 +247,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         counts = self.reduced(torch.stack([decision.mask.sum(), decision.token_mask.sum()]))
         tokens, kept = self._decided(data, decision, arrays, counts)
         if self._over_step() and kept:
-            # No micro-batch knew how many tokens the step keeps; gradients are linear in what they are divided by.
+            # No micro-batch knew how many tokens of the step stay. Dividing later gives the same gradients.
             self._current.factors = self._current.factors * (tokens / kept)
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
@@ -260,12 +265,12 @@ class CapoEngine(FSDPEngineWithLMHead):
         return bool(self._deciders()) and self.capo.reduction == "token_mean" and self.capo.denominator == "kept"
 
     def _factor(self, decision: DecidedBatch) -> Tensor:
-        """Of each token's gradient; in flight without the denominator that all tokens of the step share."""
+        """The factors of tokens' gradients; in flight without the denominator that all tokens of the step share."""
         denominator = "original" if self._inflight and self._over_step() else self.capo.denominator
         return gradient_factor(decision.mask, decision.token_mask, decision.weights, self.capo.reduction, denominator)
 
     def _decided(self, data: TensorDict, decision: DecidedBatch, arrays: Arrays, counts: Tensor) -> tuple[int, int]:
-        """Keeps what the step's end needs; tokens of the step, and those that are kept."""
+        """Keeps what the step's end needs. Returns the numbers of tokens of the step, and of those that stay."""
         assert decision.rows is not None
         own, (tokens, kept) = rows.places(decision.rows, self.get_data_parallel_rank()), counts.tolist()
         self._step = Step(data, decision, arrays, self._factor(decision)[own], decision.mask[own], kept > 0)
@@ -297,7 +302,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         if not len(places):
             return
         again = tu.index_select_tensor_dict(data, places)
-        # verl divides by the tokens that are there.
+        # verl divides by the tokens of the rows that it gets.
         share: Any = 1.0
         if self.capo.reduction == "token_mean":
             share = self.reduced(again["loss_mask"].sum()) / self.reduced(data["loss_mask"].sum())
@@ -307,7 +312,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         self._add("second_pass_seconds", time.perf_counter() - started)
 
     def _stepped(self) -> float:
-        """The step of verl; where something was rejected, both gradients are clipped by the norm of their sum."""
+        """The step of verl. If something was rejected, both gradients are clipped by the norm of their sum."""
         if not (self._remembers() and self.optimizer.has_rejected):
             return float(super().optimizer_step())
         norms = self.optimizer.grad_norms()
@@ -331,7 +336,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return output
 
     def optimizer_step(self) -> float:
-        """As the engine's own, as much of the step as the controls leave; the gradient's norm."""
+        """As the engine's own; step controls then shorten the step. Returns the gradient's norm."""
         step, self._step = self._step, None
         if step is None:
             return float(super().optimizer_step())
@@ -354,7 +359,7 @@ class CapoEngine(FSDPEngineWithLMHead):
         return norm
 
     def _controlled(self, step: Step) -> tuple[float, bool]:
-        """The step, as much of it as the controls leave: verl's norm, and whether there was one."""
+        """A step that controls may shorten: verl's norm of the gradient, and whether a step was taken."""
         started = time.perf_counter()
         self._controls.remember(self.optimizer, step.data, self._whole(step))
         norm, taken = self._stepped(), False
@@ -373,7 +378,7 @@ class CapoEngine(FSDPEngineWithLMHead):
 
     def lr_scheduler_step(self) -> Any:
         """As the engine's own."""
-        # verl's rollout is used up.
+        # The next mini-batches are of a new rollout.
         self._used.clear()
         return super().lr_scheduler_step()
 

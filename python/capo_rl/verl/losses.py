@@ -1,6 +1,6 @@
-"""Advantages and objectives of plugins under verl's names for such.
+"""Advantages and objectives of plugins in verl's registries.
 
-verl knows them by `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`.
+verl chooses them by `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def register_advantage(id: str, plugin: Source = None, **keys: Any) -> None:
 
 
 def _groups(id: str, index: Any, count: int) -> tuple[Tensor, int]:
-    """Rows such that the completions of a prompt are neighbours, and how many each prompt has."""
+    """An order of rows in which the completions of a prompt are neighbours, and their number per prompt."""
     if index is None:
         return torch.arange(count), 1
     _, numbers, sizes = np.unique(np.asarray(index, dtype=str), return_inverse=True, return_counts=True)
     if sizes.min() != sizes.max():
         raise ValueError(
-            f"`{id}` compares the completions of a prompt, of which one has {sizes.min()} and another {sizes.max()} "
-            "(they must be as many)"
+            f"`{id}` compares the completions of a prompt: one prompt has {sizes.min()} and another {sizes.max()} "
+            "(each needs as many)"
         )
     return torch.from_numpy(np.argsort(numbers, kind="stable")), int(sizes[0])
 
