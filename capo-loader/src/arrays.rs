@@ -10,29 +10,6 @@ use half::{bf16, f16};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, View};
 
-/// A compact tensor in host memory.
-#[derive(Debug, Clone)]
-pub struct Owned<T> {
-    /// The elements.
-    pub values: Vec<T>,
-    pub(crate) shape: Vec<i64>,
-}
-
-impl<T> Owned<T> {
-    pub(crate) fn new(values: Vec<T>, shape: &[usize]) -> Self {
-        Self {
-            values,
-            shape: shape.iter().map(|&extent| extent as i64).collect(),
-        }
-    }
-}
-
-impl Owned<f32> {
-    pub(crate) fn view(&self) -> Tensor<'_> {
-        Tensor::from_f32(&self.values, &self.shape)
-    }
-}
-
 /// A number type, with its dtype in a file.
 pub(crate) trait Number: NoUninit {
     const DTYPE: Dtype;
@@ -58,25 +35,20 @@ pub(crate) struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    pub(crate) fn new<T: Number>(values: &'a [T], shape: &[usize]) -> Self {
+    pub(crate) fn new<T: Number>(values: &'a [T], shape: &[i64]) -> Self {
         Self {
             dtype: T::DTYPE,
-            shape: shape.to_vec(),
+            shape: shape.iter().map(|&extent| extent as usize).collect(),
             bytes: cast_slice(values),
         }
     }
 
     /// Borrows a compact tensor of f32 or u32 in host memory.
     pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self> {
-        let shape: Vec<usize> = tensor
-            .shape()
-            .iter()
-            .map(|&extent| extent as usize)
-            .collect();
         Ok(if tensor.dtype() == DType::U32 {
-            Self::new(tensor.as_u32()?, &shape)
+            Self::new(tensor.as_u32()?, tensor.shape())
         } else {
-            Self::new(tensor.as_f32()?, &shape)
+            Self::new(tensor.as_f32()?, tensor.shape())
         })
     }
 }

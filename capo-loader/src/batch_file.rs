@@ -11,13 +11,17 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use capo_plugin::fields::{Dtype, Extents, Field, Source, Value};
+use capo_plugin::{
+    Batch, BatchBuffer, ContextData, Dims, OptimizerInfo, OptimizerKind, TensorBuffer, Values,
+};
+use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::{Array, Owned, ids};
+use crate::arrays::{Array, bytes, floats, ids};
 use crate::context;
-use crate::recorded::{RecordedBatch, RecordedLayer, RecordedState};
+use crate::sound;
 use crate::tensor_file::{TensorFile, serialized};
 use capo_system::files::{self, sha256_hex};
 use capo_system::folders;
@@ -121,34 +125,25 @@ pub fn prepare_folder(dir: &Path, from: u64, note: &Path) -> Result<()> {
 ///
 /// When an array is on a device, or the disk reports an error.
 pub fn write(path: &Path, batch: &Batch<'_>, context: Option<(&ContextData, u64)>) -> Result<()> {
-    let (b, t) = (batch.dims.completions as usize, batch.dims.tokens as usize);
-    let mut arrays = BTreeMap::from([
-        ("rewards", Array::new(batch.rewards, &[b])),
-        ("completion_ids", Array::new(batch.completion_ids, &[b, t])),
-        (
-            "completion_mask",
-            Array::new(batch.completion_mask, &[b, t]),
-        ),
-        ("truncated", Array::new(batch.truncated, &[b])),
+    let extents = Extents::new(batch.dims);
+    let mut arrays = BTreeMap::new();
+    let mut metadata = BTreeMap::from([
+        ("group_size".to_owned(), batch.dims.group_size.to_string()),
+        ("optimizer".to_owned(), optimizer_text(&batch.optimizer)?),
+        (CHECKSUM.0.to_owned(), CHECKSUM.1.to_owned()),
+        (SHA256.to_owned(), UNWRITTEN.to_owned()),
     ]);
-    arrays.extend(
-        batch
-            .per_token()
-            .map(|(name, values)| (name, Array::new(values, &[b, t]))),
-    );
-    for (name, tensor) in batch.tensors() {
-        arrays.insert(name, Array::of(&tensor)?);
+    for (field, value) in batch.values() {
+        if let Some(text) = text_of(value) {
+            metadata.insert(field.name.to_owned(), text);
+        } else {
+            arrays.insert(field.name, array_of(value, &extents.shape(field.shape))?);
+        }
     }
-    let mut metadata = metadata(batch)?;
     if let Some((data, age)) = context {
         arrays.extend(context::arrays(data, batch.dims));
         metadata.extend(context::metadata(data, age)?);
     }
-    let checksum = [
-        (CHECKSUM.0, CHECKSUM.1.to_owned()),
-        (SHA256, UNWRITTEN.to_owned()),
-    ];
-    metadata.extend(checksum.map(|(name, value)| (name.to_owned(), value)));
     let mut bytes = serialized(arrays, &metadata)?;
     let place = place_of_checksum(&bytes).context("the file has no place for its checksum")?;
     let sha256 = sha256_hex(&bytes);
@@ -182,7 +177,8 @@ fn place_of_checksum(bytes: &[u8]) -> Option<Range<usize>> {
 
 /// Refuses bytes that do not match their checksum. A file of another program need not have one.
 fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
-    let (marked, summed) = (file.text(CHECKSUM.0), file.text(SHA256));
+    let marked = file.text(CHECKSUM.0);
+    let summed = file.text(SHA256);
     if marked.is_err() && summed.is_err() {
         return Ok(());
     }
@@ -193,72 +189,47 @@ fn check_sum(bytes: &[u8], file: &TensorFile<'_>) -> Result<()> {
     unwritten[place.clone()].copy_from_slice(UNWRITTEN.as_bytes());
     ensure!(
         sha256_hex(&unwritten).as_bytes() == &bytes[place],
-        "it is damaged: its bytes are not those of its checksum (copy it anew, or record the batch again)"
+        "it is damaged: its bytes are not those of its checksum (copy it anew, or record the \
+         batch again)"
     );
     Ok(())
 }
 
-fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
-    let kind = OPTIMIZERS
-        .iter()
-        .find(|(_, kind)| *kind == batch.optimizer.kind)
-        .map_or("unknown", |(name, _)| name);
-    let OptimizerInfo {
-        learning_rate,
-        beta1,
-        beta2,
-        eps,
-        weight_decay,
-        max_grad_norm,
-        steps_taken,
-        ..
-    } = batch.optimizer;
-    let kind = kind.to_owned();
+/// A scalar as it stands in the metadata; `None` for an array.
+fn text_of(value: Value<'_>) -> Option<String> {
+    match value {
+        Value::Whole(number) => Some(number.to_string()),
+        Value::Single(number) => Some(number.to_string()),
+        Value::Double(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn array_of<'a>(value: Value<'a>, shape: &[i64]) -> Result<Array<'a>> {
+    match value {
+        Value::Bits(values) => Ok(Array::new(values, shape)),
+        Value::Ids(values) => Ok(Array::new(values, shape)),
+        Value::Floats(values) => Ok(Array::new(values, shape)),
+        Value::Tensor(tensor) => Array::of(&tensor),
+        _ => bail!("a scalar is no array"),
+    }
+}
+
+/// The optimizer as it stands in the metadata.
+fn optimizer_text(info: &OptimizerInfo) -> Result<String> {
+    let mut named = OPTIMIZERS.iter();
+    let kind = named.find(|(_, kind)| *kind == info.kind);
     let optimizer = Optimizer {
-        kind,
-        learning_rate,
-        beta1,
-        beta2,
-        eps,
-        weight_decay,
-        max_grad_norm,
-        steps_taken,
+        kind: kind.map_or("unknown", |(name, _)| name).to_owned(),
+        learning_rate: info.learning_rate,
+        beta1: info.beta1,
+        beta2: info.beta2,
+        eps: info.eps,
+        weight_decay: info.weight_decay,
+        max_grad_norm: info.max_grad_norm,
+        steps_taken: info.steps_taken,
     };
-    let mut scalars = vec![
-        ("group_size", batch.dims.group_size.to_string()),
-        ("step", batch.step.to_string()),
-        ("max_steps", batch.max_steps.to_string()),
-        ("iteration", batch.iteration.to_string()),
-        ("seed", batch.seed.to_string()),
-        (
-            "max_completion_length",
-            batch.max_completion_length.to_string(),
-        ),
-        (
-            "sampling_temperature",
-            batch.sampling_temperature.to_string(),
-        ),
-        ("sampling_top_k", batch.sampling_top_k.to_string()),
-        ("sampling_top_p", batch.sampling_top_p.to_string()),
-        ("loss_temperature", batch.loss_temperature.to_string()),
-        ("reduction", batch.reduction.0.to_string()),
-        ("denominator", batch.denominator.0.to_string()),
-        ("optimizer", serde_json::to_string(&optimizer)?),
-    ];
-    scalars.extend(
-        batch
-            .step_learning_rate
-            .map(|rate| ("step_learning_rate", rate.to_string())),
-    );
-    scalars.extend(
-        batch
-            .last_layer
-            .map(|last| ("vocab_size", last.vocab_size.to_string())),
-    );
-    Ok(scalars
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect())
+    Ok(serde_json::to_string(&optimizer)?)
 }
 
 /// Reads a batch from a file.
@@ -267,14 +238,22 @@ fn metadata(batch: &Batch<'_>) -> Result<BTreeMap<String, String>> {
 ///
 /// When the file is not a batch. The message has its path and the part that is missing or has the
 /// wrong shape.
-pub fn read(path: &Path) -> Result<RecordedBatch> {
+pub fn read(path: &Path) -> Result<BatchBuffer> {
     let bytes = files::read(path)?;
     parse(&bytes).with_context(|| format!("`{}` is not a batch file", path.display()))
 }
 
-fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
+fn parse(bytes: &[u8]) -> Result<BatchBuffer> {
     let file = TensorFile::parse(bytes)?;
     check_sum(bytes, &file)?;
+    let dims = dims(&file)?;
+    let mut batch = BatchBuffer::read(dims, optimizer(&file)?, &mut Fields(&file))?;
+    batch.context = context::read(&file, dims)?;
+    sound::check(&batch)?;
+    Ok(batch)
+}
+
+fn dims(file: &TensorFile<'_>) -> Result<Dims> {
     let [b, t] = file.shape("completion_mask")?[..] else {
         bail!("`completion_mask` is not [B, T]")
     };
@@ -287,99 +266,87 @@ fn parse(bytes: &[u8]) -> Result<RecordedBatch> {
         group_size > 0 && (b as u64).is_multiple_of(group_size),
         "`group_size` {group_size} does not divide the {b} completions"
     );
-    let dims = Dims {
+    Ok(Dims {
         completions: b as u64,
         tokens: t as u64,
         group_size,
-    };
-    let bt: &[usize] = &[b, t];
-    let truncated = if file.has("truncated") {
-        file.bits("truncated", &[b])?
-    } else {
-        vec![0; b]
-    };
-    let (losses, dloss_dlogp) = (
-        file.optional("losses", bt)?,
-        file.optional("dloss_dlogp", bt)?,
-    );
-    let (losses, dloss_dlogp) = losses.zip(dloss_dlogp).unzip();
-    let batch = RecordedBatch {
-        scalars: scalars(&file, dims)?,
-        completion_ids: ids("completion_ids", &file.shaped("completion_ids", bt)?)?,
-        completion_mask: file.bits("completion_mask", bt)?,
-        truncated,
-        rewards: file.floats("rewards", &[b])?,
-        advantages: file.floats("advantages", bt)?,
-        logps: file.floats("logps", bt)?,
-        losses,
-        dloss_dlogp,
-        old_logps: file.optional("old_logps", bt)?,
-        ref_logps: file.optional("ref_logps", bt)?,
-        entropy: file.optional("entropy", bt)?,
-        last_layer: if file.has("hidden") {
-            Some(last_layer(&file, b, t)?)
-        } else {
-            None
-        },
-        optimizer_state: optimizer_state(&file)?,
-        context: context::read(&file, dims)?,
-    };
-    batch.check()?;
-    Ok(batch)
-}
-
-fn last_layer(file: &TensorFile<'_>, b: usize, t: usize) -> Result<RecordedLayer> {
-    let last = |name: &str| -> Result<usize> {
-        file.shape(name)?
-            .last()
-            .copied()
-            .with_context(|| format!("`{name}` is a scalar"))
-    };
-    let (width, k) = (last("hidden")?, last("topk_ids")?);
-    ensure!(
-        width > 0 && k > 0,
-        "`hidden` has {width} columns and `topk_ids` {k} (both have at least one)"
-    );
-    let topk_ids = ids("topk_ids", &file.shaped("topk_ids", &[b, t, k])?)?;
-    Ok(RecordedLayer {
-        hidden: file.owned("hidden", &[b, t, width])?,
-        topk_ids: Owned::new(topk_ids, &[b, t, k]),
-        topk_logits: file.owned("topk_logits", &[b, t, k])?,
-        logsumexp: file.owned("logsumexp", &[b, t])?,
-        action_logits: file.owned("action_logits", &[b, t])?,
-        vocab_size: file.scalar("vocab_size")?,
     })
 }
 
-fn optimizer_state(file: &TensorFile<'_>) -> Result<Option<RecordedState>> {
-    if !file.has("weight") {
-        return Ok(None);
+/// A file as a source of a batch's fields: arrays are its tensors, scalars its metadata.
+struct Fields<'f>(&'f TensorFile<'f>);
+
+impl Fields<'_> {
+    /// The tensor of `field`, if the file has it.
+    fn find(&self, field: &Field, shape: &[i64]) -> Result<Option<TensorView<'_>>> {
+        let is_there = self.0.has(field.name);
+        is_there
+            .then(|| self.0.fitting(field.name, shape))
+            .transpose()
     }
-    let [v, d] = file.shape("weight")?[..] else {
-        bail!("`weight` is not [V, D]")
-    };
-    Ok(Some(RecordedState {
-        weight: file.owned("weight", &[v, d])?,
-        exp_avg: file.owned("exp_avg", &[v, d])?,
-        exp_avg_sq: file.owned("exp_avg_sq", &[v, d])?,
-    }))
 }
 
-fn scalars(file: &TensorFile<'_>, dims: Dims) -> Result<Batch<'static>> {
-    let mut batch = Batch::new(dims, optimizer(file)?);
-    batch.step = file.scalar("step")?;
-    batch.step_learning_rate = file.scalar_if_present("step_learning_rate")?;
-    batch.max_steps = file.scalar_or("max_steps", 1)?;
-    batch.iteration = file.scalar_or("iteration", 0)?;
-    batch.seed = file.scalar("seed")?;
-    batch.sampling_temperature = file.scalar("sampling_temperature")?;
-    batch.sampling_top_k = file.scalar_or("sampling_top_k", 0)?;
-    batch.sampling_top_p = file.scalar_or("sampling_top_p", 1.0)?;
-    batch.loss_temperature = file.scalar("loss_temperature")?;
-    batch.max_completion_length = file.scalar("max_completion_length")?;
-    batch.reduction = Reduction(file.scalar_or("reduction", Reduction::COMPLETION_MEAN.0)?);
-    batch.denominator = Denominator(file.scalar_or("denominator", Denominator::KEPT.0)?);
-    Ok(batch)
+impl Source for Fields<'_> {
+    type Error = anyhow::Error;
+
+    fn has(&mut self, field: &'static Field) -> Result<bool> {
+        Ok(self.0.has(field.name))
+    }
+
+    fn scalar(
+        &mut self,
+        field: &'static Field,
+        default: Option<Value<'static>>,
+    ) -> Result<Option<Value<'static>>> {
+        let name = field.name;
+        if !field.required && !self.0.has_scalar(name) {
+            return Ok(default);
+        }
+        Ok(Some(match field.dtype {
+            Dtype::F32 => Value::Single(self.0.scalar(name)?),
+            Dtype::F64 => Value::Double(self.0.scalar(name)?),
+            Dtype::U64 => Value::Whole(self.0.scalar(name)?),
+            _ => Value::Whole(self.0.scalar::<u32>(name)?.into()),
+        }))
+    }
+
+    fn bits(&mut self, field: &'static Field, shape: &[i64]) -> Result<Option<Values<u8>>> {
+        let Some(tensor) = self.find(field, shape)? else {
+            return Ok(None);
+        };
+        let values = bytes(field.name, &tensor)?;
+        match values.iter().find(|&&value| value > 1) {
+            Some(value) => bail!("`{}` holds {value} (entries are 0 or 1)", field.name),
+            None => Ok(Some(values.into())),
+        }
+    }
+
+    fn ids(&mut self, field: &'static Field, shape: &[i64]) -> Result<Option<Values<u32>>> {
+        match self.find(field, shape)? {
+            Some(tensor) => Ok(Some(ids(field.name, &tensor)?.into())),
+            None => Ok(None),
+        }
+    }
+
+    fn floats(&mut self, field: &'static Field, shape: &[i64]) -> Result<Option<Values<f32>>> {
+        match self.find(field, shape)? {
+            Some(tensor) => Ok(Some(floats(field.name, &tensor)?.into())),
+            None => Ok(None),
+        }
+    }
+
+    fn tensor(&mut self, field: &'static Field, shape: &[i64]) -> Result<TensorBuffer> {
+        let tensor = self.0.fitting(field.name, shape)?;
+        let shape: Vec<i64> = tensor.shape().iter().map(|&extent| extent as i64).collect();
+        Ok(match field.dtype {
+            Dtype::U32 => TensorBuffer::new(ids(field.name, &tensor)?, &shape),
+            _ => TensorBuffer::new(floats(field.name, &tensor)?, &shape),
+        })
+    }
+
+    fn missing(&mut self, field: &'static Field, _: &[i64]) -> anyhow::Error {
+        anyhow!("it has no tensor `{}`", field.name)
+    }
 }
 
 fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
@@ -390,25 +357,15 @@ fn optimizer(file: &TensorFile<'_>) -> Result<OptimizerInfo> {
         let known = OPTIMIZERS.map(|(name, _)| name).join("`, `");
         bail!("its optimizer is `{}` (known: `{known}`)", optimizer.kind);
     };
-    let Optimizer {
-        learning_rate,
-        beta1,
-        beta2,
-        eps,
-        weight_decay,
-        max_grad_norm,
-        steps_taken,
-        ..
-    } = optimizer;
     Ok(OptimizerInfo {
         kind,
-        learning_rate,
-        beta1,
-        beta2,
-        eps,
-        weight_decay,
-        max_grad_norm,
-        steps_taken,
+        learning_rate: optimizer.learning_rate,
+        beta1: optimizer.beta1,
+        beta2: optimizer.beta2,
+        eps: optimizer.eps,
+        weight_decay: optimizer.weight_decay,
+        max_grad_norm: optimizer.max_grad_norm,
+        steps_taken: optimizer.steps_taken,
     })
 }
 
@@ -425,14 +382,14 @@ pub struct Outcome {
     pub numbers: BTreeMap<String, f64>,
 }
 
-/// Writes an outcome: `token_mask`, `weights` and per-token arrays as tensors, single numbers in the
-/// metadata.
+/// Writes an outcome: `token_mask`, `weights` and per-token arrays as tensors, single numbers in
+/// the metadata.
 ///
 /// # Errors
 ///
 /// When the disk reports an error.
 pub fn write_outcome(path: &Path, dims: Dims, outcome: &Outcome) -> Result<()> {
-    let shape = [dims.completions as usize, dims.tokens as usize];
+    let shape = [dims.completions as i64, dims.tokens as i64];
     let mut arrays = BTreeMap::from([("token_mask", Array::new(&outcome.token_mask, &shape))]);
     arrays.extend(
         outcome

@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use capo_plugin::{ContextData, Dims};
+use capo_plugin::{AgedContext, ContextData, Dims};
+use safetensors::tensor::TensorView;
 
-use crate::arrays::{Array, counts, ids};
+use crate::arrays::{Array, Number, bytes, counts, ids};
 use crate::tensor_file::TensorFile;
 
 pub(crate) const PROMPT_IDS: &str = "context/prompt_ids";
@@ -25,47 +26,33 @@ const TOP_LOGPS: &str = "context/top_logps";
 const REWARD_NAMES: &str = "context/reward_names";
 const AGE: &str = "context/age";
 
-/// The rollout's context of a recorded batch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RecordedContext {
-    /// The context that components may read during a call.
-    pub data: ContextData,
-    /// Number of optimizer steps between the sampling and the batch's step.
-    pub age: u64,
-}
-
 /// Returns the tensors of the context `data`, which belongs to a batch of `dims`.
 pub(crate) fn arrays(data: &ContextData, dims: Dims) -> Vec<(&'static str, Array<'_>)> {
-    let (b, t) = (dims.completions as usize, dims.tokens as usize);
+    let b = dims.completions as i64;
+    let t = dims.tokens as i64;
+    let rewards = data.reward_name_ends.len() as i64;
     let mut arrays = vec![
-        (
-            PROMPT_IDS,
-            Array::new(&data.prompt_ids, &[data.prompt_ids.len()]),
-        ),
-        (
-            PROMPT_ENDS,
-            Array::new(&data.prompt_ends, &[data.prompt_ends.len()]),
-        ),
-        (
-            PROMPT_NUMBERS,
-            Array::new(&data.prompt_numbers, &[data.prompt_numbers.len()]),
-        ),
-        (LINES, Array::new(&data.lines, &[data.lines.len()])),
-        (TEXTS, Array::new(&data.texts, &[data.texts.len()])),
+        (PROMPT_IDS, list(&data.prompt_ids)),
+        (PROMPT_ENDS, list(&data.prompt_ends)),
+        (PROMPT_NUMBERS, list(&data.prompt_numbers)),
+        (LINES, list(&data.lines)),
+        (TEXTS, list(&data.texts)),
         (TEXT_ENDS, Array::new(&data.text_ends, &[b])),
         (SPANS, Array::new(&data.spans, &[b, t, 2])),
-        (
-            REWARDS,
-            Array::new(&data.rewards, &[data.reward_name_ends.len(), b]),
-        ),
+        (REWARDS, Array::new(&data.rewards, &[rewards, b])),
         (SAMPLER_LOGPS, Array::new(&data.sampler_logps, &[b, t])),
     ];
     if data.top_k > 0 {
-        let shape = [b, t, data.top_k as usize];
+        let shape = [b, t, data.top_k as i64];
         arrays.push((TOP_IDS, Array::new(&data.top_ids, &shape)));
         arrays.push((TOP_LOGPS, Array::new(&data.top_logps, &shape)));
     }
     arrays
+}
+
+/// A list of any length, to write to a file.
+fn list<T: Number>(values: &[T]) -> Array<'_> {
+    Array::new(values, &[values.len() as i64])
 }
 
 /// Returns the metadata entries of these tensors: the names of the reward functions, and the age.
@@ -83,96 +70,119 @@ pub(crate) fn metadata(data: &ContextData, age: u64) -> Result<[(String, String)
 /// # Errors
 ///
 /// When a part is missing, differs from the batch in size or does not fit the other parts.
-pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<RecordedContext>> {
+pub(crate) fn read(file: &TensorFile<'_>, dims: Dims) -> Result<Option<AgedContext>> {
     if !file.has(SAMPLER_LOGPS) {
         return Ok(None);
     }
-    let (b, t) = (dims.completions as usize, dims.tokens as usize);
+    let b = dims.completions as usize;
+    let t = dims.tokens as usize;
     let prompts = b / dims.group_size as usize;
-    let counted = |name: &str, shape: &[usize]| counts(name, &file.shaped(name, shape)?);
-    let list = |name: &str| file.shaped(name, &[file.shape(name)?.iter().product()]);
     let names = serde_json::from_str::<Vec<String>>(file.text(REWARD_NAMES)?)
         .with_context(|| format!("`{REWARD_NAMES}` in its metadata is not a list of names"))?;
-    let top_k = if file.has(TOP_IDS) {
-        file.shape(TOP_IDS)?.last().copied().unwrap_or(0)
-    } else {
-        0
-    };
-    let (top_ids, top_logps) = match top_k {
-        0 => (Vec::new(), Vec::new()),
-        k => (
-            ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?,
-            file.floats(TOP_LOGPS, &[b, t, k])?,
-        ),
-    };
     let mut data = ContextData {
         group_size: dims.group_size,
         tokens: dims.tokens,
-        prompt_ids: ids(PROMPT_IDS, &list(PROMPT_IDS)?)?,
-        prompt_ends: counted(PROMPT_ENDS, &[prompts])?,
-        prompt_numbers: counted(PROMPT_NUMBERS, &[prompts])?,
-        lines: counted(LINES, &[prompts])?,
-        texts: crate::arrays::bytes(TEXTS, &list(TEXTS)?)?,
-        text_ends: counted(TEXT_ENDS, &[b])?,
+        prompt_ids: ids(PROMPT_IDS, &flat(file, PROMPT_IDS)?)?,
+        prompt_ends: counted(file, PROMPT_ENDS, prompts)?,
+        prompt_numbers: counted(file, PROMPT_NUMBERS, prompts)?,
+        lines: counted(file, LINES, prompts)?,
+        texts: bytes(TEXTS, &flat(file, TEXTS)?)?,
+        text_ends: counted(file, TEXT_ENDS, b)?,
         spans: ids(SPANS, &file.shaped(SPANS, &[b, t, 2])?)?,
         sampler_logps: file.floats(SAMPLER_LOGPS, &[b, t])?,
-        top_k: top_k as u64,
-        top_ids,
-        top_logps,
         ..ContextData::default()
     };
-    for (name, rewards) in names
-        .iter()
-        .zip(file.floats(REWARDS, &[names.len(), b])?.chunks_exact(b))
-    {
+    if file.has(TOP_IDS) {
+        let k = file.shape(TOP_IDS)?.last().copied().unwrap_or(0);
+        data.top_k = k as u64;
+        data.top_ids = ids(TOP_IDS, &file.shaped(TOP_IDS, &[b, t, k])?)?;
+        data.top_logps = file.floats(TOP_LOGPS, &[b, t, k])?;
+    }
+    let rewards = file.floats(REWARDS, &[names.len(), b])?;
+    for (name, rewards) in names.iter().zip(rewards.chunks_exact(b)) {
         data.add_reward(name, rewards);
     }
     let age = file.scalar(AGE)?;
     check(&data)?;
-    Ok(Some(RecordedContext { data, age }))
+    Ok(Some(AgedContext { data, age }))
+}
+
+/// A tensor of one dimension and any length.
+fn flat<'a>(file: &TensorFile<'a>, name: &str) -> Result<TensorView<'a>> {
+    let length = file.shape(name)?.iter().product();
+    file.shaped(name, &[length])
+}
+
+/// A list of `length` counts.
+fn counted(file: &TensorFile<'_>, name: &str, length: usize) -> Result<Vec<u64>> {
+    counts(name, &file.shaped(name, &[length])?)
 }
 
 /// Refuses lists whose ends do not cut them into parts, and spans outside their completion's text.
 fn check(data: &ContextData) -> Result<()> {
-    parts(
-        (PROMPT_ENDS, &data.prompt_ends),
-        (PROMPT_IDS, data.prompt_ids.len()),
-    )?;
-    let mut texts = Vec::with_capacity(data.text_ends.len());
-    for (b, part) in parts((TEXT_ENDS, &data.text_ends), (TEXTS, data.texts.len()))?
-        .into_iter()
-        .enumerate()
-    {
+    let prompts = Cut {
+        name: PROMPT_ENDS,
+        ends: &data.prompt_ends,
+        list: PROMPT_IDS,
+        length: data.prompt_ids.len(),
+    };
+    prompts.parts()?;
+    let texts = Cut {
+        name: TEXT_ENDS,
+        ends: &data.text_ends,
+        list: TEXTS,
+        length: data.texts.len(),
+    };
+    let mut of_completions = Vec::with_capacity(data.text_ends.len());
+    for (b, part) in texts.parts()?.into_iter().enumerate() {
         let text = std::str::from_utf8(&data.texts[part]);
-        texts.push(
-            text.ok()
-                .with_context(|| format!("`{TEXTS}` of completion {b} is not UTF-8"))?,
-        );
+        let text = text
+            .ok()
+            .with_context(|| format!("`{TEXTS}` of completion {b} is not UTF-8"))?;
+        of_completions.push(text);
     }
     for (i, span) in data.spans.chunks_exact(2).enumerate() {
-        let (b, t) = (i / data.tokens as usize, i % data.tokens as usize);
+        let b = i / data.tokens as usize;
         let [start, end] = [span[0] as usize, span[1] as usize];
         ensure!(
-            texts[b].get(start..end).is_some(),
-            "`{SPANS}` of completion {b}, token {t} is {start}..{end}, which is no part of its text of {} bytes",
-            texts[b].len()
+            of_completions[b].get(start..end).is_some(),
+            "`{SPANS}` of completion {b}, token {} is {start}..{end}, which is no part of its text \
+             of {} bytes",
+            i % data.tokens as usize,
+            of_completions[b].len()
         );
     }
     Ok(())
 }
 
-/// Cuts a list of `len` entries into parts that end at `ends`.
-fn parts((name, ends): (&str, &[u64]), (list, len): (&str, usize)) -> Result<Vec<Range<usize>>> {
-    let ascending = ends.windows(2).all(|pair| pair[0] <= pair[1]);
-    ensure!(
-        ascending && ends.last() == Some(&(len as u64)),
-        "`{name}` does not cut the {len} entries of `{list}` into parts (its numbers ascend, and the last is {len})"
-    );
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    Ok(starts
-        .zip(ends)
-        .map(|(start, &end)| start as usize..end as usize)
-        .collect())
+/// A list that is cut into parts, and the ends of its parts.
+struct Cut<'a> {
+    /// Name of the ends.
+    name: &'static str,
+    ends: &'a [u64],
+    /// Name of the list.
+    list: &'static str,
+    /// Entries of the list.
+    length: usize,
+}
+
+impl Cut<'_> {
+    fn parts(&self) -> Result<Vec<Range<usize>>> {
+        let is_ascending = self.ends.windows(2).all(|pair| pair[0] <= pair[1]);
+        let length = self.length;
+        ensure!(
+            is_ascending && self.ends.last() == Some(&(length as u64)),
+            "`{}` does not cut the {length} entries of `{}` into parts (its numbers ascend, and \
+             the last is {length})",
+            self.name,
+            self.list
+        );
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let parts = starts.zip(self.ends);
+        Ok(parts
+            .map(|(start, &end)| start as usize..end as usize)
+            .collect())
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +211,7 @@ mod tests {
         let read = batch_file::read(&path).unwrap();
         assert_eq!(
             read.context,
-            Some(RecordedContext {
+            Some(AgedContext {
                 data: odd_context(),
                 age: 5
             })
@@ -236,7 +246,7 @@ mod tests {
         let (_folder, path) = written(&data, 0);
         assert_eq!(
             batch_file::read(&path).unwrap().context,
-            Some(RecordedContext { data, age: 0 })
+            Some(AgedContext { data, age: 0 })
         );
     }
 

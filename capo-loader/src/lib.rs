@@ -23,7 +23,6 @@ pub mod offer;
 pub mod open;
 pub mod owner;
 pub mod place;
-mod recorded;
 pub mod registry;
 pub mod replay;
 mod sealed;
@@ -35,9 +34,6 @@ pub mod upload;
 pub mod warning;
 pub mod watchdog;
 
-pub use arrays::Owned;
 pub use cause::cause;
-pub use context::RecordedContext;
-pub use recorded::{RecordedBatch, RecordedLayer, RecordedState};
 pub use tables::{Choice, ComponentConfig, component_names};
 pub use trust::LoadedPlugin;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use capo_plugin::{Inputs, MaskHandle, OptimizerKind, Sink};
+use capo_plugin::{BatchBuffer, Inputs, MaskHandle, OptimizerKind, Sink};
 
 use crate::batch_file::{self, Outcome};
 use crate::decision::{Deciders, Decision};
-use crate::recorded::RecordedBatch;
+use crate::sound;
 use crate::upload::Device;
 use crate::warning::WarningSink;
 use crate::watchdog::Watchdog;
@@ -33,7 +33,7 @@ impl OptimizerSettings {
     ///
     /// When the file is not a batch, a setting is out of its range, or a setting of Adam is given
     /// for another optimizer.
-    pub fn read(&self, path: &Path) -> Result<RecordedBatch> {
+    pub fn read(&self, path: &Path) -> Result<BatchBuffer> {
         let mut batch = batch_file::read(path)?;
         if *self != Self::default() {
             self.apply(&mut batch)
@@ -42,7 +42,7 @@ impl OptimizerSettings {
         Ok(batch)
     }
 
-    fn apply(&self, batch: &mut RecordedBatch) -> Result<()> {
+    fn apply(&self, batch: &mut BatchBuffer) -> Result<()> {
         let optimizer = &mut batch.scalars.optimizer;
         let adam = [
             ("train.adam_beta1", self.adam_beta1, &mut optimizer.beta1),
@@ -60,7 +60,7 @@ impl OptimizerSettings {
             optimizer.learning_rate = learning_rate;
             batch.scalars.step_learning_rate = None;
         }
-        batch.check()
+        sound::check(batch)
     }
 }
 
@@ -95,7 +95,7 @@ pub struct Replayed<'a> {
     /// File to which the result was written; `None` if it was not written.
     pub target: Option<&'a Path>,
     /// The recorded batch.
-    pub batch: &'a RecordedBatch,
+    pub batch: &'a BatchBuffer,
     /// Effect of the masks and weights.
     pub outcome: Outcome,
 }
@@ -232,7 +232,7 @@ pub fn replay_step(
     sink: &mut dyn Sink,
     path: &Path,
     device: Option<&Device>,
-    batch: &RecordedBatch,
+    batch: &BatchBuffer,
 ) -> Result<Decision> {
     let view = batch.view();
     check_inputs(asked(deciders), batch)
@@ -281,7 +281,7 @@ fn mean_weight(weights: &[f32], tokens: u64) -> String {
 /// # Errors
 ///
 /// When an input is missing; the message names all that are missing.
-pub fn check_held(mask: &MaskHandle, path: &Path, batch: &RecordedBatch) -> Result<()> {
+pub fn check_held(mask: &MaskHandle, path: &Path, batch: &BatchBuffer) -> Result<()> {
     check_inputs([(mask.id(), mask.inputs())].into_iter(), batch)
         .with_context(|| format!("batch file `{}`", path.display()))
 }
@@ -290,40 +290,17 @@ pub fn check_held(mask: &MaskHandle, path: &Path, batch: &RecordedBatch) -> Resu
 /// inputs.
 fn check_inputs<'a>(
     asked: impl Iterator<Item = (&'a str, Inputs)>,
-    batch: &RecordedBatch,
+    batch: &BatchBuffer,
 ) -> Result<()> {
-    let held = [
-        (Inputs::OLD_LOGPS, "`old_logps`", batch.old_logps.is_some()),
-        (Inputs::REF_LOGPS, "`ref_logps`", batch.ref_logps.is_some()),
-        (Inputs::ENTROPY, "`entropy`", batch.entropy.is_some()),
-        (Inputs::LAST_LAYER, "`hidden`", batch.last_layer.is_some()),
-        (
-            Inputs::OPTIMIZER_STATE,
-            "`exp_avg`",
-            batch.optimizer_state.is_some(),
-        ),
-        (
-            Inputs::ROLLOUT_CONTEXT,
-            "the rollout's context",
-            batch.context.is_some(),
-        ),
-        (
-            Inputs::SAMPLER_TOP_K,
-            "the sampler's top tokens",
-            batch
-                .context
-                .as_ref()
-                .is_some_and(|context| context.data.top_k > 0),
-        ),
-    ];
+    let held = batch.view().held();
     for (id, inputs) in asked {
-        if let Some((_, name, _)) = held
-            .iter()
-            .find(|(input, _, there)| inputs.contains(*input) && !there)
-        {
+        let mut parts = Inputs::OF_BATCH.iter();
+        let missing = parts.find(|one| inputs.contains(one.flag) && !held.contains(one.flag));
+        if let Some(missing) = missing {
             bail!(
-                "component `{id}` asks for {name}, which it does not hold (record batches in a \
-                 run with this component)"
+                "component `{id}` asks for `{}`, which it does not hold (record batches in a run \
+                 with this component)",
+                missing.field
             );
         }
     }

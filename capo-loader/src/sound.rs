@@ -2,33 +2,93 @@
 //! parts that fit together.
 
 use anyhow::{Result, bail, ensure};
-use capo_plugin::{Batch, DeviceKind, Tensor};
+use capo_plugin::fields::{Extent, Value};
+use capo_plugin::{AgedContext, Batch, BatchBuffer, DeviceKind, OptimizerInfo, Tensor};
 
-/// Refuses values that no run has. `context` holds token ids of the rollout's context, each list
-/// with its name. Ids on a device are not checked.
+use crate::context::{PROMPT_IDS, TOP_IDS};
+
+/// Refuses values that no run has. Ids on a device are not checked.
 ///
 /// # Errors
 ///
 /// When a value is impossible; the message has the value and its limit.
-pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
-    let &Batch {
-        dims,
-        max_completion_length,
-        ..
-    } = batch;
+pub fn check(batch: &BatchBuffer) -> Result<()> {
+    let view = batch.view();
     ensure!(
-        max_completion_length as u64 >= dims.tokens,
-        "`max_completion_length` is {max_completion_length}, but completions have up to {} tokens",
-        dims.tokens
+        view.max_completion_length as u64 >= view.dims.tokens,
+        "`max_completion_length` is {}, but completions have up to {} tokens",
+        view.max_completion_length,
+        view.dims.tokens
     );
-    check_scalars(batch)?;
-    check_numbers(batch)?;
-    let Some(last) = &batch.last_layer else {
+    ensure!(
+        view.losses.is_some() == view.dloss_dlogp.is_some(),
+        "`losses` and `dloss_dlogp` belong together (give both, or neither)"
+    );
+    check_scalars(&view)?;
+    check_optimizer(&view.optimizer)?;
+    check_numbers(&view)?;
+    check_vocabulary(batch)
+}
+
+/// Refuses scalars beyond the limits of the table of fields.
+fn check_scalars(batch: &Batch<'_>) -> Result<()> {
+    for (field, value) in batch.values() {
+        let number = match value {
+            Value::Single(number) => f64::from(number),
+            Value::Double(number) => number,
+            _ => continue,
+        };
+        if let Some(rule) = field.limit.broken_by(number) {
+            bail!("`{}` is {number} (it must be {rule})", field.name);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it
+/// unnoticed.
+fn check_numbers(batch: &Batch<'_>) -> Result<()> {
+    for (field, value) in batch.values() {
+        let Value::Floats(values) = value else {
+            continue;
+        };
+        if field.shape.contains(&Extent::T) {
+            check_tokens(batch, field.name, values)?;
+        } else if let Some(completion) = values.iter().position(|value| value.is_nan()) {
+            let name = field.name;
+            bail!("`{name}` is NaN at completion {completion} (it must be a number)");
+        }
+    }
+    match &batch.rollout_context {
+        Some(context) => check_tokens(batch, "sampler_logps", context.sampler_logps()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses NaN in `values`, `[B, T]`, at a token of a completion.
+fn check_tokens(batch: &Batch<'_>, name: &str, values: &[f32]) -> Result<()> {
+    let mut entries = values.iter().zip(batch.completion_mask);
+    let Some(i) = entries.position(|(value, mask)| *mask == 1 && value.is_nan()) else {
+        return Ok(());
+    };
+    let tokens = batch.dims.tokens.max(1) as usize;
+    bail!(
+        "`{name}` is NaN at completion {}, token {} (it must be a number where `completion_mask` \
+         is 1)",
+        i / tokens,
+        i % tokens
+    );
+}
+
+/// Refuses ids outside the vocabulary, and tensors that do not fit its size.
+fn check_vocabulary(batch: &BatchBuffer) -> Result<()> {
+    let view = batch.view();
+    let Some(last) = &view.last_layer else {
         return Ok(());
     };
     let vocab = last.vocab_size;
-    let extent = |tensor: &Tensor<'_>| tensor.shape().last().copied().unwrap_or_default();
-    let (width, k) = (extent(&last.hidden), extent(&last.topk_ids));
+    let width = extent(&last.hidden);
+    let k = extent(&last.topk_ids);
     ensure!(
         vocab > 0 && u32::try_from(vocab).is_ok(),
         "`vocab_size` is {vocab} (token ids have 32 bits)"
@@ -37,22 +97,15 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
         k as u64 <= vocab as u64,
         "`topk_ids` has {k} ids per token, `vocab_size` is {vocab}"
     );
-    let on_host = last.topk_ids.device().0 == DeviceKind::CPU;
-    let topk_ids = if on_host {
-        last.topk_ids.as_u32()?
-    } else {
-        &[]
-    };
-    let own = [
-        ("completion_ids", batch.completion_ids),
-        ("topk_ids", topk_ids),
-    ];
-    for (name, ids) in own.iter().chain(context) {
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            bail!("`{name}` holds {id}, `vocab_size` is {vocab}");
-        }
+    check_ids("completion_ids", view.completion_ids, vocab)?;
+    if last.topk_ids.device().0 == DeviceKind::CPU {
+        check_ids("topk_ids", last.topk_ids.as_u32()?, vocab)?;
     }
-    if let Some(state) = &batch.optimizer_state {
+    if let Some(AgedContext { data, .. }) = &batch.context {
+        check_ids(PROMPT_IDS, &data.prompt_ids, vocab)?;
+        check_ids(TOP_IDS, &data.top_ids, vocab)?;
+    }
+    if let Some(state) = &view.optimizer_state {
         let expected = [vocab as i64, width];
         let shape = state.weight.shape();
         ensure!(
@@ -63,60 +116,19 @@ pub fn check(batch: &Batch<'_>, context: &[(&str, &[u32])]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses NaN at a token: every comparison with NaN is false, so masks would decide by it
-/// unnoticed.
-fn check_numbers(batch: &Batch<'_>) -> Result<()> {
-    let tokens = batch.dims.tokens.max(1) as usize;
-    let sampled = batch
-        .rollout_context
-        .as_ref()
-        .map(|context| ("sampler_logps", context.sampler_logps()));
-    for (name, values) in batch.per_token().chain(sampled) {
-        if let Some(i) = values
-            .iter()
-            .zip(batch.completion_mask)
-            .position(|(value, mask)| *mask == 1 && value.is_nan())
-        {
-            let (completion, token) = (i / tokens, i % tokens);
-            bail!(
-                "`{name}` is NaN at completion {completion}, token {token} (it must be a number where `completion_mask` is 1)"
-            );
-        }
-    }
-    if let Some(completion) = batch.rewards.iter().position(|reward| reward.is_nan()) {
-        bail!("`rewards` is NaN at completion {completion} (it must be a number)");
-    }
-    Ok(())
+/// The last extent of a tensor.
+fn extent(tensor: &Tensor<'_>) -> i64 {
+    tensor.shape().last().copied().unwrap_or_default()
 }
 
-fn check_scalars(batch: &Batch<'_>) -> Result<()> {
-    let positive = [
-        (
-            "sampling_temperature",
-            f64::from(batch.sampling_temperature),
-            f64::MAX,
-        ),
-        (
-            "loss_temperature",
-            f64::from(batch.loss_temperature),
-            f64::MAX,
-        ),
-        ("sampling_top_p", f64::from(batch.sampling_top_p), 1.0),
-    ];
-    for (name, value, high) in positive {
-        let limit = if high == 1.0 { "at most 1" } else { "finite" };
-        ensure!(
-            value > 0.0 && value <= high,
-            "`{name}` is {value} (it must be above 0 and {limit})"
-        );
+fn check_ids(name: &str, ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= vocab) {
+        Some(id) => bail!("`{name}` holds {id}, `vocab_size` is {vocab}"),
+        None => Ok(()),
     }
-    if let Some(rate) = batch.step_learning_rate {
-        ensure!(
-            rate >= 0.0 && rate.is_finite(),
-            "`step_learning_rate` is {rate} (it must be 0 or more and finite)"
-        );
-    }
-    let optimizer = &batch.optimizer;
+}
+
+fn check_optimizer(optimizer: &OptimizerInfo) -> Result<()> {
     let from_zero = [
         ("learning_rate", optimizer.learning_rate, f64::MAX),
         ("beta1", optimizer.beta1, 1.0 - f64::EPSILON),
@@ -133,4 +145,63 @@ fn check_scalars(batch: &Batch<'_>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use capo_plugin::LayerBuffer;
+    use capo_plugin::testing::Fixture;
+
+    use super::*;
+    use crate::batch_file;
+
+    /// One completion of one token, as it comes from a file.
+    fn batch() -> BatchBuffer {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("batch.safetensors");
+        let fixture = Fixture::new(1, 1);
+        let context = fixture.context();
+        batch_file::write(&path, &fixture.batch_with(&context), Some((&context, 0))).unwrap();
+        batch_file::read(&path).unwrap()
+    }
+
+    fn refused(change: impl FnOnce(&mut BatchBuffer)) -> String {
+        let mut batch = batch();
+        check(&batch).expect("it is sound without the change");
+        change(&mut batch);
+        check(&batch).unwrap_err().to_string()
+    }
+
+    /// The last layer of a batch, which must have one.
+    fn last(batch: &mut BatchBuffer) -> &mut LayerBuffer {
+        batch.last_layer.as_mut().unwrap()
+    }
+
+    #[test]
+    fn refuses_what_no_run_records() {
+        let said = [
+            refused(|batch| batch.scalars.max_completion_length = 0),
+            refused(|batch| batch.scalars.sampling_temperature = f32::NAN),
+            refused(|batch| batch.scalars.loss_temperature = 0.0),
+            refused(|batch| batch.scalars.sampling_top_p = 1.5),
+            refused(|batch| batch.scalars.optimizer.beta2 = 1.0),
+            refused(|batch| batch.scalars.optimizer.learning_rate = f64::INFINITY),
+            refused(|batch| batch.logps[0] = f32::NAN),
+            refused(|batch| batch.old_logps = Some(vec![f32::NAN].into())),
+            refused(|batch| batch.context.as_mut().unwrap().data.sampler_logps[0] = f32::NAN),
+            refused(|batch| batch.rewards[0] = f32::NAN),
+            refused(|batch| last(batch).vocab_size = 0),
+            refused(|batch| last(batch).vocab_size = 1 << 40),
+            refused(|batch| last(batch).vocab_size = 3),
+            refused(|batch| last(batch).topk_ids.ids_mut().unwrap()[0] = 16),
+            refused(|batch| batch.completion_ids[0] = u32::MAX),
+            refused(|batch| batch.optimizer_state.as_mut().unwrap().weight.shape = vec![8, 16]),
+        ];
+        assert_eq!(
+            include_str!("sound_refused.txt")
+                .lines()
+                .collect::<Vec<_>>(),
+            said
+        );
+    }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use capo_plugin::fields::{fits, shape_text};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::arrays::{Array, Owned, bytes, floats};
+use crate::arrays::{Array, floats};
 
 /// Beginning of the header in a file with scalars.
 const SCALARS: &str = "{\"__metadata__\":";
@@ -27,7 +28,8 @@ pub(crate) fn serialized(
     let mut bytes = safetensors::serialize(tensors, Some(unordered))?;
     // The library writes the scalars in an order that differs from call to call, but always as many
     // bytes.
-    let (from, ordered) = (LENGTH + SCALARS.len(), serde_json::to_string(scalars)?);
+    let ordered = serde_json::to_string(scalars)?;
+    let from = LENGTH + SCALARS.len();
     ensure!(
         bytes[LENGTH..].starts_with(SCALARS.as_bytes()),
         "the header does not begin with the scalars"
@@ -81,29 +83,20 @@ impl<'a> TensorFile<'a> {
         Ok(tensor)
     }
 
+    /// The tensor `name`, whose shape must fit `shape`, in which -1 is any extent above 0.
+    pub(crate) fn fitting(&self, name: &str, shape: &[i64]) -> Result<TensorView<'a>> {
+        let tensor = self.tensor(name)?;
+        let have: Vec<i64> = tensor.shape().iter().map(|&extent| extent as i64).collect();
+        ensure!(
+            fits(&have, shape),
+            "`{name}` has shape {have:?}, expected {}",
+            shape_text(shape)
+        );
+        Ok(tensor)
+    }
+
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         floats(name, &self.shaped(name, shape)?)
-    }
-
-    pub(crate) fn owned(&self, name: &str, shape: &[usize]) -> Result<Owned<f32>> {
-        Ok(Owned::new(self.floats(name, shape)?, shape))
-    }
-
-    pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
-        if self.has(name) {
-            self.floats(name, shape).map(Some)
-        } else {
-            Ok(None)
-        }
-    }
-
-    /// Returns values that must be 0 or 1.
-    pub(crate) fn bits(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
-        let values = bytes(name, &self.shaped(name, shape)?)?;
-        match values.iter().find(|&&value| value > 1) {
-            Some(value) => bail!("`{name}` holds {value} (entries are 0 or 1)"),
-            None => Ok(values),
-        }
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<&str> {
@@ -119,16 +112,7 @@ impl<'a> TensorFile<'a> {
             .map_err(|_| anyhow!("`{name}` in its metadata is `{text}` (it must be a number)"))
     }
 
-    /// Returns a scalar of the metadata, or `default` for older files without it.
-    pub(crate) fn scalar_or<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
-        Ok(self.scalar_if_present(name)?.unwrap_or(default))
-    }
-
-    /// Returns a scalar of the metadata; `None` without it.
-    pub(crate) fn scalar_if_present<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>> {
-        self.scalars
-            .contains_key(name)
-            .then(|| self.scalar(name))
-            .transpose()
+    pub(crate) fn has_scalar(&self, name: &str) -> bool {
+        self.scalars.contains_key(name)
     }
 }

@@ -5,10 +5,9 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RResult, RSlice, RStr, RVec};
 
 use crate::call::{PluginObject, keeping_arithmetic};
-use crate::convert::STEP_LEARNING_RATE;
 use crate::sink::{Call, Sink, contract};
 use crate::wire::{HostRef, WireBatch, WireError};
-use crate::{Batch, Dims, Extension, Inputs, PluginError, Point, Ranks};
+use crate::{Batch, Dims, Extension, Inputs, PluginError, Point};
 
 /// A component's object on the wire, for code that all points share.
 pub trait WireObject: StableAbi + Sized + 'static {
@@ -29,29 +28,6 @@ pub struct Component<W> {
     pub(crate) id: String,
     pub(crate) wire: PluginObject<W>,
     inputs: Inputs,
-}
-
-/// Answers the ids of a batch's fields that are not on the wire; `sink` receives all reports.
-struct BatchAnswers<'a> {
-    step_learning_rate: Option<f64>,
-    sink: &'a mut dyn Sink,
-}
-
-impl Sink for BatchAnswers<'_> {
-    fn behind(&mut self) -> Option<&mut dyn Sink> {
-        Some(self.sink)
-    }
-
-    fn ranks(&self) -> Option<&dyn Ranks> {
-        self.sink.ranks()
-    }
-
-    fn extension(&mut self, id: &str) -> Option<Extension<'_>> {
-        match &self.step_learning_rate {
-            Some(rate) if id == STEP_LEARNING_RATE => Some(Extension::of(rate)),
-            _ => self.sink.extension(id),
-        }
-    }
 }
 
 impl<W: WireObject> Component<W> {
@@ -130,17 +106,13 @@ impl<W: WireObject> Component<W> {
     ) -> Result<(), PluginError> {
         let seen = WireBatch::from(&batch.with_only(self.inputs));
         let wire = &mut self.wire;
-        let mut sink = BatchAnswers {
-            step_learning_rate: batch.step_learning_rate,
-            sink,
-        };
         let call = Call {
             component: &self.id,
             method,
             length: batch.dims.len(),
             counted: "tokens (B · T, padding included)",
         };
-        let outcome = call.heard_by(&mut sink, |host| work(wire, host, &seen).into_result());
+        let outcome = call.heard_by(sink, |host| work(wire, host, &seen).into_result());
         outcome.map_err(|error| self.named(error))
     }
 

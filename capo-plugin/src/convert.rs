@@ -4,14 +4,8 @@
 use abi_stable::std_types::{ROption, RSlice, RStr};
 
 use crate::error::{PluginError, shortened};
-use crate::wire::{
-    HostRef, WireBatch, WireCompletion, WireError, WireGroup, WireLastLayer, WireOptimizerState,
-    WireRollout,
-};
-use crate::{
-    Batch, Completion, Denominator, Dims, LastLayer, OptimizerInfo, OptimizerState, ParameterGroup,
-    Reduction, Rollout, RolloutContext, SamplerTopK, Tensor,
-};
+use crate::wire::{WireCompletion, WireError, WireGroup, WireRollout};
+use crate::{Completion, Denominator, ParameterGroup, Reduction, Rollout};
 
 impl From<PluginError> for WireError {
     fn from(error: PluginError) -> Self {
@@ -28,120 +22,104 @@ impl From<WireError> for PluginError {
     }
 }
 
-/// Converts one field's value to the other side.
-trait Cross<T> {
-    fn cross(self) -> T;
+/// Converts a field's value to its type on the wire and back.
+pub trait Cross: Sized {
+    /// The type on the wire.
+    type There;
+    /// The value on the wire.
+    fn there(self) -> Self::There;
+    /// The value of one on the wire.
+    fn back(there: Self::There) -> Self;
 }
 
-macro_rules! same_on_both_sides {
+/// Types that are the same on the wire.
+macro_rules! same_on_the_wire {
     ($($type:ty),*) => {$(
-        impl<'a> Cross<$type> for $type {
-            fn cross(self) -> Self {
+        impl Cross for $type {
+            type There = Self;
+
+            fn there(self) -> Self {
                 self
             }
-        }
-    )*};
-}
 
-same_on_both_sides!(
-    bool,
-    f32,
-    u32,
-    u64,
-    Denominator,
-    Dims,
-    OptimizerInfo,
-    Reduction,
-    RolloutContext<'a>,
-    SamplerTopK<'a>,
-    Tensor<'a>
-);
-
-/// Implements both directions between two types.
-macro_rules! crosses {
-    ($($from:ty => $to:ty: $there:expr, $back:expr;)*) => {$(
-        impl<'a> Cross<$to> for $from {
-            fn cross(self) -> $to {
-                ($there)(self)
-            }
-        }
-
-        impl<'a> Cross<$from> for $to {
-            fn cross(self) -> $from {
-                ($back)(self)
+            fn back(there: Self) -> Self {
+                there
             }
         }
     )*};
 }
 
-crosses! {
-    usize => u64: |count| count as u64, |count| count as usize;
-    &'a str => RStr<'a>: RStr::from_str, |text: RStr<'a>| text.as_str();
-    &'a [u8] => RSlice<'a, u8>: RSlice::from_slice, |values: RSlice<'a, u8>| values.as_slice();
-    &'a [u32] => RSlice<'a, u32>: RSlice::from_slice, |values: RSlice<'a, u32>| values.as_slice();
-    &'a [f32] => RSlice<'a, f32>: RSlice::from_slice, |values: RSlice<'a, f32>| values.as_slice();
-}
+same_on_the_wire!(bool, f32, f64, u32, u64, Denominator, Reduction);
 
-impl<T: Cross<U>, U> Cross<ROption<U>> for Option<T> {
-    fn cross(self) -> ROption<U> {
-        self.map(T::cross).into()
+impl Cross for usize {
+    type There = u64;
+
+    fn there(self) -> u64 {
+        self as u64
+    }
+
+    fn back(there: u64) -> Self {
+        there as Self
     }
 }
 
-impl<T: Cross<U>, U> Cross<Option<U>> for ROption<T> {
-    fn cross(self) -> Option<U> {
-        self.into_option().map(T::cross)
+impl<'a> Cross for &'a str {
+    type There = RStr<'a>;
+
+    fn there(self) -> RStr<'a> {
+        RStr::from_str(self)
+    }
+
+    fn back(there: RStr<'a>) -> Self {
+        there.as_str()
     }
 }
 
-/// Implements both directions between two structs with the same fields. A field behind `besides` is
-/// not on the wire; an id of the host answers it.
+impl<'a, T> Cross for &'a [T] {
+    type There = RSlice<'a, T>;
+
+    fn there(self) -> RSlice<'a, T> {
+        RSlice::from_slice(self)
+    }
+
+    fn back(there: RSlice<'a, T>) -> Self {
+        there.as_slice()
+    }
+}
+
+impl<T: Cross> Cross for Option<T> {
+    type There = ROption<T::There>;
+
+    fn there(self) -> ROption<T::There> {
+        self.map(T::there).into()
+    }
+
+    fn back(there: ROption<T::There>) -> Self {
+        there.into_option().map(T::back)
+    }
+}
+
+/// Implements both directions between two structs with the same fields.
 macro_rules! alike {
-    ($($type:ident, $wire:ident: $($field:ident)* $(, besides $own:ident)?;)*) => {$(
-        alike!(@one $type => $wire: $($field)*,);
-        alike!(@one $wire => $type: $($field)*, $($own)?);
-    )*};
-    (@one $from:ident => $to:ident: $($field:ident)*, $($own:ident)?) => {
-        impl<'a> Cross<$to<'a>> for $from<'a> {
-            fn cross(self) -> $to<'a> {
-                $to { $($field: self.$field.cross(),)* $($own: None)? }
+    ($($type:ident, $wire:ident: $($field:ident)*;)*) => {$(
+        impl<'a> From<&$type<'a>> for $wire<'a> {
+            fn from(from: &$type<'a>) -> Self {
+                Self { $($field: from.$field.there(),)* }
             }
         }
 
-        impl<'a> From<&$from<'a>> for $to<'a> {
-            fn from(from: &$from<'a>) -> Self {
-                (*from).cross()
+        impl<'a> From<&$wire<'a>> for $type<'a> {
+            fn from(from: &$wire<'a>) -> Self {
+                Self { $($field: Cross::back(from.$field),)* }
             }
         }
-    };
+    )*};
 }
 
 alike! {
-    Batch, WireBatch: dims step max_steps iteration seed sampling_temperature sampling_top_p sampling_top_k loss_temperature optimizer reduction
-        denominator max_completion_length completion_ids completion_mask truncated rewards advantages logps losses dloss_dlogp old_logps ref_logps
-        entropy last_layer optimizer_state rollout_context sampler_top_k, besides step_learning_rate;
-    LastLayer, WireLastLayer: hidden topk_ids topk_logits logsumexp action_logits vocab_size;
-    OptimizerState, WireOptimizerState: weight exp_avg exp_avg_sq;
     ParameterGroup, WireGroup: name parameters;
-    Completion, WireCompletion: prompt text messages environment_reward ids truncated answer columns;
-}
-
-/// Id of the host's answer, an `f64`, that masks and weights find in [`Batch::step_learning_rate`].
-pub(crate) const STEP_LEARNING_RATE: &str = "capo.batch.step-learning-rate/1";
-
-impl<'a> Batch<'a> {
-    /// The batch as a mask or a weight sees it: `wire`, and the fields that only an id of the host
-    /// answers.
-    pub(crate) fn with_answers(wire: &WireBatch<'a>, host: &mut HostRef<'_>) -> Self {
-        let answer = host
-            .extension(RStr::from_str(STEP_LEARNING_RATE))
-            .into_option();
-        let step_learning_rate = answer.and_then(|answer| answer.get::<f64>().ok().copied());
-        Self {
-            step_learning_rate,
-            ..wire.into()
-        }
-    }
+    Completion, WireCompletion:
+        prompt text messages environment_reward ids truncated answer columns;
 }
 
 impl Rollout<'_> {

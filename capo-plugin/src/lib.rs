@@ -113,6 +113,7 @@ mod draws;
 mod episode;
 mod error;
 mod extension;
+pub mod fields;
 mod guard;
 mod image;
 mod keys;
@@ -129,8 +130,9 @@ mod traits;
 pub mod wire;
 
 pub use batch::{
-    Batch, Denominator, Dims, Inputs, LastLayer, OptimizerInfo, OptimizerKind, OptimizerState,
-    Reduction,
+    AgedContext, Batch, BatchBuffer, BatchScalars, Denominator, Dims, Inputs, LastLayer,
+    LayerBuffer, LendTensor, Memory, OptimizerInfo, OptimizerKind, OptimizerState, Reduction,
+    StateBuffer, TensorBuffer, Values,
 };
 pub use call::{keeping_arithmetic, watch_drops};
 pub use collective::{Collective, OneRank, Ranks};

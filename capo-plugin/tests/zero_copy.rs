@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use capo_plugin::fields::Value;
 use capo_plugin::prelude::*;
 use capo_plugin::testing::{self, Fixture, Records};
 use capo_plugin::{Completion, ErrorKind, Sink};
@@ -41,19 +42,17 @@ fn of<T>(values: &[T]) -> usize {
 
 /// Where everything in `batch` lies, tensors and their shapes included.
 fn addresses(batch: &Batch<'_>) -> Addresses {
-    let mut found: Vec<(&str, usize)> = batch
-        .per_token()
-        .map(|(name, array)| (name, of(array)))
-        .collect();
-    found.push(("rewards", of(batch.rewards)));
-    found.push(("completion_ids", of(batch.completion_ids)));
-    found.push(("completion_mask", of(batch.completion_mask)));
-    found.push(("truncated", of(batch.truncated)));
-    found.extend(
-        batch
-            .tensors()
-            .map(|(name, tensor)| (name, tensor.address() as usize)),
-    );
+    let mut found: Vec<(&str, usize)> = Vec::new();
+    for (field, value) in batch.values() {
+        let address = match value {
+            Value::Bits(values) => of(values),
+            Value::Ids(values) => of(values),
+            Value::Floats(values) => of(values),
+            Value::Tensor(tensor) => tensor.address() as usize,
+            _ => continue,
+        };
+        found.push((field.name, address));
+    }
     found.extend(
         batch
             .last_layer()

@@ -32,12 +32,12 @@ class LastLayer:
     The arrays lie together in host memory or on one CUDA device, there contiguous, ids as int32 or uint32.
 
     Attributes:
-        hidden: `[B, T, D]`: the feature that made the logits from which the token was drawn.
-        topk_ids: `[B, T, K]`, integers: the tokens with the K largest raw logits, largest first.
-        topk_logits: `[B, T, K]`: those logits.
-        logsumexp: `[B, T]`: over the full vocabulary, of logits divided by `Sampling.loss_temperature`.
-        action_logits: `[B, T]`: the raw logit of the sampled token.
-        vocab_size: V.
+        hidden: `[B, T, D]`: the feature from which the logits of the token were computed.
+        topk_ids: `[B, T, K]`, integers: vocabulary ids of the K largest logits, largest first.
+        topk_logits: `[B, T, K]`: the K largest logits themselves, raw (temperature 1), in the order of `topk_ids`.
+        logsumexp: `[B, T]`: logsumexp over the full vocabulary of logits ÷ `loss_temperature`.
+        action_logits: `[B, T]`: raw logit of the sampled token.
+        vocab_size: V: number of vocabulary entries.
     """
 
     hidden: Array
@@ -55,9 +55,9 @@ class OptimizerState:
     Where there is a `LastLayer`, they lie where its arrays lie.
 
     Attributes:
-        weight: `[V, D]`.
-        exp_avg: `[V, D]`: the first moment.
-        exp_avg_sq: `[V, D]`: the second moment.
+        weight: `[V, D]`: the weight.
+        exp_avg: `[V, D]`: first moment, the running mean of gradients.
+        exp_avg_sq: `[V, D]`: second moment, the running mean of squared gradients.
     """
 
     weight: Array
@@ -87,8 +87,9 @@ class Losses:
     """An objective's result on the batch, before reduction.
 
     Attributes:
-        losses: `[B, T]`: the loss of each token.
-        dloss_dlogp: `[B, T]`: the derivative of a completion's losses by `Batch.logps`.
+        losses: `[B, T]`: the objective's loss per token, before masking and reduction. Present for masks.
+        dloss_dlogp: `[B, T]`: derivative of the sum of a completion's `losses` by this token's `logps`. Present for
+            masks.
     """
 
     losses: Array
@@ -129,10 +130,10 @@ class Progress:
     """Where the run is.
 
     Attributes:
-        step: The optimizer's step, from 0.
-        max_steps: How many the run has.
-        iteration: How often this rollout was used before; 0 is on policy.
-        seed: The run's; random choices of components follow from it and `step`.
+        step: Optimizer step, counted from 0.
+        max_steps: Optimizer steps of the whole run.
+        iteration: Number of earlier uses of this rollout; 0 is on policy.
+        seed: The run's seed; derive every random draw from it and `step`.
     """
 
     step: int = 0
@@ -143,14 +144,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The sampler's settings, and the temperature of the loss.
+    """The sampler's settings, and the temperature of the loss. Without `max_completion_length` the limit is T.
 
     Attributes:
-        sampling_temperature: What the sampler divided logits by.
-        sampling_top_k: The sampler's; 0 is off.
-        sampling_top_p: The sampler's; 1 is off.
-        loss_temperature: What logits are divided by in `Batch.logps`.
-        max_completion_length: The limit, tokens; `None` is T.
+        sampling_temperature: Temperature of sampling: divisor of the logits.
+        sampling_top_k: The sampler's top-k, in tokens; 0 turns it off.
+        sampling_top_p: The sampler's top-p, a probability; 1 turns it off.
+        loss_temperature: Temperature of `logps`: divisor of the logits.
+        max_completion_length: Limit on completion length in tokens; at least T.
     """
 
     sampling_temperature: float = 1.0
@@ -168,7 +169,8 @@ class Batch:
 
     B completions, T tokens of the longest one, V vocabulary, D hidden width, K top tokens. Groups are consecutive:
     completions `g*G .. (g+1)*G` answer one prompt, where G is `group_size`. What is 0 in `completion_mask` is padding;
-    its values are finite and mean nothing.
+    its values are finite and mean nothing. `advantages` may also be `[B]`, one number per completion. `advantages`, `rewards` and
+    `truncated` are zeros where they are not given.
 
     Arrays are borrowed: they are read where they lie, when a component is called, so leave them alone until its call is
     back. What is copied, once, when the batch is made:
@@ -179,16 +181,18 @@ class Batch:
     * float64, float16 and bfloat16 in host memory, which become float32
 
     Attributes:
-        completion_ids: `[B, T]`, integers: the sampled tokens.
-        completion_mask: `[B, T]`: 1 for tokens of the completion, up to and including the end token.
-        logps: `[B, T]`, nats: log-probability of each token under the current policy at the loss's temperature.
-        advantages: `[B, T]`, or `[B]` for one number per completion; zeros without it.
+        completion_ids: `[B, T]`, integers: ids of the sampled tokens.
+        completion_mask: `[B, T]`: 1 for a token that the policy drew, up to and including the end token; 0 for padding.
+            Zeros may also stand between ones, at tokens that others wrote into the completion, such as the answer of an
+            environment.
+        logps: `[B, T]`, nats: log-probability of each token under the current policy at `loss_temperature`.
+        advantages: `[B, T]`, reward units: advantage of each token; zeros while the advantage estimator runs.
+        truncated: `[B]`: 1 where the length limit cut the completion off.
+        rewards: `[B]`, reward units: reward of each completion.
+        old_logps: `[B, T]`, nats: log-probability of each token under the policy that sampled the completions.
+        ref_logps: `[B, T]`, nats: log-probability of each token under the reference model, from which training started.
+        entropy: `[B, T]`, nats: entropy of the current policy over the full vocabulary.
         group_size: Completions per prompt.
-        rewards: `[B]`; zeros without it.
-        truncated: `[B]`: 1 for completions that the length limit cut off; zeros without it.
-        old_logps: `[B, T]`, nats: under the policy when the completions were sampled.
-        ref_logps: `[B, T]`, nats: under the reference model.
-        entropy: `[B, T]`, nats: of the current policy.
         loss: What the objective made of the batch, for masks that read it.
         rollout_context: How the completions were sampled.
         last_layer: Features and logits of the last layer.
@@ -213,12 +217,12 @@ class Batch:
     logps: Array
     advantages: Array | None = None
     _: dataclasses.KW_ONLY
-    group_size: int = 1
-    rewards: Array | None = None
     truncated: Array | None = None
+    rewards: Array | None = None
     old_logps: Array | None = None
     ref_logps: Array | None = None
     entropy: Array | None = None
+    group_size: int = 1
     loss: Losses | None = None
     rollout_context: RolloutContext | None = None
     last_layer: LastLayer | None = None

@@ -7,8 +7,10 @@
 
 use std::fmt::Display;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-use capo_plugin::{DType, DeviceKind, Tensor};
+use capo_plugin::fields::Dtype;
+use capo_plugin::{DType, DeviceKind, LendTensor, Memory, Tensor, TensorBuffer, Values};
 use half::{bf16, f16};
 use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
@@ -48,7 +50,13 @@ pub(crate) enum Array<T> {
     Own(Vec<T>),
 }
 
-impl<T> Array<T> {
+impl<T: 'static> AsRef<[T]> for Array<T> {
+    fn as_ref(&self) -> &[T] {
+        self.get()
+    }
+}
+
+impl<T: 'static> Array<T> {
     pub(crate) fn get(&self) -> &[T] {
         match self {
             Self::Own(values) => values,
@@ -59,6 +67,17 @@ impl<T> Array<T> {
             Self::Lent(lent) => unsafe {
                 std::slice::from_raw_parts(lent.address() as *const T, lent.len())
             },
+        }
+    }
+
+    /// The array as the batch keeps it.
+    pub(crate) fn into_values(self) -> Values<T>
+    where
+        T: Send + Sync,
+    {
+        match self {
+            Self::Own(values) => Values::Own(values),
+            lent @ Self::Lent(_) => Values::Lent(Arc::new(lent)),
         }
     }
 
@@ -218,95 +237,91 @@ fn walk(shape: &[i64], strides: &[i64], start: i64, visit: &mut impl FnMut(i64))
     }
 }
 
-/// A large array, lent to components without a copy; it may be in device memory.
-pub(crate) enum Large<T> {
-    /// Array in host memory, and its shape.
-    Host(Array<T>, Vec<i64>),
-    /// Array in device memory with its type; ready once the work queued on this stream is done.
-    Device(Lent, DType, u64),
+/// A large array of a batch, with its slot: its own memory without a copy, which may be a device's.
+pub(crate) fn large(
+    name: &str,
+    lent: Lent,
+    dtype: Dtype,
+    stream: u64,
+) -> PyResult<(TensorBuffer, Slot)> {
+    let shape = lent.shape().to_vec();
+    if lent.place() == Place::Host {
+        let slot;
+        let memory: Memory = if dtype == Dtype::U32 {
+            let ids = ids(name, lent)?;
+            slot = ids.slot();
+            Memory::Lent(Arc::new(OnHost(ids, DType::U32)))
+        } else {
+            let values = floats(name, lent)?;
+            slot = values.slot();
+            Memory::Lent(Arc::new(OnHost(values, DType::F32)))
+        };
+        return Ok((TensorBuffer::new(memory, &shape), slot));
+    }
+    let dtype = if dtype == Dtype::U32 {
+        let right = "u32 or i32 there; `.int()` of torch makes it so";
+        on_device(name, &lent, &[DType::U32, I32], right)?;
+        DType::U32
+    } else {
+        let known = [DType::F32, DType::F16, DType::BF16];
+        on_device(name, &lent, &known, "f32, f16 or bf16")?
+    };
+    let slot = Slot {
+        place: lent.place(),
+        address: lent.address(),
+        copied: 0,
+    };
+    let array = OnDevice {
+        lent,
+        dtype,
+        stream,
+    };
+    let memory = Memory::Lent(Arc::new(array));
+    Ok((TensorBuffer::new(memory, &shape), slot))
 }
 
-impl<T> Large<T> {
-    pub(crate) fn shape(&self) -> &[i64] {
-        match self {
-            Self::Host(_, shape) => shape,
-            Self::Device(lent, ..) => lent.shape(),
-        }
-    }
+/// An array in host memory, and the type of its elements.
+struct OnHost<T>(Array<T>, DType);
 
-    pub(crate) fn slot(&self) -> Slot {
-        match self {
-            Self::Host(values, _) => values.slot(),
-            Self::Device(lent, ..) => Slot {
-                place: lent.place(),
-                address: lent.address(),
-                copied: 0,
-            },
-        }
+impl<T> std::fmt::Debug for OnHost<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an array of {} in host memory", self.1)
     }
+}
 
-    /// The array as a tensor for components; `dtype` is that of `T`.
-    fn view(&self, dtype: DType) -> Tensor<'_> {
-        let (kind, number) = match self.slot().place {
+impl<T: Send + Sync + 'static> LendTensor for OnHost<T> {
+    fn lend<'a>(&'a self, shape: &'a [i64]) -> Tensor<'a> {
+        let data = self.0.get().as_ptr().cast();
+        // SAFETY: the address holds compact elements of this shape and type, which `self` keeps
+        // alive.
+        unsafe { Tensor::from_raw(data, DeviceKind::CPU, 0, self.1, shape, &[], 0, null_mut()) }
+    }
+}
+
+/// An array in device memory, ready once the work queued on this stream is done.
+struct OnDevice {
+    lent: Lent,
+    dtype: DType,
+    stream: u64,
+}
+
+impl std::fmt::Debug for OnDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an array of {} on `{}`", self.dtype, self.lent.place())
+    }
+}
+
+impl LendTensor for OnDevice {
+    fn lend<'a>(&'a self, shape: &'a [i64]) -> Tensor<'a> {
+        let (kind, number) = match self.lent.place() {
             Place::Host => (DeviceKind::CPU, 0),
             Place::Cuda(number) => (DeviceKind::CUDA, number),
         };
-        let (data, dtype, stream) = match self {
-            Self::Host(values, _) => (values.get().as_ptr().cast(), dtype, null_mut()),
-            Self::Device(lent, dtype, stream) => {
-                (lent.address() as *const _, *dtype, *stream as *mut _)
-            }
-        };
+        let data = self.lent.address() as *const _;
+        let stream = self.stream as *mut _;
         // SAFETY: the address holds compact elements of this shape and type, which `self` keeps
         // alive. The lender was asked to make them ready on this stream.
-        unsafe { Tensor::from_raw(data, kind, number, dtype, self.shape(), &[], 0, stream) }
-    }
-}
-
-impl Large<f32> {
-    /// Without a copy: f32 in host memory, and f32, f16 or bf16 on a device. Other floats in host
-    /// memory become copies.
-    pub(crate) fn floats(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
-        let shape = lent.shape().to_vec();
-        match lent.place() {
-            Place::Host => Ok(Self::Host(floats(name, lent)?, shape)),
-            Place::Cuda(_) => {
-                let dtype = on_device(
-                    name,
-                    &lent,
-                    &[DType::F32, DType::F16, DType::BF16],
-                    "f32, f16 or bf16",
-                )?;
-                Ok(Self::Device(lent, dtype, stream))
-            }
-        }
-    }
-
-    pub(crate) fn tensor(&self) -> Tensor<'_> {
-        self.view(DType::F32)
-    }
-}
-
-impl Large<u32> {
-    /// Without a copy: u32 and i32. Other integers in host memory become copies.
-    pub(crate) fn ids(name: &str, lent: Lent, stream: u64) -> PyResult<Self> {
-        let shape = lent.shape().to_vec();
-        match lent.place() {
-            Place::Host => Ok(Self::Host(ids(name, lent)?, shape)),
-            Place::Cuda(_) => {
-                on_device(
-                    name,
-                    &lent,
-                    &[DType::U32, I32],
-                    "u32 or i32 there; `.int()` of torch makes it so",
-                )?;
-                Ok(Self::Device(lent, DType::U32, stream))
-            }
-        }
-    }
-
-    pub(crate) fn tensor(&self) -> Tensor<'_> {
-        self.view(DType::U32)
+        unsafe { Tensor::from_raw(data, kind, number, self.dtype, shape, &[], 0, stream) }
     }
 }
 
@@ -320,7 +335,8 @@ fn on_device(name: &str, lent: &Lent, known: &[DType], right: &str) -> PyResult<
     }
     if let Some(strides) = lent.strides() {
         return Err(PyValueError::new_err(format!(
-            "`{name}` on `{}` has strides {strides:?} for shape {:?} (it must be contiguous there; `.contiguous()` makes it so)",
+            "`{name}` on `{}` has strides {strides:?} for shape {:?} (it must be contiguous there; \
+             `.contiguous()` makes it so)",
             lent.place(),
             lent.shape()
         )));

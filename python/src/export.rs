@@ -1,12 +1,12 @@
 //! A recorded batch as numpy arrays and numbers: the arguments that rebuild it.
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Batch as View, Dims};
+use capo_plugin::fields::{Dtype, Extents, Field, Value};
+use capo_plugin::{Batch as View, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::failed;
-use crate::fields::DENOMINATORS;
+use crate::error::broken;
 use crate::numpy;
 
 /// `[B, T]`: numbers per token.
@@ -15,79 +15,77 @@ pub(crate) fn floats<'py>(
     dims: Dims,
     values: &[f32],
 ) -> PyResult<Bound<'py, PyAny>> {
-    numpy::array(
-        py,
-        &[dims.completions as usize, dims.tokens as usize],
-        values,
-    )
-}
-
-/// Sets items of a dictionary to the fields of a value that have their names.
-macro_rules! set_fields {
-    ($dict:ident of $from:expr => $($field:ident)*) => {
-        $($dict.set_item(stringify!($field), $from.$field)?;)*
-    };
+    let shape = [dims.completions as usize, dims.tokens as usize];
+    numpy::array(py, &shape, values)
 }
 
 /// The arguments that rebuild a batch in host memory.
 pub(crate) fn to_fields<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
-    let (fields, dims) = (PyDict::new(py), view.dims);
-    let (b, t) = (dims.completions as usize, dims.tokens as usize);
-    fields.set_item(
-        "completion_ids",
-        numpy::array(py, &[b, t], view.completion_ids)?,
-    )?;
-    fields.set_item(
-        "completion_mask",
-        numpy::array(py, &[b, t], view.completion_mask)?,
-    )?;
-    fields.set_item("truncated", numpy::array(py, &[b], view.truncated)?)?;
-    fields.set_item("rewards", numpy::array(py, &[b], view.rewards)?)?;
-    for (name, values) in view.per_token() {
-        fields.set_item(name, floats(py, dims, values)?)?;
-    }
-    for (name, tensor) in view.tensors() {
-        let shape: Vec<usize> = tensor
-            .shape()
-            .iter()
-            .map(|&extent| extent as usize)
-            .collect();
-        let refused = |error: capo_plugin::PluginError| failed(&error.into());
-        let array = match tensor.as_u32() {
-            Ok(ids) => numpy::array(py, &shape, ids)?,
-            Err(_) => numpy::array(py, &shape, tensor.as_f32().map_err(refused)?)?,
+    let fields = PyDict::new(py);
+    let optimizer = optimizer(py, &view.optimizer)?;
+    let extents = Extents::new(view.dims);
+    for (field, value) in view.values() {
+        let shape = extents.shape(field.shape);
+        let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
+        let owner = if field.class == "Optimizer" {
+            &optimizer
+        } else {
+            &fields
         };
-        fields.set_item(name, array)?;
+        match value {
+            Value::Whole(number) => set_whole(owner, field, number)?,
+            Value::Single(number) => owner.set_item(field.name, number)?,
+            Value::Double(number) => owner.set_item(field.name, number)?,
+            Value::Bits(values) => owner.set_item(field.name, numpy::array(py, &shape, values)?)?,
+            Value::Ids(values) => owner.set_item(field.name, numpy::array(py, &shape, values)?)?,
+            Value::Floats(values) => {
+                owner.set_item(field.name, numpy::array(py, &shape, values)?)?;
+            }
+            Value::Tensor(tensor) => owner.set_item(field.name, of_tensor(py, &tensor)?)?,
+        }
     }
-    if let Some(last) = &view.last_layer {
-        fields.set_item("vocab_size", last.vocab_size)?;
-    }
-    fields.set_item("group_size", dims.group_size)?;
-    set_fields!(fields of view => step max_steps iteration seed sampling_temperature sampling_top_k sampling_top_p);
-    set_fields!(fields of view => loss_temperature max_completion_length);
-    fields.set_item("reduction", view.reduction.name())?;
-    fields.set_item(
-        "denominator",
-        DENOMINATORS
-            .iter()
-            .find(|(_, d)| *d == view.denominator)
-            .map(|(name, _)| *name),
-    )?;
-    fields.set_item("optimizer", optimizer(py, view)?)?;
+    fields.set_item("group_size", view.dims.group_size)?;
+    fields.set_item("optimizer", optimizer)?;
     Ok(fields)
 }
 
-fn optimizer<'py>(py: Python<'py>, view: &View<'_>) -> PyResult<Bound<'py, PyDict>> {
-    let info = &view.optimizer;
+/// Sets a whole number, by its name where it is one of a set with names.
+fn set_whole(owner: &Bound<'_, PyDict>, field: &Field, number: u64) -> PyResult<()> {
+    match field.dtype {
+        Dtype::Reduction => owner.set_item(field.name, Reduction(number as u32).name()),
+        Dtype::Denominator => {
+            let mut named = Denominator::NAMED.iter();
+            let found = named.find(|(_, known)| u64::from(known.0) == number);
+            owner.set_item(field.name, found.map(|(name, _)| *name))
+        }
+        _ => owner.set_item(field.name, number),
+    }
+}
+
+fn of_tensor<'py>(py: Python<'py>, tensor: &Tensor<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let shape: Vec<usize> = tensor
+        .shape()
+        .iter()
+        .map(|&extent| extent as usize)
+        .collect();
+    if let Ok(ids) = tensor.as_u32() {
+        return numpy::array(py, &shape, ids);
+    }
+    let values = tensor.as_f32().map_err(|error| broken(&error))?;
+    numpy::array(py, &shape, values)
+}
+
+fn optimizer<'py>(py: Python<'py>, info: &OptimizerInfo) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item(
-        "kind",
-        OPTIMIZERS
-            .iter()
-            .find(|(_, kind)| *kind == info.kind)
-            .map(|(name, _)| *name),
-    )?;
-    set_fields!(dict of info => learning_rate beta1 beta2 eps weight_decay max_grad_norm steps_taken);
-    dict.set_item("step_learning_rate", view.step_learning_rate)?;
+    let mut named = OPTIMIZERS.iter();
+    let kind = named.find(|(_, kind)| *kind == info.kind);
+    dict.set_item("kind", kind.map(|(name, _)| *name))?;
+    dict.set_item("learning_rate", info.learning_rate)?;
+    dict.set_item("beta1", info.beta1)?;
+    dict.set_item("beta2", info.beta2)?;
+    dict.set_item("eps", info.eps)?;
+    dict.set_item("weight_decay", info.weight_decay)?;
+    dict.set_item("max_grad_norm", info.max_grad_norm)?;
+    dict.set_item("steps_taken", info.steps_taken)?;
     Ok(dict)
 }

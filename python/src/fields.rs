@@ -1,19 +1,16 @@
 //! Fields of a batch, by the names of their Python arguments.
 
 use capo_loader::batch_file::OPTIMIZERS;
-use capo_plugin::{Denominator, OptimizerInfo, OptimizerKind, nearest};
+use capo_plugin::fields::{Dtype, Field, Source, Value, fits, shape_text};
+use capo_plugin::{
+    Denominator, OptimizerInfo, OptimizerKind, Reduction, TensorBuffer, Values, nearest,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::array::{self, Array, Large};
+use crate::array::{self, Array, Slot};
 use crate::dlpack::Lent;
-
-/// Names of the values of `denominator`.
-pub(crate) const DENOMINATORS: [(&str, Denominator); 2] = [
-    ("kept", Denominator::KEPT),
-    ("original", Denominator::ORIGINAL),
-];
 
 /// Arguments by name; `None` counts as absent.
 pub(crate) struct Fields<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);
@@ -72,7 +69,8 @@ impl<'py> Fields<'_, 'py> {
         match *Lent::on_host(name, &self.must(name)?)?.shape() {
             [b, t] if b > 0 && t > 0 => Ok([b, t]),
             ref other => Err(PyValueError::new_err(format!(
-                "`{name}` has shape {other:?} (it must be [B, T]: completions and tokens, at least one of each)"
+                "`{name}` has shape {other:?} (it must be [B, T]: completions and tokens, at \
+                 least one of each)"
             ))),
         }
     }
@@ -97,25 +95,52 @@ impl<'py> Fields<'_, 'py> {
 
     /// `[B, T]`: numbers per token. A number per completion is copied to all of its tokens, with 0
     /// on padding.
-    pub(crate) fn spread(
-        &self,
-        name: &str,
-        shape: [i64; 2],
-        mask: &[u8],
-    ) -> PyResult<Option<Array<f32>>> {
+    fn spread(&self, name: &str, shape: &[i64]) -> PyResult<Option<Array<f32>>> {
         let Some(value) = self.get(name)? else {
             return Ok(None);
         };
         let lent = Lent::on_host(name, &value)?;
-        if *lent.shape() != shape[..1] {
-            return self.floats(name, &shape);
-        }
-        let (values, tokens) = (array::floats(name, lent)?, shape[1] as usize);
-        let spread = mask
-            .iter()
-            .enumerate()
-            .map(|(i, &mask)| f32::from(mask) * values.get()[i / tokens]);
+        let mask = self.bits("completion_mask", shape)?;
+        let Some(mask) = mask.filter(|_| *lent.shape() == shape[..1]) else {
+            return self.floats(name, shape);
+        };
+        let values = array::floats(name, lent)?;
+        let tokens = shape[1] as usize;
+        let entries = mask.get().iter().enumerate();
+        let spread = entries.map(|(i, &mask)| f32::from(mask) * values.get()[i / tokens]);
         Ok(Some(Array::Own(spread.collect())))
+    }
+
+    /// The scalar `field` of a batch. Where it is left out, it is `default`.
+    fn scalar(
+        &self,
+        field: &Field,
+        default: Option<Value<'static>>,
+    ) -> PyResult<Option<Value<'static>>> {
+        let name = field.name;
+        if !self.has(name)? {
+            return match default {
+                None if field.required => Err(PyTypeError::new_err(format!(
+                    "`{name}` is missing ({})",
+                    field.sentence().trim_end_matches('.')
+                ))),
+                default => Ok(default),
+            };
+        }
+        Ok(Some(match field.dtype {
+            Dtype::F32 => Value::Single(self.number(name, 0.0)?),
+            Dtype::F64 => Value::Double(self.number(name, 0.0)?),
+            Dtype::U64 => Value::Whole(self.number(name, 0)?),
+            Dtype::Reduction => {
+                let named = self.named(name, &Reduction::NAMED, Reduction::COMPLETION_MEAN)?;
+                Value::Whole(named.0.into())
+            }
+            Dtype::Denominator => {
+                let named = self.named(name, &Denominator::NAMED, Denominator::KEPT)?;
+                Value::Whole(named.0.into())
+            }
+            Dtype::U32 | Dtype::Bit => Value::Whole(self.number::<u32>(name, 0)?.into()),
+        }))
     }
 
     fn on_host(&self, name: &str, shape: &[i64]) -> PyResult<Option<Lent>> {
@@ -125,32 +150,6 @@ impl<'py> Fields<'_, 'py> {
         let lent = Lent::on_host(name, &value)?;
         shaped(name, lent.shape(), shape)?;
         Ok(Some(lent))
-    }
-
-    /// A large array of floats; -1 in `shape` allows any extent.
-    pub(crate) fn large(&self, name: &str, shape: &[i64], stream: u64) -> PyResult<Large<f32>> {
-        let lent = Lent::new(name, &self.must(name)?, stream)?;
-        shaped(name, lent.shape(), shape)?;
-        Large::<f32>::floats(name, lent, stream)
-    }
-
-    /// A large array of ids; -1 in `shape` allows any extent.
-    pub(crate) fn large_ids(&self, name: &str, shape: &[i64], stream: u64) -> PyResult<Large<u32>> {
-        let lent = Lent::new(name, &self.must(name)?, stream)?;
-        shaped(name, lent.shape(), shape)?;
-        Large::<u32>::ids(name, lent, stream)
-    }
-
-    /// The coming step's own learning rate, where the optimizer `name` gives it.
-    pub(crate) fn step_learning_rate(&self, name: &str) -> PyResult<Option<f64>> {
-        let Some(value) = self.get(name)? else {
-            return Ok(None);
-        };
-        let own = Fields(value.cast::<PyDict>()?);
-        let is_given = own.has("step_learning_rate")?;
-        is_given
-            .then(|| own.number("step_learning_rate", 0.0))
-            .transpose()
     }
 
     /// The optimizer at the coming step.
@@ -179,25 +178,112 @@ impl<'py> Fields<'_, 'py> {
 }
 
 fn shaped(name: &str, shape: &[i64], expected: &[i64]) -> PyResult<()> {
-    let fits = shape.len() == expected.len()
-        && shape
-            .iter()
-            .zip(expected)
-            .all(|(have, want)| have == want || *want == -1 && *have > 0);
-    if fits {
+    if fits(shape, expected) {
         return Ok(());
     }
-    let extent = |extent: &i64| {
-        if *extent == -1 {
-            "any".to_owned()
-        } else {
-            extent.to_string()
-        }
-    };
-    let wanted = expected.iter().map(extent).collect::<Vec<_>>().join(", ");
     Err(PyValueError::new_err(format!(
-        "`{name}` has shape {shape:?} (it must be [{wanted}])"
+        "`{name}` has shape {shape:?} (it must be {})",
+        shape_text(expected)
     )))
+}
+
+/// The arguments as a source of a batch's fields. It notes where each array lies.
+pub(crate) struct Arguments<'a, 'py> {
+    pub(crate) fields: Fields<'a, 'py>,
+    /// The CUDA stream on which arrays on a device are ready.
+    pub(crate) stream: u64,
+    pub(crate) arrays: Vec<NamedSlot>,
+}
+
+/// The slot of a batch's array.
+pub(crate) struct NamedSlot {
+    pub(crate) name: &'static str,
+    pub(crate) slot: Slot,
+    /// True for an array of the last layer or of its state, which may lie on a device.
+    pub(crate) is_large: bool,
+}
+
+impl Arguments<'_, '_> {
+    /// Notes the slot of an array in host memory, and keeps the array.
+    fn keep<T: Send + Sync + 'static>(
+        &mut self,
+        field: &'static Field,
+        array: Option<Array<T>>,
+    ) -> Option<Values<T>> {
+        let array = array?;
+        self.arrays.push(NamedSlot {
+            name: field.name,
+            slot: array.slot(),
+            is_large: false,
+        });
+        Some(array.into_values())
+    }
+}
+
+impl Source for Arguments<'_, '_> {
+    type Error = PyErr;
+
+    fn has(&mut self, field: &'static Field) -> PyResult<bool> {
+        self.fields.has(field.name)
+    }
+
+    fn scalar(
+        &mut self,
+        field: &'static Field,
+        default: Option<Value<'static>>,
+    ) -> PyResult<Option<Value<'static>>> {
+        if field.class == "Optimizer" {
+            return match self.fields.get("optimizer")? {
+                Some(own) => Fields(own.cast::<PyDict>()?).scalar(field, default),
+                None => Ok(default),
+            };
+        }
+        self.fields.scalar(field, default)
+    }
+
+    fn bits(&mut self, field: &'static Field, shape: &[i64]) -> PyResult<Option<Values<u8>>> {
+        let array = self.fields.bits(field.name, shape)?;
+        Ok(self.keep(field, array))
+    }
+
+    fn ids(&mut self, field: &'static Field, shape: &[i64]) -> PyResult<Option<Values<u32>>> {
+        let array = self.fields.ids(field.name, shape)?;
+        Ok(self.keep(field, array))
+    }
+
+    fn floats(&mut self, field: &'static Field, shape: &[i64]) -> PyResult<Option<Values<f32>>> {
+        let array = match field.name {
+            "advantages" => self.fields.spread(field.name, shape)?,
+            _ => self.fields.floats(field.name, shape)?,
+        };
+        // A loop of its own may have no rewards and no advantages.
+        let is_missing = array.is_none() && ["rewards", "advantages"].contains(&field.name);
+        let zeros = || Array::Own(vec![0.0; shape.iter().product::<i64>() as usize]);
+        let array = if is_missing { Some(zeros()) } else { array };
+        Ok(self.keep(field, array))
+    }
+
+    fn tensor(&mut self, field: &'static Field, shape: &[i64]) -> PyResult<TensorBuffer> {
+        let name = field.name;
+        let lent = Lent::new(name, &self.fields.must(name)?, self.stream)?;
+        shaped(name, lent.shape(), shape)?;
+        let (tensor, slot) = array::large(name, lent, field.dtype, self.stream)?;
+        self.arrays.push(NamedSlot {
+            name,
+            slot,
+            is_large: true,
+        });
+        Ok(tensor)
+    }
+
+    fn missing(&mut self, field: &'static Field, shape: &[i64]) -> PyErr {
+        let sentence = format!(
+            "`{}` is missing (it is an array of shape {})",
+            field.name,
+            shape_text(shape)
+        );
+        PyValueError::new_err(sentence)
+    }
 }
 
 fn known_names<T>(typed: &str, known: &[(&str, T)]) -> String {

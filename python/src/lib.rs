@@ -13,7 +13,6 @@ mod dlpack;
 mod error;
 mod export;
 mod fields;
-mod layer;
 mod lock;
 mod numpy;
 mod records;

@@ -140,11 +140,11 @@ REFUSED = [
     (layer(topk_logits=np.zeros((2, 3, 3), np.float32)), ValueError, "`topk_logits` has shape [2, 3, 3] (it must be [2, 3, 2])"),
     (layer(topk_logits=None), TypeError, "`topk_logits` is missing (it is an array)"),
     (layer(topk_ids=np.full((2, 3, 2), 5, np.uint32)), ValueError, "`topk_ids` holds 5, `vocab_size` is 5"),
-    (layer(vocab_size=None), TypeError, "`vocab_size` is missing (it is the number of tokens that the model knows)"),
+    (layer(vocab_size=None), TypeError, "`vocab_size` is missing (V: number of vocabulary entries)"),
     (
         {**layer(), "weight": np.zeros((5, 4), np.float32), "exp_avg": np.zeros((5, 4), np.float32), "exp_avg_sq": np.zeros((5, 3), np.float32)},
         ValueError,
-        "`exp_avg_sq` has shape [5, 3] (it must be [5, 4], as `weight` is)",
+        "`exp_avg_sq` has shape [5, 3] (it must be [5, 4])",
     ),
 ]
 

@@ -79,7 +79,7 @@ impl<T: Mask> WireMask for Guarded<T> {
         batch: &WireBatch<'_>,
         token_mask: RSliceMut<'_, u8>,
     ) -> RResult<(), WireError> {
-        let batch = Batch::with_answers(batch, host);
+        let batch = Batch::from(batch);
         self.call("mask", |component| {
             component.mask(&mut Ctx::new(host), &batch, token_mask.into_mut_slice())
         })

@@ -35,7 +35,7 @@ macro_rules! guarded_decision {
             $decided: RSlice<'_, $entry>,
             taken: bool,
         ) -> RResult<(), WireError> {
-            let batch = Batch::with_answers(batch, host);
+            let batch = Batch::from(batch);
             self.call("step_end", |component| {
                 component.step_end(&mut Ctx::new(host), &batch, $decided.as_slice(), taken)
             })

@@ -87,7 +87,7 @@ impl<T: Weight> WireWeight for Guarded<T> {
         token_mask: RSlice<'_, u8>,
         weights: RSliceMut<'_, f32>,
     ) -> RResult<(), WireError> {
-        let batch = Batch::with_answers(batch, host);
+        let batch = Batch::from(batch);
         self.call("weigh", |component| {
             component.weigh(
                 &mut Ctx::new(host),

@@ -15,7 +15,6 @@
 //! * Borrowed data (`RSlice`, `RStr`, tensors, answers of `extension`) is valid until the call
 //!   returns, not longer.
 
-mod batch;
 mod environment;
 mod host;
 mod image;
@@ -25,7 +24,7 @@ pub use abi_stable::library::{
     AbiHeaderRef, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL as HEADER_SYMBOL,
 };
 
-pub use batch::{WireBatch, WireLastLayer, WireOptimizerState};
+pub use crate::batch::{WireBatch, WireLastLayer, WireOptimizerState};
 pub(crate) use environment::WireEnvironment_TO;
 pub use environment::{
     EnvironmentBox, WireEnvironment, WireEpisode, WireEpisodes, WireMessage, WireObservation,

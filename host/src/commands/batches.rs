@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use capo_loader::RecordedBatch;
 use capo_loader::replay::OptimizerSettings;
+use capo_plugin::BatchBuffer;
 
 /// Largest total size in bytes of batch files that are held in memory.
 const HELD_BYTES: u64 = 1 << 30;
@@ -14,7 +14,7 @@ pub struct Batches<'a> {
     pub paths: &'a [PathBuf],
     pub optimizer: OptimizerSettings,
     /// The batches, once they are in memory.
-    pub held: Option<Vec<RecordedBatch>>,
+    pub held: Option<Vec<BatchBuffer>>,
 }
 
 impl Batches<'_> {
@@ -38,7 +38,7 @@ impl Batches<'_> {
     }
 
     /// Calls `take` with every batch, in order.
-    pub fn each(&self, mut take: impl FnMut(&Path, &RecordedBatch) -> Result<()>) -> Result<()> {
+    pub fn each(&self, mut take: impl FnMut(&Path, &BatchBuffer) -> Result<()>) -> Result<()> {
         match &self.held {
             Some(held) => self
                 .paths

@@ -226,7 +226,8 @@ fn sample(run: &mut Run) -> Result<SampledRollout> {
             .in_training(dropout)
             .with_truncation(config.loss_truncation())
             .prepared()?;
-        rollout.batch.old_logps = Some(logps::detached(&policy, &rollout.batch, work)?);
+        let old_logps = logps::detached(&policy, &rollout.batch, work)?;
+        rollout.batch.arrays.old_logps = Some(old_logps.into());
     }
     rollout.record.recorded = recorder.recorded;
     rollout
@@ -272,7 +273,7 @@ fn optimize(
     let wants = inputs.outputs(&components.step_controls, measured);
     let batch = rollout.batch.part(rows.clone());
     let mut recorder = Recorder::new(
-        batch.completion_mask.clone(),
+        batch.completion_mask().to_vec(),
         &mut observers.metrics.owners,
         warned,
         watchdog,
@@ -310,8 +311,9 @@ fn optimize(
     )?;
     if let Some(dir) = dump {
         let path = dir.join(batch_file::name(info.step));
-        let context = batch.sampled().context.as_ref();
-        let context = context.map(|context| (context, info.step - batch.sampled().sampled_at));
+        let context = batch.sampled().arrays.context.as_ref();
+        let age = info.step - batch.sampled().sampled_at;
+        let context = context.map(|context| (&context.data, age));
         batch_file::write(&path, &batch.to_host()?.view(&judged), context)?;
     }
     let (decision, factored) = decision::decide(

@@ -203,7 +203,7 @@ fn the_samplers_top_tokens() {
         Some((&context.data, 0)),
     )
     .unwrap();
-    assert_snapshot!(folder.refused(&replay("top_k", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the sampler's top tokens, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(folder.refused(&replay("top_k", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for `sampler_top_k`, which it does not hold (record batches in a run with this component)");
 }
 
 /// Completion tokens of the last step, one rollout each.
@@ -253,5 +253,5 @@ fn batches_hold_the_context_whoever_asked() {
     let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), None).unwrap();
     folder.said(&replay("none", "old.safetensors"));
-    assert_snapshot!(folder.refused(&replay("context", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for the rollout's context, which it does not hold (record batches in a run with this component)");
+    assert_snapshot!(folder.refused(&replay("context", "old.safetensors")), @"batch file `old.safetensors`: component `misbehave.mask` asks for `rollout_context`, which it does not hold (record batches in a run with this component)");
 }

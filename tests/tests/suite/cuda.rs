@@ -226,7 +226,8 @@ fn round(path: &Path, to: &Path) -> PathBuf {
         .as_mut()
         .unwrap()
         .hidden
-        .values
+        .floats_mut()
+        .unwrap()
         .iter_mut()
         .for_each(|x| *x = to_bf16(*x));
     let target = to.join(path.file_name().unwrap());

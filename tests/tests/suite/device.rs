@@ -79,7 +79,7 @@ fn a_plugin_that_reads_host_memory_only() {
         .env("CUDA_EMULATOR_STRICT", "1");
     let mut batch =
         batch_file::read(&case("paper-token-sgd").join("batch-0000.safetensors")).unwrap();
-    batch.entropy = Some(vec![0.5; batch.logps.len()]);
+    batch.entropy = Some(vec![0.5; batch.logps.len()].into());
     batch_file::write(
         &folder.path().join("batch.safetensors"),
         &batch.view(),

@@ -4,7 +4,7 @@
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::testing::{Fixture, Records};
-use capo_plugin::{CompletionContext, ContextData, PromptContext};
+use capo_plugin::{AgedContext, CompletionContext, ContextData, PromptContext};
 use host::config::{self, Draft};
 use host::stages::backward::Reduced;
 use host::stages::batch::{BatchWithLogps, SampledBatch, step_info};
@@ -74,10 +74,13 @@ impl Arrays {
             .collect();
         let mut batch =
             SampledBatch::new(sequences, &ids, truncated, vec![0.0; rows], group_size, 0);
-        batch.old_logps = Some(self.old_logps.clone());
-        batch.context = Some(self.context([group_size, tokens]));
+        batch.arrays.old_logps = Some(self.old_logps.clone().into());
+        batch.arrays.context = Some(AgedContext {
+            data: self.context([group_size, tokens]),
+            age: 0,
+        });
         if let Some(mask) = &self.mask {
-            batch.completion_mask.clone_from(mask);
+            batch.arrays.completion_mask = mask.clone().into();
         }
         let (logps, entropy) = (self.logps.clone(), Some(self.entropy.clone()));
         let outputs = TokenOutputs {
@@ -87,7 +90,7 @@ impl Arrays {
             last_layer: None,
         };
         let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
-        batch.ref_logps.clone_from(&self.ref_logps);
+        batch.sampled.arrays.ref_logps = self.ref_logps.clone().map(Into::into);
         batch
     }
 

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use capo_loader::RecordedBatch;
 use capo_loader::decision::Deciders;
 use capo_loader::registry::Registry;
 use capo_loader::replay::replay_step;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_plugin::{Inputs, Sink};
+use capo_plugin::{BatchBuffer, Inputs, Sink};
 
 use super::super::batches::Batches;
 use super::super::sweep::Count;
@@ -77,7 +76,7 @@ impl Replays<'_> {
     fn run_on(
         &mut self,
         contender: &Contender,
-        change: &mut dyn FnMut(&RecordedBatch) -> Option<RecordedBatch>,
+        change: &mut dyn FnMut(&BatchBuffer) -> Option<BatchBuffer>,
     ) -> Result<RejectedAlone> {
         let name = || format!("mask `{}`", contender.name);
         let mask = contender
@@ -129,9 +128,9 @@ pub struct Apart {
 
 /// Copies the batch, with earlier log-probabilities that differ only by rounding set to the current
 /// ones.
-fn without_rounding(batch: &RecordedBatch, apart: &mut Apart) -> RecordedBatch {
+fn without_rounding(batch: &BatchBuffer, apart: &mut Apart) -> BatchBuffer {
     let mut changed = batch.clone();
-    let old = changed.old_logps.iter_mut().map(Vec::as_mut_slice);
+    let old = changed.old_logps.iter_mut().map(|logps| &mut **logps);
     let sampler = changed
         .context
         .iter_mut()

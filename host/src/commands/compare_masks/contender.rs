@@ -7,9 +7,9 @@ use anyhow::{Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::replay::check_held;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{ComponentConfig, RecordedBatch, component_names};
+use capo_loader::{ComponentConfig, component_names};
 use capo_plugin::wire::KeyRange;
-use capo_plugin::{MaskHandle, Point};
+use capo_plugin::{BatchBuffer, MaskHandle, Point};
 
 use super::super::args::CompareArgs;
 use super::super::sweep::Range;
@@ -142,7 +142,7 @@ impl SelectedMasks {
     }
 
     /// Keeps the masks whose inputs the batch of the file `path` contains.
-    pub fn keep_supplied(&mut self, path: &Path, batch: &RecordedBatch) -> Result<()> {
+    pub fn keep_supplied(&mut self, path: &Path, batch: &BatchBuffer) -> Result<()> {
         let built = std::mem::take(&mut self.built);
         self.retain(&mut |contender| check_held(&built[&contender.name], path, batch))?;
         self.built = built;

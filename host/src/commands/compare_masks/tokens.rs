@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use capo_loader::RecordedBatch;
-use capo_plugin::Batch;
+use capo_plugin::{Batch, BatchBuffer};
 
 use super::super::batches::Batches;
 use super::gradient;
@@ -34,7 +33,7 @@ impl Tokens {
     /// Reads the batches; `look` sees each of them first.
     pub fn read(
         batches: &Batches<'_>,
-        look: &mut dyn FnMut(&Path, &RecordedBatch) -> Result<()>,
+        look: &mut dyn FnMut(&Path, &BatchBuffer) -> Result<()>,
     ) -> Result<Self> {
         let mut tokens = Self {
             last_layer: true,

@@ -16,7 +16,8 @@ use capo_loader::replay::{check_any, replay_step};
 use capo_loader::upload::Device;
 use capo_loader::warning::WarningSink;
 use capo_loader::watchdog::Watchdog;
-use capo_loader::{ComponentConfig, RecordedBatch, component_names};
+use capo_loader::{ComponentConfig, component_names};
+use capo_plugin::BatchBuffer;
 
 pub use range::Range;
 pub use target::{Count, Found, Target, search};
@@ -217,7 +218,7 @@ impl<'a> Sweep<'a> {
             warned: &mut self.warned,
             watchdog: &self.watchdog,
         };
-        let step = |path: &Path, batch: &RecordedBatch| -> Result<()> {
+        let step = |path: &Path, batch: &BatchBuffer| -> Result<()> {
             let decision = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = decision

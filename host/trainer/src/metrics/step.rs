@@ -22,18 +22,18 @@ pub fn step(record: &StepRecord, rejected_so_far: f64) -> Values {
     let sampled = batch.sampled();
     let tokens = sampled.completion_tokens();
     let of_tokens = |count: u64| count as f64 / tokens.max(1) as f64;
-    let completions = sampled.dims.completions as usize;
+    let completions = sampled.dims().completions as usize;
     let untaught = |b: &usize| {
-        batch.advantages[sampled.dims.row(*b)]
+        batch.advantages[sampled.dims().row(*b)]
             .iter()
             .all(|advantage| *advantage == 0.0)
     };
     let untaught = (0..completions).filter(untaught).count() as f64 / completions.max(1) as f64;
     let real = batch
         .scored
-        .entropy
+        .entropy()
         .iter()
-        .zip(&sampled.completion_mask)
+        .zip(sampled.completion_mask())
         .filter(|(_, mask)| **mask == 1);
     let entropy = real.map(|(entropy, _)| f64::from(*entropy)).sum::<f64>() / tokens.max(1) as f64;
     let (computed, distinct) = record.passes;
@@ -66,7 +66,7 @@ pub fn step(record: &StepRecord, rejected_so_far: f64) -> Values {
             values.push(("grad_norm_unmasked", outcome.grad_norm_unmasked));
             values.push((
                 "second_pass_completions",
-                reduced.completions_with_rest(&sampled.dims) as f64,
+                reduced.completions_with_rest(&sampled.dims()) as f64,
             ));
         }
     }
@@ -100,10 +100,10 @@ pub fn step(record: &StepRecord, rejected_so_far: f64) -> Values {
     );
     if let Some(sampler) = &sampled.sampler_logps {
         values.extend(mismatch(
-            &batch.scored.old_logps,
+            batch.scored.old_logps(),
             sampler,
-            &sampled.completion_mask,
-            sampled.dims,
+            sampled.completion_mask(),
+            sampled.dims(),
         ));
     }
     values

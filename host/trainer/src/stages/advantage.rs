@@ -13,7 +13,7 @@ pub fn estimate(
     info: &StepInfo,
 ) -> Result<Vec<f32>> {
     // While the estimator runs, the batch's advantages are zeros.
-    let zeros = vec![0.0; batch.sampled.dims.len()];
+    let zeros = vec![0.0; batch.sampled.dims().len()];
     let mut advantages = zeros.clone();
     estimator.estimate(sink, &batch.view(info, &zeros), &mut advantages)?;
     Ok(advantages)

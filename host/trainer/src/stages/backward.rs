@@ -63,14 +63,11 @@ pub fn reduce(
         None => (&batch.loss, &decision.token_weights),
         Some(factored) => (&factored.loss, &factored.token_weights),
     };
-    let SampledBatch {
-        dims,
-        completion_mask,
-        ..
-    } = batch.sampled();
+    let dims = batch.sampled().dims();
+    let completion_mask = batch.sampled().completion_mask();
     let scales = match info.denominator {
-        Denominator::KEPT => scales(*dims, info, &decision.token_mask)?,
-        _ => scales(*dims, info, completion_mask)?,
+        Denominator::KEPT => scales(dims, info, &decision.token_mask)?,
+        _ => scales(dims, info, completion_mask)?,
     };
     let (mut loss, mut d_logps) = (0.0, vec![0.0; dims.len()]);
     for (b, scale) in scales.into_iter().enumerate() {
@@ -119,16 +116,10 @@ fn rest(
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
-    let SampledBatch {
-        dims,
-        completion_mask,
-        ..
-    } = batch.sampled();
+    let dims = batch.sampled().dims();
+    let completion_mask = batch.sampled().completion_mask();
     let mut rest = vec![0.0; dims.len()];
-    for (b, scale) in scales(*dims, info, completion_mask)?
-        .into_iter()
-        .enumerate()
-    {
+    for (b, scale) in scales(dims, info, completion_mask)?.into_iter().enumerate() {
         for i in dims.row(b).filter(|&i| completion_mask[i] == 1) {
             rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
         }
@@ -153,7 +144,7 @@ impl Reduced {
         let scale = coefficient / count(token_mask);
         let kept = batch
             .scored
-            .entropy
+            .entropy()
             .iter()
             .zip(token_mask)
             .filter(|(_, token)| **token == 1);
@@ -164,7 +155,7 @@ impl Reduced {
             .map(|&token| -(scale as f32) * f32::from(token))
             .collect();
         if info.optimizer.kind == OptimizerKind::ADAMW_KEPT_AND_REJECTED {
-            let all = &batch.sampled().completion_mask;
+            let all = batch.sampled().completion_mask();
             let scale = (coefficient / count(all)) as f32;
             let rest = all
                 .iter()
@@ -232,16 +223,13 @@ pub fn reduction_scales(
 
 /// `[B, T]`: the squared derivatives behind [`Reduced::rejected`]; 0 on padding.
 fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let SampledBatch {
-        dims,
-        completion_mask,
-        ..
-    } = batch.sampled();
-    let scales = scales(*dims, info, completion_mask)?;
+    let dims = batch.sampled().dims();
+    let completion_mask = batch.sampled().completion_mask();
+    let scales = scales(dims, info, completion_mask)?;
     let square = |i: usize| {
         let scale = scales[i / dims.tokens as usize] * f64::from(completion_mask[i]);
         let by_logit =
-            scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps[i]).exp_m1();
+            scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps()[i]).exp_m1();
         by_logit * by_logit
     };
     Ok((0..dims.len()).map(square).collect())
@@ -253,12 +241,11 @@ fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Ve
 pub fn accumulate(
     policy: &Policy,
     forwards: Vec<Option<Forward>>,
-    SampledBatch {
-        sequences, dims, ..
-    }: &SampledBatch,
+    batch: &SampledBatch,
     reduced: &Reduced,
     work: Work,
 ) -> Result<StepGradients> {
+    let dims = batch.dims();
     let tokens = dims.tokens as usize;
     let mut total = StepGradients {
         kept: Gradients::default(),
@@ -269,7 +256,7 @@ pub fn accumulate(
         let own = rows.start * tokens..rows.end * tokens;
         let forward = match forward {
             Some(forward) => forward,
-            None => policy.forward(&sequences.slice(rows), work.loss_temperature)?,
+            None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
         let of_part = |values| Option::as_deref(values).map(|values: &[f32]| &values[own.clone()]);
         if let Some(rest) = of_part(&reduced.rest) {

@@ -5,14 +5,17 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::{Batch, ContextData, Denominator, Dims, OptimizerInfo, Reduction, Tensor};
-use host_model::{LastLayerData, LastLayerOutputs, Sequences, TokenOutputs};
+use capo_plugin::{
+    Batch, BatchBuffer, BatchScalars, Denominator, Dims, LayerBuffer, OptimizerInfo, OptimizerKind,
+    Reduction, TensorBuffer,
+};
+use host_model::{LastLayerData, LastLayerOutputs, LastLayerTensors, Sequences, TokenOutputs};
 
-use super::lend::{HeadState, LentLayer};
+use super::lend;
 use crate::config::{Config, MaskDenominator};
 
 /// The settings of a step that components see: a batch without arrays.
-pub type StepInfo = Batch<'static>;
+pub type StepInfo = BatchScalars;
 
 /// The settings of `config` at `step`.
 pub fn step_info(
@@ -22,82 +25,71 @@ pub fn step_info(
     reduction: Reduction,
     optimizer: OptimizerInfo,
 ) -> StepInfo {
-    let (rollout, train) = (&config.rollout, &config.train);
-    let mut info = Batch::new(
-        Dims {
-            completions: 0,
-            tokens: 0,
-            group_size: 1,
-        },
-        optimizer,
-    );
+    let mut info = BatchScalars::new(NO_COMPLETIONS, optimizer);
     info.step = step;
-    info.max_steps = train.max_steps;
+    info.max_steps = config.train.max_steps;
     info.iteration = iteration;
-    info.seed = train.seed;
-    info.sampling_temperature = rollout.temperature;
-    info.sampling_top_k = rollout.top_k as u32;
-    info.sampling_top_p = rollout.top_p;
-    info.loss_temperature = train.loss_temperature as f32;
-    info.max_completion_length = rollout.max_completion_length;
+    info.seed = config.train.seed;
+    info.sampling_temperature = config.rollout.temperature;
+    info.sampling_top_k = config.rollout.top_k as u32;
+    info.sampling_top_p = config.rollout.top_p;
+    info.loss_temperature = config.train.loss_temperature as f32;
+    info.max_completion_length = config.rollout.max_completion_length;
     info.reduction = reduction;
-    info.denominator = match train.mask_denominator {
+    info.denominator = match config.train.mask_denominator {
         MaskDenominator::Kept => Denominator::KEPT,
         MaskDenominator::Original => Denominator::ORIGINAL,
     };
     info
 }
 
+/// Shape of a batch whose completions are not known yet.
+const NO_COMPLETIONS: Dims = Dims {
+    completions: 0,
+    tokens: 0,
+    group_size: 1,
+};
+
+/// Optimizer of a batch that is not of a step yet.
+const NO_OPTIMIZER: OptimizerInfo = OptimizerInfo {
+    kind: OptimizerKind::SGD,
+    learning_rate: 0.0,
+    beta1: 0.0,
+    beta2: 0.0,
+    eps: 0.0,
+    weight_decay: 0.0,
+    max_grad_norm: 0.0,
+    steps_taken: 0,
+};
+
 /// Sampled and rewarded completions: a rollout, or the part of it that one optimizer step uses.
-/// Letters as in [`capo_plugin::Batch`].
 #[derive(Debug, Clone)]
 pub struct SampledBatch {
     /// Prompts and completions, one row per completion.
     pub sequences: Sequences,
-    /// The sizes B, T and G.
-    pub dims: Dims,
-    /// `[B, T]`: ids of the sampled tokens.
-    pub completion_ids: Vec<u32>,
-    /// `[B, T]`: 1 for tokens that the model drew, 0 for those of an environment and for padding.
-    pub completion_mask: Vec<u8>,
-    /// `[B]`: 1 where the length limit cut the completion off.
-    pub truncated: Vec<u8>,
-    /// `[B]`: reward of each completion, reward units.
-    pub rewards: Vec<f32>,
+    /// The arrays that components see. Each stage fills in its own; of the scalars, only the shape
+    /// counts. `old_logps` is `None` if the first log-probability pass uses the policy that
+    /// sampled, and the rollout's context unless a component asks.
+    pub arrays: BatchBuffer,
     /// Number of completed optimizer steps when the completions were sampled.
     pub sampled_at: u64,
-    /// `[B, T]`, nats: log-probabilities under the sampling policy; `None` if the first
-    /// log-probability pass uses this policy.
-    pub old_logps: Option<Vec<f32>>,
     /// `[B, T]`, nats: log-probabilities with which the sampler drew the tokens, 0 on padding;
     /// `None` unless a component asks.
     pub sampler_logps: Option<Vec<f32>>,
-    /// Texts, prompt numbers and columns of the dataset; `None` unless a component asks.
-    pub context: Option<ContextData>,
 }
 
 /// A sampled batch after the forward passes of policy and reference model: input of the advantage
-/// estimator.
+/// estimator. Its arrays have the log-probabilities and the entropy.
 #[derive(Debug, Clone)]
 pub struct BatchWithLogps {
     pub sampled: SampledBatch,
-    /// `[B, T]`, nats: log-probabilities under the current policy.
-    pub logps: Vec<f32>,
-    /// `[B, T]`, nats: log-probabilities under the policy that sampled.
-    pub old_logps: Vec<f32>,
-    /// `[B, T]`, nats: entropy of the current policy.
-    pub entropy: Vec<f32>,
-    /// `[B, T]`, nats: log-probabilities under the reference model, if there is one.
-    pub ref_logps: Option<Vec<f32>>,
     /// `[B * T, D]`: features from which the tokens' logits are computed; `None` unless the step is
     /// measured.
     pub hidden: Option<candle_core::Tensor>,
-    /// Features and logits of the last layer; `None` unless a component asks.
-    pub last_layer: Option<LastLayerOutputs>,
-    lent: Option<LentLayer>,
-    /// The head and its moments in the optimizer; `None` unless a component asks.
-    pub head_state: Option<HeadState>,
-    shapes: Shapes,
+    /// Features and logits of the last layer where they are on a device, which the arrays lend.
+    pub device_layer: Option<LastLayerTensors>,
+    /// The last layer's weight and its moments where they are on a device, which the arrays lend.
+    device_state: Option<[candle_core::Tensor; 3]>,
 }
 
 /// A batch with log-probabilities, advantages and loss: input of masks, weights, the backward pass
@@ -131,14 +123,6 @@ pub struct Factored {
     pub token_weights: Vec<f32>,
 }
 
-/// Extents of the view's tensors, which borrow them.
-#[derive(Debug, Clone, Copy, Default)]
-struct Shapes {
-    tokens: [i64; 2],
-    hidden: [i64; 3],
-    topk: [i64; 3],
-}
-
 impl SampledBatch {
     /// A batch of `completions`, sampled at step 0.
     ///
@@ -165,144 +149,153 @@ impl SampledBatch {
             completion_ids[row.clone()].copy_from_slice(ids);
             completion_mask[row].fill(1);
         }
+        let mut arrays = BatchBuffer::new(BatchScalars::new(dims, NO_OPTIMIZER));
+        arrays.completion_ids = completion_ids.into();
+        arrays.completion_mask = completion_mask.into();
+        arrays.truncated = truncated.into();
+        arrays.rewards = rewards.into();
         Self {
             sequences,
-            dims,
-            completion_ids,
-            completion_mask,
-            truncated,
-            rewards,
+            arrays,
             sampled_at: 0,
-            old_logps: None,
             sampler_logps: None,
-            context: None,
         }
+    }
+
+    /// The sizes B, T and G.
+    pub fn dims(&self) -> Dims {
+        self.arrays.scalars.dims
+    }
+
+    /// `[B, T]`: 1 for tokens that the model drew, 0 for those of an environment and for padding.
+    pub fn completion_mask(&self) -> &[u8] {
+        &self.arrays.completion_mask
     }
 
     /// Takes the tokens `added`, which the model did not draw, out of the loss and of all that
     /// counts tokens. The model attends to them.
     pub fn leave_out(&mut self, completion: usize, added: &[Range<usize>]) {
-        let first = self.dims.row(completion).start;
-        added
-            .iter()
-            .for_each(|range| self.completion_mask[first + range.start..first + range.end].fill(0));
+        let first = self.dims().row(completion).start;
+        for range in added {
+            self.arrays.completion_mask[first + range.start..first + range.end].fill(0);
+        }
     }
 
     /// The completions `rows`, a whole number of groups, as a batch.
     pub fn part(&self, rows: Range<usize>) -> Self {
-        let tokens = rows.start * self.dims.tokens as usize..rows.end * self.dims.tokens as usize;
-        let cut = |values: &Option<Vec<f32>>| {
-            values
-                .as_ref()
-                .map(|values| values[tokens.clone()].to_vec())
-        };
+        let tokens = self.dims().tokens as usize;
+        let own = rows.start * tokens..rows.end * tokens;
+        let sampler_logps = self.sampler_logps.as_ref();
         Self {
             sequences: self.sequences.slice(rows.clone()),
-            dims: Dims {
-                completions: rows.len() as u64,
-                ..self.dims
-            },
-            completion_ids: self.completion_ids[tokens.clone()].to_vec(),
-            completion_mask: self.completion_mask[tokens.clone()].to_vec(),
-            truncated: self.truncated[rows.clone()].to_vec(),
-            rewards: self.rewards[rows.clone()].to_vec(),
+            arrays: self.arrays.part(rows),
             sampled_at: self.sampled_at,
-            old_logps: cut(&self.old_logps),
-            sampler_logps: cut(&self.sampler_logps),
-            context: self
-                .context
-                .as_ref()
-                .map(|context| context.part(rows.clone())),
+            sampler_logps: sampler_logps.map(|logps| logps[own].to_vec()),
         }
     }
 
     /// Number of completion tokens.
     pub fn completion_tokens(&self) -> u64 {
-        self.completion_mask
-            .iter()
-            .map(|&mask| u64::from(mask))
-            .sum()
+        self.arrays.completion_tokens()
     }
 }
 
 impl BatchWithLogps {
     /// `sampled` with the outputs of the policy's forward passes, without a reference model.
     pub fn new(mut sampled: SampledBatch, outputs: TokenOutputs) -> Result<Self> {
-        let TokenOutputs {
-            logps,
-            entropy,
-            hidden,
-            last_layer,
-        } = outputs;
-        let (b, t) = (sampled.dims.completions as i64, sampled.dims.tokens as i64);
-        let (width, k) = last_layer
-            .as_ref()
-            .map_or((0, 0), LastLayerOutputs::extents);
-        let lent = match &last_layer {
-            Some(LastLayerOutputs::Device(tensors)) => Some(LentLayer::new(tensors)?),
-            _ => None,
+        let dims = sampled.dims();
+        let arrays = &mut sampled.arrays;
+        // If one step uses the whole rollout, its first log-probability pass is by the policy that
+        // sampled.
+        let old_logps = arrays.old_logps.take();
+        arrays.old_logps = Some(old_logps.unwrap_or_else(|| outputs.logps.clone().into()));
+        arrays.logps = outputs.logps.into();
+        arrays.entropy = Some(
+            outputs
+                .entropy
+                .context("no entropy has been computed")?
+                .into(),
+        );
+        let mut device_layer = None;
+        arrays.last_layer = match outputs.last_layer {
+            None => None,
+            Some(LastLayerOutputs::Host(data)) => Some(layer_of(data, dims)),
+            Some(LastLayerOutputs::Device(tensors)) => {
+                let layer = lend::layer(&tensors, dims)?;
+                device_layer = Some(tensors);
+                Some(layer)
+            }
         };
         Ok(Self {
-            // If one step uses the whole rollout, its first log-probability pass is by the policy
-            // that sampled.
-            old_logps: sampled.old_logps.take().unwrap_or_else(|| logps.clone()),
             sampled,
-            logps,
-            entropy: entropy.context("no entropy has been computed")?,
-            ref_logps: None,
-            hidden,
-            last_layer,
-            lent,
-            head_state: None,
-            shapes: Shapes {
-                tokens: [b, t],
-                hidden: [b, t, width as i64],
-                topk: [b, t, k as i64],
-            },
+            hidden: outputs.hidden,
+            device_layer,
+            device_state: None,
         })
+    }
+
+    /// Adds a snapshot of the last layer's weight and its moments in the optimizer, which later
+    /// updates do not change.
+    pub fn add_head_state(&mut self, matrices: [&candle_core::Tensor; 3]) -> Result<()> {
+        let arrays = &mut self.sampled.arrays;
+        let [weight, exp_avg, exp_avg_sq] = matrices;
+        if weight.device().is_cpu() {
+            arrays.optimizer_state = Some(lend::host_state(matrices)?);
+            return Ok(());
+        }
+        let copies = [weight.copy()?, exp_avg.copy()?, exp_avg_sq.copy()?];
+        arrays.optimizer_state = Some(lend::state(&copies)?);
+        self.device_state = Some(copies);
+        Ok(())
+    }
+
+    /// `[B, T]`, nats: log-probabilities under the current policy.
+    pub fn logps(&self) -> &[f32] {
+        &self.sampled.arrays.logps
+    }
+
+    /// `[B, T]`, nats: log-probabilities under the policy that sampled.
+    pub fn old_logps(&self) -> &[f32] {
+        self.sampled
+            .arrays
+            .old_logps
+            .as_deref()
+            .expect("`new` fills it in")
+    }
+
+    /// `[B, T]`, nats: entropy of the current policy.
+    pub fn entropy(&self) -> &[f32] {
+        self.sampled
+            .arrays
+            .entropy
+            .as_deref()
+            .expect("`new` fills it in")
     }
 
     /// The batch as components see it, with the given `advantages`, `[B, T]`.
     pub(super) fn view<'a>(&'a self, info: &StepInfo, advantages: &'a [f32]) -> Batch<'a> {
-        let mut batch: Batch<'a> = *info;
-        let sampled = &self.sampled;
-        batch.dims = sampled.dims;
-        batch.completion_ids = &sampled.completion_ids;
-        batch.completion_mask = &sampled.completion_mask;
-        batch.truncated = &sampled.truncated;
-        batch.rewards = &sampled.rewards;
+        let context = self.sampled.arrays.context.as_ref();
+        let age = info.step - self.sampled.sampled_at;
+        let mut batch = self.sampled.arrays.view_with(info);
         batch.advantages = advantages;
-        batch.logps = &self.logps;
-        batch.old_logps = Some(&self.old_logps);
-        batch.ref_logps = self.ref_logps.as_deref();
-        batch.entropy = Some(&self.entropy);
-        let Shapes {
-            tokens,
-            hidden,
-            topk,
-        } = &self.shapes;
-        batch.last_layer = match (&self.last_layer, &self.lent) {
-            (Some(LastLayerOutputs::Host(last)), _) => Some(self.borrow(last)),
-            (_, lent) => lent.as_ref().map(|lent| lent.view(hidden, topk, tokens)),
-        };
-        batch.optimizer_state = self.head_state.as_ref().map(HeadState::view);
-        batch.rollout_context = sampled
-            .context
-            .as_ref()
-            .map(|context| context.lend(info.step - sampled.sampled_at));
-        batch.sampler_top_k = sampled.context.as_ref().and_then(ContextData::top_k);
+        batch.rollout_context = context.map(|context| context.data.lend(age));
         batch
     }
+}
 
-    fn borrow<'a>(&'a self, last: &'a LastLayerData) -> capo_plugin::LastLayer<'a> {
-        capo_plugin::LastLayer::new(
-            Tensor::from_f32(&last.hidden, &self.shapes.hidden),
-            Tensor::from_u32(&last.topk_ids, &self.shapes.topk),
-            Tensor::from_f32(&last.topk_logits, &self.shapes.topk),
-            Tensor::from_f32(&last.logsumexp, &self.shapes.tokens),
-            Tensor::from_f32(&last.action_logits, &self.shapes.tokens),
-            last.vocab_size,
-        )
+/// Data of the last layer in host memory, as components see it.
+fn layer_of(data: LastLayerData, dims: Dims) -> LayerBuffer {
+    let b = dims.completions as i64;
+    let t = dims.tokens as i64;
+    let d = data.width as i64;
+    let k = data.k as i64;
+    LayerBuffer {
+        hidden: TensorBuffer::new(data.hidden, &[b, t, d]),
+        topk_ids: TensorBuffer::new(data.topk_ids, &[b, t, k]),
+        topk_logits: TensorBuffer::new(data.topk_logits, &[b, t, k]),
+        logsumexp: TensorBuffer::new(data.logsumexp, &[b, t]),
+        action_logits: TensorBuffer::new(data.action_logits, &[b, t]),
+        vocab_size: data.vocab_size,
     }
 }
 
@@ -314,22 +307,18 @@ impl StepBatch {
 
     /// The batch with every array in host memory.
     pub fn to_host(&self) -> Result<Cow<'_, Self>> {
-        let BatchWithLogps {
-            lent,
-            last_layer,
-            head_state,
-            ..
-        } = &self.scored;
-        let on_host = lent.is_none() && head_state.as_ref().is_none_or(HeadState::is_on_host);
-        if on_host {
+        if self.scored.device_layer.is_none() && self.scored.device_state.is_none() {
             return Ok(Cow::Borrowed(self));
         }
         let mut copy = self.clone();
-        copy.scored.lent = None;
-        if let Some(last) = last_layer {
-            copy.scored.last_layer = Some(LastLayerOutputs::Host(last.to_host()?.into_owned()));
+        let dims = copy.sampled().dims();
+        let arrays = &mut copy.scored.sampled.arrays;
+        if let Some(layer) = copy.scored.device_layer.take() {
+            arrays.last_layer = Some(layer_of(layer.to_host()?, dims));
         }
-        copy.scored.head_state = head_state.as_ref().map(HeadState::to_host).transpose()?;
+        if let Some(state) = copy.scored.device_state.take() {
+            arrays.optimizer_state = Some(lend::host_state(state.each_ref())?);
+        }
         Ok(Cow::Owned(copy))
     }
 

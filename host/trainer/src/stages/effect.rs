@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
-use host_model::LastLayerOutputs;
+use capo_plugin::LastLayer;
+use host_model::LastLayerTensors;
 
-use super::batch::{BatchWithLogps, SampledBatch, StepBatch};
+use super::batch::{BatchWithLogps, StepBatch};
 use super::measure::Proposal;
 
 /// The share of the batch on which the KL divergence is measured.
@@ -68,42 +69,42 @@ fn kept_advantage(advantages: &[f32], token_weights: &[f32]) -> Option<f64> {
 
 /// Probability outside the top K tokens under the old policy, averaged over completion tokens.
 fn tail_mass(batch: &BatchWithLogps, temperature: f64) -> Result<f64> {
-    let SampledBatch {
-        completion_mask, ..
-    } = &batch.sampled;
-    // Rounding may make the remaining probability negative.
-    let outside: f64 = match batch
-        .last_layer
-        .as_ref()
-        .context("the last layer's data was not kept")?
-    {
-        LastLayerOutputs::Host(data) => {
-            let tokens = data
-                .topk_logits
-                .chunks(data.k.max(1))
-                .zip(&data.logsumexp)
-                .zip(completion_mask);
-            let mut outside = 0.0;
-            for ((logits, lse), _) in tokens.filter(|(_, mask)| **mask == 1) {
-                let inside: f64 = logits
-                    .iter()
-                    .map(|z| (f64::from(*z) / temperature - f64::from(*lse)).exp())
-                    .sum();
-                outside += (1.0 - inside).max(0.0);
-            }
-            outside
-        }
-        LastLayerOutputs::Device(data) => {
-            let logits = (data.topk_logits.to_dtype(DType::F64)? / temperature)?;
-            let logps =
-                logits.broadcast_sub(&data.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
-            let outside = logps.exp()?.sum(1)?.affine(-1.0, 1.0)?.relu()?;
-            let mask =
-                Tensor::from_slice(completion_mask, completion_mask.len(), outside.device())?;
-            (outside * mask.to_dtype(DType::F64)?)?
-                .sum_all()?
-                .to_scalar()?
+    let completion_mask = batch.sampled.completion_mask();
+    let outside = match &batch.device_layer {
+        Some(layer) => outside_on_device(layer, completion_mask, temperature)?,
+        None => {
+            let layer = batch.sampled.arrays.last_layer.as_ref();
+            let layer = layer.context("the last layer's data was not kept")?;
+            outside_on_host(&layer.view(), completion_mask, temperature)?
         }
     };
     Ok(outside / batch.sampled.completion_tokens().max(1) as f64)
+}
+
+/// The sum over all completion tokens, in host memory. Rounding may make the remaining probability
+/// of a token negative.
+fn outside_on_host(layer: &LastLayer<'_>, mask: &[u8], temperature: f64) -> Result<f64> {
+    let logits = layer.topk_logits.as_f32()?;
+    let logsumexp = layer.logsumexp.as_f32()?;
+    let k = logits.len() / logsumexp.len().max(1);
+    let mut outside = 0.0;
+    for (i, logits) in logits.chunks(k.max(1)).enumerate() {
+        if mask[i] == 1 {
+            let lse = f64::from(logsumexp[i]);
+            let logps = logits.iter().map(|z| f64::from(*z) / temperature - lse);
+            outside += (1.0 - logps.map(f64::exp).sum::<f64>()).max(0.0);
+        }
+    }
+    Ok(outside)
+}
+
+/// The sum over all completion tokens, on a device.
+fn outside_on_device(layer: &LastLayerTensors, mask: &[u8], temperature: f64) -> Result<f64> {
+    let logits = (layer.topk_logits.to_dtype(DType::F64)? / temperature)?;
+    let logps = logits.broadcast_sub(&layer.logsumexp.to_dtype(DType::F64)?.unsqueeze(1)?)?;
+    let outside = logps.exp()?.sum(1)?.affine(-1.0, 1.0)?.relu()?;
+    let mask = Tensor::from_slice(mask, mask.len(), outside.device())?;
+    Ok((outside * mask.to_dtype(DType::F64)?)?
+        .sum_all()?
+        .to_scalar()?)
 }

@@ -1,8 +1,10 @@
 //! Tensors that components read without a copy, in host memory or on the policy's device.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
-use capo_plugin::{DeviceKind, LastLayer, OptimizerState};
+use capo_plugin::{DeviceKind, Dims, LayerBuffer, LendTensor, Memory, StateBuffer, TensorBuffer};
 use host_model::LastLayerTensors;
 
 /// A contiguous tensor in device memory, with the address and stream that other code needs to read
@@ -36,20 +38,18 @@ impl Lent {
             stream,
         })
     }
+}
 
-    /// The tensor as components see it, with the extents `shape`.
-    ///
-    /// # Panics
-    ///
-    /// When `shape` does not multiply to the number of values.
-    pub fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
+impl LendTensor for Lent {
+    fn lend<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
         let len = self.tensor.elem_count();
         assert_eq!(
             shape.iter().product::<i64>(),
             len as i64,
             "shape {shape:?} does not hold {len} values"
         );
-        let (data, stream) = (self.address as *const _, self.stream as *mut _);
+        let data = self.address as *const _;
+        let stream = self.stream as *mut _;
         // SAFETY: `new` took the address of `len` contiguous elements of this dtype in the primary
         // context of this device, and the stream that wrote them. `self.tensor` keeps them alive
         // for `'a`.
@@ -65,11 +65,6 @@ impl Lent {
                 stream,
             )
         }
-    }
-
-    /// A copy in host memory, as f32.
-    fn to_host(&self) -> Result<Vec<f32>> {
-        Ok(self.tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?)
     }
 }
 
@@ -109,128 +104,50 @@ fn place(tensor: &Tensor) -> Result<(u64, i32, usize)> {
 }
 
 /// Data of the last layer in device memory, for components to read.
-#[derive(Debug, Clone)]
-pub struct LentLayer {
-    /// Hidden states, the top tokens' ids and logits, `logsumexp` and the sampled tokens' logits.
-    tensors: [Lent; 5],
-    vocab_size: usize,
+pub fn layer(tensors: &LastLayerTensors, dims: Dims) -> Result<LayerBuffer> {
+    let b = dims.completions as i64;
+    let t = dims.tokens as i64;
+    let d = tensors.hidden.dim(1)? as i64;
+    let k = tensors.topk_ids.dim(1)? as i64;
+    Ok(LayerBuffer {
+        hidden: lent(&tensors.hidden, &[b, t, d])?,
+        topk_ids: lent(&tensors.topk_ids, &[b, t, k])?,
+        topk_logits: lent(&tensors.topk_logits, &[b, t, k])?,
+        logsumexp: lent(&tensors.logsumexp, &[b, t])?,
+        action_logits: lent(&tensors.action_logits, &[b, t])?,
+        vocab_size: tensors.vocab_size,
+    })
 }
 
-impl LentLayer {
-    pub fn new(layer: &LastLayerTensors) -> Result<Self> {
-        let LastLayerTensors {
-            hidden,
-            topk_ids,
-            topk_logits,
-            logsumexp,
-            action_logits,
-            vocab_size,
-            ..
-        } = layer;
-        let [hidden, topk_ids, topk_logits] = [
-            Lent::new(hidden)?,
-            Lent::new(topk_ids)?,
-            Lent::new(topk_logits)?,
-        ];
-        let tensors = [
-            hidden,
-            topk_ids,
-            topk_logits,
-            Lent::new(logsumexp)?,
-            Lent::new(action_logits)?,
-        ];
-        Ok(Self {
-            tensors,
-            vocab_size: *vocab_size,
-        })
-    }
-
-    /// The data as components see them, with the extents `[B, T, D]`, `[B, T, K]` and `[B, T]`.
-    pub fn view<'a>(
-        &'a self,
-        hidden: &'a [i64],
-        topk: &'a [i64],
-        tokens: &'a [i64],
-    ) -> LastLayer<'a> {
-        let shapes = [hidden, topk, topk, tokens, tokens];
-        let [hidden, ids, logits, logsumexp, action] =
-            std::array::from_fn(|i| self.tensors[i].view(shapes[i]));
-        LastLayer::new(hidden, ids, logits, logsumexp, action, self.vocab_size)
-    }
+/// A tensor in device memory, with the extents `shape`.
+fn lent(tensor: &Tensor, shape: &[i64]) -> Result<TensorBuffer> {
+    let memory = Memory::Lent(Arc::new(Lent::new(tensor)?));
+    Ok(TensorBuffer::new(memory, shape))
 }
 
-/// The last layer's weight and its moments in the optimizer.
-#[derive(Debug, Clone)]
-pub struct HeadState {
-    /// `weight`, `exp_avg` and `exp_avg_sq`, `[V, D]` each.
-    matrices: [Matrix; 3],
-    /// The extents V and D.
-    shape: [i64; 2],
+/// The last layer's weight and its moments in the optimizer, three f32 matrices `[V, D]` in device
+/// memory.
+pub fn state([weight, exp_avg, exp_avg_sq]: &[Tensor; 3]) -> Result<StateBuffer> {
+    let (vocab_size, width) = weight.dims2()?;
+    let shape = [vocab_size as i64, width as i64];
+    Ok(StateBuffer {
+        weight: lent(weight, &shape)?,
+        exp_avg: lent(exp_avg, &shape)?,
+        exp_avg_sq: lent(exp_avg_sq, &shape)?,
+    })
 }
 
-/// An f32 matrix in host or device memory.
-#[derive(Debug, Clone)]
-enum Matrix {
-    Host(Vec<f32>),
-    Device(Lent),
+/// Copies of these matrices in host memory.
+pub fn host_state([weight, exp_avg, exp_avg_sq]: [&Tensor; 3]) -> Result<StateBuffer> {
+    Ok(StateBuffer {
+        weight: host_matrix(weight)?,
+        exp_avg: host_matrix(exp_avg)?,
+        exp_avg_sq: host_matrix(exp_avg_sq)?,
+    })
 }
 
-impl Matrix {
-    /// A snapshot of `tensor`, which later updates do not change.
-    fn new(tensor: &Tensor) -> Result<Self> {
-        if tensor.device().is_cpu() {
-            return Ok(Self::Host(tensor.flatten_all()?.to_vec1()?));
-        }
-        Ok(Self::Device(Lent::new(&tensor.copy()?)?))
-    }
-
-    fn view<'a>(&'a self, shape: &'a [i64]) -> capo_plugin::Tensor<'a> {
-        match self {
-            Self::Host(values) => capo_plugin::Tensor::from_f32(values, shape),
-            Self::Device(lent) => lent.view(shape),
-        }
-    }
-}
-
-impl HeadState {
-    /// A snapshot of three f32 matrices `[V, D]`.
-    pub fn new(weight: &Tensor, exp_avg: &Tensor, exp_avg_sq: &Tensor) -> Result<Self> {
-        let (vocab_size, width) = weight.dims2()?;
-        let matrices = [
-            Matrix::new(weight)?,
-            Matrix::new(exp_avg)?,
-            Matrix::new(exp_avg_sq)?,
-        ];
-        Ok(Self {
-            matrices,
-            shape: [vocab_size as i64, width as i64],
-        })
-    }
-
-    /// The three matrices as components see them.
-    pub fn view(&self) -> OptimizerState<'_> {
-        let [weight, exp_avg, exp_avg_sq] = self
-            .matrices
-            .each_ref()
-            .map(|matrix| matrix.view(&self.shape));
-        OptimizerState::new(weight, exp_avg, exp_avg_sq)
-    }
-
-    /// True if all three matrices are in host memory.
-    pub fn is_on_host(&self) -> bool {
-        self.matrices
-            .iter()
-            .all(|matrix| matches!(matrix, Matrix::Host(_)))
-    }
-
-    /// A copy with all three matrices in host memory.
-    pub fn to_host(&self) -> Result<Self> {
-        let mut copy = self.clone();
-        for matrix in &mut copy.matrices {
-            if let Matrix::Device(lent) = matrix {
-                *matrix = Matrix::Host(lent.to_host()?);
-            }
-        }
-        Ok(copy)
-    }
+fn host_matrix(matrix: &Tensor) -> Result<TensorBuffer> {
+    let (rows, width) = matrix.dims2()?;
+    let values: Vec<f32> = matrix.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?;
+    Ok(TensorBuffer::new(values, &[rows as i64, width as i64]))
 }

@@ -12,7 +12,6 @@ use host_model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
 
 use crate::config::TrainConfig;
 use crate::stages::batch::{BatchWithLogps, SampledBatch};
-use crate::stages::lend::HeadState;
 
 /// Inputs that the components of a run ask for.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +169,7 @@ pub fn of_batch(
     let (outputs, forwards) = match outputs {
         Some(outputs) => (
             outputs,
-            work.micro_batches(batch.dims.completions as usize)
+            work.micro_batches(batch.dims().completions as usize)
                 .map(|_| None)
                 .collect(),
         ),
@@ -180,19 +179,13 @@ pub fn of_batch(
     if let Some(reference) = reference {
         let forward =
             |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
-        batch.ref_logps = Some(
-            in_parts(&batch.sampled, &Wants::default(), work, forward)?
-                .0
-                .logps,
-        );
+        let (outputs, _) = in_parts(&batch.sampled, &Wants::default(), work, forward)?;
+        batch.sampled.arrays.ref_logps = Some(outputs.logps.into());
     }
     if inputs.inputs.contains(Inputs::OPTIMIZER_STATE) {
         let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-        batch.head_state = Some(HeadState::new(
-            policy.params().get(HEAD)?.as_tensor(),
-            exp_avg,
-            exp_avg_sq,
-        )?);
+        let weight = policy.params().get(HEAD)?.as_tensor();
+        batch.add_head_state([weight, exp_avg, exp_avg_sq])?;
     }
     Ok((batch, forwards))
 }
@@ -215,7 +208,7 @@ fn of_policy(
     in_parts(batch, wants, work, |rows| {
         let (bytes, only) = (
             policy.activation_bytes(rows),
-            rows.rows() == batch.dims.completions as usize,
+            rows.rows() == batch.dims().completions as usize,
         );
         if only || bytes <= left {
             left -= bytes.min(left);
@@ -234,7 +227,7 @@ fn in_parts(
     mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,
 ) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
     let (mut outputs, mut forwards) = (Vec::new(), Vec::new());
-    for rows in work.micro_batches(batch.dims.completions as usize) {
+    for rows in work.micro_batches(batch.dims().completions as usize) {
         let (forward, stays) = forward(&batch.sequences.slice(rows))?;
         outputs.push(forward.outputs(wants)?);
         forwards.push(stays.then_some(forward));

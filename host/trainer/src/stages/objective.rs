@@ -29,7 +29,7 @@ fn ask(
     advantages: &[f32],
     info: &StepInfo,
 ) -> Result<TokenLoss> {
-    let n = batch.sampled.dims.len();
+    let n = batch.sampled.dims().len();
     let mut out = TokenLoss {
         loss: vec![0.0; n],
         dloss_dlogp: vec![0.0; n],
@@ -61,7 +61,7 @@ pub fn factor(
     names: &[String],
     decision: &Decision,
 ) -> Result<Option<Factored>> {
-    let completion_mask = &batch.sampled().completion_mask;
+    let completion_mask = batch.sampled().completion_mask();
     let mut of_loss = vec![1.0; completion_mask.len()];
     let mut of_gradient: Vec<f32> = completion_mask
         .iter()

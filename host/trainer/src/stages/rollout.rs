@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::{Point, Purpose, Sink};
+use capo_plugin::{AgedContext, Point, Purpose, Sink};
 use host_data::{Dataset, Example, Tokenizer};
 use host_model::{
     Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs,
@@ -268,7 +268,7 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRoll
         .enumerate()
         .for_each(|(b, completion)| batch.leave_out(b, &completion.added));
     batch.sampled_at = sampler.step;
-    batch.context = context;
+    batch.arrays.context = context.map(|data| AgedContext { data, age: 0 });
     // They are empty unless they were asked for.
     let sampler_logps = || {
         completions
@@ -279,10 +279,10 @@ fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRoll
         .zip(&ids)
         .all(|(logps, ids)| logps.len() == ids.len());
     batch.sampler_logps =
-        asked.then(|| context::padded(sampler_logps(), batch.dims.tokens as usize, 0.0));
+        asked.then(|| context::padded(sampler_logps(), batch.dims().tokens as usize, 0.0));
     let (lengths, truncated) = (
         completions.iter().map(SampledTokens::drawn).collect(),
-        batch.truncated.clone(),
+        batch.arrays.truncated.to_vec(),
     );
     let record = RolloutRecord {
         lengths,
@@ -478,7 +478,7 @@ impl SampledRollout {
     /// The parts of `size` completions, one per optimizer step, in order; all of them come
     /// `iterations` times.
     pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
-        let completions = self.batch.dims.completions as usize;
+        let completions = self.batch.dims().completions as usize;
         let parts = move || {
             (0..completions)
                 .step_by(size)

@@ -9,8 +9,8 @@ use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::testing::Records;
 use capo_plugin::{
-    CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind, Point,
-    PromptContext, Reduction,
+    AgedContext, CompletionContext, ContextData, Denominator, Dims, ObjectiveHandle, OptimizerKind,
+    Point, PromptContext, Reduction,
 };
 use host_model::{Sequences, TokenOutputs};
 use host_trainer::stages::backward::{Reduced, reduce};
@@ -107,7 +107,7 @@ fn with_logps(
     old_logps: &[f32],
     ref_logps: &[f32],
 ) -> BatchWithLogps {
-    batch.old_logps = Some(old_logps.to_vec());
+    batch.arrays.old_logps = Some(old_logps.to_vec().into());
     let entropy = Some(vec![0.0; logps.len()]);
     let outputs = TokenOutputs {
         logps: logps.to_vec(),
@@ -116,7 +116,7 @@ fn with_logps(
         last_layer: None,
     };
     let mut batch = BatchWithLogps::new(batch, outputs).unwrap();
-    batch.ref_logps = Some(ref_logps.to_vec());
+    batch.sampled.arrays.ref_logps = Some(ref_logps.to_vec().into());
     batch
 }
 
@@ -143,7 +143,7 @@ impl Scored {
             self.lengths.len(),
             vec![0.0; self.lengths.len()],
         )
-        .dims
+        .dims()
     }
 
     /// The loss of an objective where the policy, and the one that sampled, give these
@@ -159,7 +159,7 @@ impl Scored {
             self.lengths.len(),
             vec![0.0; self.lengths.len()],
         );
-        let tokens = batch.dims.tokens as usize;
+        let tokens = batch.dims().tokens as usize;
         let advantages = self
             .advantages
             .iter()
@@ -171,11 +171,14 @@ impl Scored {
             .zip(old_logps)
             .map(|(i, logp)| logp - 0.4 * (i as f32).sin())
             .collect();
-        batch.context = Some(context(&self.lengths, self.lengths.len(), &sampler));
+        batch.arrays.context = Some(AgedContext {
+            data: context(&self.lengths, self.lengths.len(), &sampler),
+            age: 0,
+        });
         let batch = with_logps(batch, logps, old_logps, &self.ref_logps);
         let mut records = Records::default();
         let batch = objective::evaluate(component, &mut records, batch, advantages, &info).unwrap();
-        let decision = Decision::of(batch.sampled().completion_mask.clone());
+        let decision = Decision::of(batch.sampled().completion_mask().to_vec());
         (reduce(&batch, &info, &decision, None).unwrap(), records)
     }
 }
@@ -282,13 +285,16 @@ fn advantages_are_trls_and_verls() {
             .iter()
             .zip(["a", "b"])
             .for_each(|(rewards, name)| context.add_reward(name, rewards));
-        batch.context = Some(context);
+        batch.arrays.context = Some(AgedContext {
+            data: context,
+            age: 0,
+        });
         let batch = with_logps(batch, &given.old_logps, &given.old_logps, &given.ref_logps);
         let info = info(Reduction::COMPLETION_MEAN, golden.limit);
         let advantages =
             advantage::estimate(&mut component, &mut Records::default(), &batch, &info).unwrap();
         for (i, is) in advantages.iter().enumerate() {
-            let b = i / batch.sampled.dims.tokens as usize;
+            let b = i / batch.sampled.dims().tokens as usize;
             let expected = case
                 .advantages
                 .get(b)
@@ -296,7 +302,7 @@ fn advantages_are_trls_and_verls() {
                 .unwrap();
             let (is, expected) = (
                 f64::from(*is),
-                expected * f64::from(batch.sampled.completion_mask[i]),
+                expected * f64::from(batch.sampled.completion_mask()[i]),
             );
             let at = format!(
                 "{}.advantage with {:?}, completion {b}",

@@ -32,7 +32,7 @@ fn batch() -> StepBatch {
 }
 
 fn decision(batch: &StepBatch, rejected: &[usize]) -> Decision {
-    let mut token_mask = batch.sampled().completion_mask.clone();
+    let mut token_mask = batch.sampled().completion_mask().to_vec();
     rejected.iter().for_each(|&at| token_mask[at] = 0);
     Decision::of(token_mask)
 }
@@ -62,7 +62,7 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
             let rest = some.rest.as_ref().expect("tokens are rejected");
             let whole = reduced(BOTH, reduction, denominator, &[]);
             assert!(
-                whole.rest.is_none() && whole.completions_with_rest(&batch().sampled().dims) == 0
+                whole.rest.is_none() && whole.completions_with_rest(&batch().sampled().dims()) == 0
             );
             for (at, expected) in whole.d_logps.iter().enumerate() {
                 assert!(
@@ -77,7 +77,7 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
             assert_eq!(rest[0] != 0.0, more_in_its_completion);
             let everywhere = denominator == Denominator::KEPT && reduction == Reduction::TOKEN_MEAN;
             assert_eq!(
-                some.completions_with_rest(&batch().sampled().dims),
+                some.completions_with_rest(&batch().sampled().dims()),
                 if everywhere { 3 } else { 2 }
             );
         }

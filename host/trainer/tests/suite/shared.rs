@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use capo_plugin::testing::Fixture;
-use capo_plugin::{Batch, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
+use capo_plugin::{BatchScalars, Denominator, Dims, OptimizerInfo, OptimizerKind, Reduction};
 use serde::de::DeserializeOwned;
 
 /// A path in `tests/data`.
@@ -25,12 +25,12 @@ pub fn first_step(
     reduction: Reduction,
     denominator: Denominator,
     limit: usize,
-) -> Batch<'static> {
+) -> BatchScalars {
     let optimizer = OptimizerInfo {
         kind,
         ..Fixture::new(1, 1).batch().optimizer
     };
-    let mut info = Batch::new(
+    let mut info = BatchScalars::new(
         Dims {
             completions: 0,
             tokens: 0,

@@ -66,11 +66,12 @@ impl Golden {
             rows,
             0,
         );
-        batch.completion_mask = self
+        let mask: Vec<u8> = self
             .mask
             .iter()
             .flat_map(|mask| [mask.as_slice(), &vec![0; longest - mask.len()]].concat())
             .collect();
+        batch.arrays.completion_mask = mask.into();
         batch
     }
 }
@@ -113,7 +114,7 @@ fn loss_and_gradients_of_turns_are_trls() {
     }
     for case in &golden.cases {
         let batch = golden.batch();
-        let tokens = batch.dims.tokens as usize;
+        let tokens = batch.dims().tokens as usize;
         let forward = policy.forward(&batch.sequences, 1.0).unwrap();
         let outputs = forward
             .outputs(&Wants {
@@ -125,7 +126,7 @@ fn loss_and_gradients_of_turns_are_trls() {
             .logps
             .iter()
             .enumerate()
-            .filter(|(i, _)| batch.completion_mask[*i] == 1)
+            .filter(|(i, _)| batch.completion_mask()[*i] == 1)
         {
             assert!(
                 (f64::from(outputs.logps[i]) - expected).abs() < 2e-6,
@@ -161,7 +162,7 @@ fn loss_and_gradients_of_turns_are_trls() {
             &info,
         )
         .unwrap();
-        let decision = Decision::of(batch.sampled().completion_mask.clone());
+        let decision = Decision::of(batch.sampled().completion_mask().to_vec());
         let reduced = reduce(&batch, &info, &decision, None).unwrap();
         assert!(
             (reduced.loss - case.loss).abs() < 2e-6,

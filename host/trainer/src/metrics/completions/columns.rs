@@ -99,12 +99,11 @@ fn tokens(
     } = record;
     let SampledBatch {
         sequences,
-        dims,
-        completion_ids,
-        completion_mask,
+        arrays,
         sampler_logps,
         ..
     } = &scored.sampled;
+    let dims = scored.sampled.dims();
     let places = |b: usize| dims.row(b).take(sequences.lengths[b]);
     let numbers = |values: &[f32]| {
         Column::Numbers(
@@ -123,7 +122,7 @@ fn tokens(
         )
     };
     let texts = chosen.iter().map(|b| {
-        let ids: Vec<u32> = places(*b).map(|i| completion_ids[i]).collect();
+        let ids: Vec<u32> = places(*b).map(|i| arrays.completion_ids[i]).collect();
         let text = &rollout.texts[record.rows.start + b].completion;
         let spans = tokenizer
             .spans(&ids, text)
@@ -149,7 +148,7 @@ fn tokens(
         .map(|b| places(*b).map(|i| who[i].clone()).collect())
         .collect();
     let mut columns = vec![
-        ("id".to_owned(), wholes(&|i| completion_ids[i])),
+        ("id".to_owned(), wholes(&|i| arrays.completion_ids[i])),
         ("text".to_owned(), Column::Texts(texts)),
         (
             "token_mask".to_owned(),
@@ -157,13 +156,13 @@ fn tokens(
         ),
         ("rejected_by".to_owned(), Column::Texts(rejected_by)),
         ("advantage".to_owned(), numbers(advantages)),
-        ("logp".to_owned(), numbers(&scored.logps)),
+        ("logp".to_owned(), numbers(scored.logps())),
     ];
     let others = [
-        ("old_logp", Some(&scored.old_logps)),
-        ("ref_logp", scored.ref_logps.as_ref()),
-        ("sampler_logp", sampler_logps.as_ref()),
-        ("entropy", Some(&scored.entropy)),
+        ("old_logp", Some(scored.old_logps())),
+        ("ref_logp", arrays.ref_logps.as_deref()),
+        ("sampler_logp", sampler_logps.as_deref()),
+        ("entropy", Some(scored.entropy())),
     ];
     columns.extend(
         others
@@ -173,7 +172,7 @@ fn tokens(
     if !rollout.conversations.is_empty() {
         columns.push((
             "observed".to_owned(),
-            wholes(&|i| u32::from(completion_mask[i] == 0)),
+            wholes(&|i| u32::from(arrays.completion_mask[i] == 0)),
         ));
     }
     if !decision.factors.is_empty() {

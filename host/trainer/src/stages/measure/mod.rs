@@ -50,7 +50,7 @@ impl<'a> Proposal<'a> {
     ) -> Self {
         let order = host_rng::permutation(
             &mut host_rng::stream(seed, "step.measure", &[step]),
-            batch.sampled.dims.completions as usize,
+            batch.sampled.dims().completions as usize,
         );
         Self {
             policy,
@@ -124,9 +124,10 @@ impl<'a> Proposal<'a> {
         let ids = self
             .batch
             .sampled
+            .arrays
             .completion_ids
             .iter()
-            .zip(&self.batch.sampled.completion_mask);
+            .zip(self.batch.sampled.completion_mask());
         ids.filter(|(_, mask)| **mask == 1)
             .for_each(|(id, _)| used[*id as usize] = true);
         let head = head_name(config);
@@ -180,7 +181,7 @@ impl<'a> Proposal<'a> {
         if let Some(kl) = self.known.last_layer_kl {
             return Ok(kl);
         }
-        let tokens = places(&self.batch.sampled.completion_mask);
+        let tokens = places(self.batch.sampled.completion_mask());
         let hidden = select(self.features()?, &tokens)?;
         let sum = Heads::new(self.policy, self.before, self.work.loss_temperature)?
             .divergence_by_head(&hidden)?;
@@ -227,16 +228,18 @@ impl<'a> Proposal<'a> {
         for completions in completions.chunks(self.work.micro_batch.max(1)) {
             let mask: Vec<u8> = completions
                 .iter()
-                .flat_map(|&b| &self.batch.sampled.completion_mask[self.batch.sampled.dims.row(b)])
+                .flat_map(|&b| {
+                    &self.batch.sampled.completion_mask()[self.batch.sampled.dims().row(b)]
+                })
                 .copied()
                 .collect();
             let of_all: Vec<u32> = (completions.iter())
                 .flat_map(|&b| {
                     self.batch
                         .sampled
-                        .dims
+                        .dims()
                         .row(b)
-                        .filter(|&i| self.batch.sampled.completion_mask[i] == 1)
+                        .filter(|&i| self.batch.sampled.completion_mask()[i] == 1)
                 })
                 .map(|i| i as u32)
                 .collect();

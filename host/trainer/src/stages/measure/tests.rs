@@ -148,10 +148,10 @@ impl Case {
         let new = self.logps(new, self.policy.params());
         let places = completions
             .iter()
-            .flat_map(|&b| self.batch.sampled.dims.row(b));
+            .flat_map(|&b| self.batch.sampled.dims().row(b));
         let real = places
             .zip(&new)
-            .filter(|(i, _)| self.batch.sampled.completion_mask[*i] == 1);
+            .filter(|(i, _)| self.batch.sampled.completion_mask()[*i] == 1);
         let of_token = |(i, new): (usize, &Vec<f64>)| {
             old[i]
                 .iter()
