@@ -1,4 +1,4 @@
-"""The step that an optimizer took in torch: what step controls ask of it, and how much of it they leave."""
+"""The step that an optimizer took in torch: measurements for step controls, and the share of it that is applied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _part(name: str) -> str:
 
 
 def finite(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether all gradients are numbers, on all ranks; warns where not: Adam's moments would never recover."""
+    """True if all gradients on all ranks are finite. Warns if not, because Adam's moments would never recover."""
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     grads = [parameter.grad for parameter in every if parameter.grad is not None]
     grads += getattr(bare(optimizer), "_rejected", {}).values()
@@ -78,20 +78,20 @@ def finite(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class Proposal:
-    """The step from the weights at the time of its making to those that they are when it is asked.
+    """An optimizer's step: from the weights when this object is made to the weights now.
 
-    It is the `Measurements` of a step control. Each number is computed when first asked for. Under FSDP2 a sum over
-    weights is one all-reduce of a number per group.
+    It is the `Measurements` of a step control. Each number is computed when a control first asks for it. Under FSDP2 a
+    sum over weights is one all-reduce of a number per group.
 
     Args:
-        optimizer: It makes the step after this, and has made it when this is asked.
+        optimizer: It steps after this object is made and before it is asked.
         groups: The trained weights by part.
-        measure: The KL divergence on a fraction of the completions, the same on all ranks. Without it, `fisher` is told
-            in its place.
-        last_layer_kl: The KL divergence of the last layer's part of the step, the same on all ranks.
-        model: Where FSDP2 shards one: it gathers its weights anew when they have changed.
-        moments: True if the optimizer's state is kept too.
-        alignment: True if the gradients are compared with the step before.
+        measure: Measures the KL divergence on a fraction of the completions, with equal results on all ranks. Without
+            it, `fisher` takes its place.
+        last_layer_kl: Measures the KL divergence of the last layer's part of the step, with equal results on all ranks.
+        model: A model that FSDP2 shards: it gathers its weights again when they have changed.
+        moments: True to copy the optimizer's state, for `restore_moments`.
+        alignment: True to compare the gradients with the step before.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Proposal:
         return self._once("fisher", lambda: float(sum(self._sums(cost))))
 
     def alignment(self) -> float | None:
-        """Cosine between the step before and the direction of descent of this step's batch, over all weights."""
+        """Cosine between the previous step and the direction of descent on this step's batch, over all weights."""
         return self._alignment
 
     def last_layer_kl(self) -> float:
@@ -183,7 +183,7 @@ class Proposal:
 
     @torch.no_grad()
     def scale(self, scales: Sequence[float]) -> float:
-        """Takes `scales`, one per group, of the step; the share of its length that is left."""
+        """Scales each group's part of the step by its entry of `scales`; the share of the length that is left."""
         left = scales[0]
         if any(scale != left for scale in scales):
             whole_step = math.hypot(*self.norms())
@@ -192,7 +192,7 @@ class Proposal:
         for parameters, scale in zip(self._groups.values(), scales, strict=True):
             for parameter in parameters if scale != 1 else ():
                 before, after = self._before[parameter], local(parameter)
-                # Nothing of a step that is no number is the weight before it.
+                # A scale of 0 gives the weight before, even if the step is not finite.
                 if scale:
                     torch.lerp(before, after, scale, out=after)
                 else:
@@ -210,7 +210,7 @@ class Proposal:
 
     @contextmanager
     def unbroken(self) -> Iterator[None]:
-        """Takes nothing of the step where something inside breaks off: nobody has said how much of it is good."""
+        """A context that takes the step back if an exception leaves it: no control has approved of any of it."""
         try:
             yield
         except BaseException:
@@ -219,7 +219,7 @@ class Proposal:
 
     @contextmanager
     def _shortened(self, share: float) -> Iterator[None]:
-        """Inside, the weights are those of `share` of the step."""
+        """A context in which the weights are those of `share` of the step."""
         whole_step = {parameter: local(parameter).clone() for parameter in self._before}
         known = self._known
         self.scale([share] * len(self.sizes))
@@ -233,7 +233,7 @@ class Proposal:
 
     @contextmanager
     def taken_back(self) -> Iterator[None]:
-        """Inside, the weights are those before the step."""
+        """A context in which the weights are those before the step."""
         self._swap()
         try:
             yield
@@ -261,7 +261,7 @@ class Proposal:
 
     @torch.no_grad()
     def _sums(self, of: Callable[[Tensor], Tensor]) -> list[Any]:
-        """A sum over each group's weights, or several at once, over all ranks that hold parts of them."""
+        """Sums `of` over each group's weights, and over all ranks that hold parts of them."""
         groups = [
             [of(parameter).to(self.device) / self._copies(parameter) for parameter in parameters]
             for parameters in self._groups.values()
@@ -273,15 +273,15 @@ class Proposal:
         return found
 
     def _compare(self) -> float | None:
-        """The cosine between the last step, of which the optimizer's moments tell, and the gradient.
+        """The cosine between the last step, which follows from the optimizer's moments, and the gradient.
 
-        `None` where they tell nothing.
+        `None` if the optimizer keeps no such moments.
         """
         rates = [float(group["lr"] or 0.0) for group in self._optimizer.param_groups]
         tells, alike = False, len(set(rates)) == 1
 
         def products(parameter: Tensor) -> Tensor:
-            """Of the last step with itself, of the gradient with itself, and of both."""
+            """Dot products: the last step with itself, the gradient with itself, and the two with each other."""
             nonlocal tells
             total = torch.zeros(3, dtype=torch.float64, device=local(parameter).device)
             group = self._settings[parameter]
@@ -306,9 +306,9 @@ class Proposal:
     def _last_step(
         self, parameter: Tensor, group: dict[str, Any]
     ) -> tuple[Sequence[Tensor], Callable[..., Tensor]] | None:
-        """The gradient with arrays of the optimizer's state, and how these make the direction of the last step.
+        """The gradient with arrays of the optimizer's state, and a function that makes them the last step's direction.
 
-        `None` where they do not.
+        `None` without a gradient or without such arrays.
         """
         state = self._optimizer.state.get(parameter, {})
         grad = parameter.grad
@@ -345,23 +345,23 @@ class Proposal:
 def controlled(
     controls: Sequence[StepControl], proposal: Proposal, batch: Batch, weights: Tensor
 ) -> tuple[Records, bool]:
-    """Shows the step to the controls, each as those before it left it, and shortens it as each says.
+    """Asks the controls in order about the step, each as those before it left it, and shortens it accordingly.
 
     Args:
         controls: They are asked in their order.
         proposal: The step.
-        batch: The one behind it.
-        weights: `[B, T]`: what each token weighed in the gradient.
+        batch: The batch behind the step.
+        weights: `[B, T]`: each token's weight in the gradient.
 
     Returns:
-        What was reported, and whether there was a step: there was none where nothing of it is left and a control gives
-        the moments back.
+        The controls' reports, and whether a step was taken. None was taken if nothing of it is left and a control
+        restores the moments.
     """
     records: Records = {}
     left, restores, whole = 1.0, False, batch.optimizer
     for name, control in named(controls):
         if whole is not None and left != 1.0:
-            # A shortened step is one of a lower rate.
+            # A control sees a step that earlier controls shortened as one with a lower rate.
             batch = batch.replace(optimizer=replace(whole, learning_rate=left * whole.learning_rate))
         scales, told = control(batch, weights.detach().float().cpu(), proposal.sizes, proposal)
         applied = proposal.scale(scales)

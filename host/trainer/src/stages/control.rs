@@ -140,7 +140,7 @@ pub fn apply(
         .collect();
     let mut seen = *info;
     for control in controls {
-        // A shortened step is one of a lower rate.
+        // A control sees a step that earlier controls shortened as one with a lower rate.
         seen.optimizer.learning_rate = info.optimizer.learning_rate * done.share();
         let proposed = ProposedStep {
             weights: token_weights,
