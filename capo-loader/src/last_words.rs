@@ -10,10 +10,11 @@ use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
+use capo_system::signals::{exchange, plain};
+use capo_system::terminal::escape;
 use libc::{c_int, c_void, siginfo_t};
 
 use crate::place::{Place, Words};
-use capo_system::terminal::escape;
 
 /// Name of the running call, as messages show it; null between calls.
 static CALL: AtomicPtr<String> = AtomicPtr::new(null_mut());
@@ -107,72 +108,6 @@ pub fn no_memory(bytes: usize) -> ! {
     unsafe { libc::_exit(if runs { 1 } else { 2 }) }
 }
 
-/// From now on a file that grows beyond `ulimit -f` gives its writer an error, instead of a signal
-/// that ends the process.
-pub fn survive_file_limit() {
-    exchange(libc::SIGXFSZ, &plain(libc::SIG_IGN));
-}
-
-/// The signals that end a process, from its terminal or from whoever runs it.
-const ENDS: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
-/// The signals with which batch systems warn a job of its end, as `--signal` of Slurm and submitit
-/// ask for them.
-const WARNINGS: [c_int; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-
-/// True if a signal of [`WARNINGS`] has come, until it is taken.
-static WARNED: AtomicBool = AtomicBool::new(false);
-
-/// From now on this process goes on at all signals that ask it to stop.
-pub fn ignore_stops() {
-    for signal in [&ENDS[..], &WARNINGS].concat() {
-        exchange(signal, &plain(libc::SIG_IGN));
-    }
-}
-
-/// From now on SIGUSR1 and SIGUSR2 come as SIGTERM, and [`take_user_signal`] tells them apart. One
-/// that is ignored stays ignored.
-pub fn terminate_at_user_signals() {
-    let handler: extern "C" fn(c_int) = at_warning;
-    for signal in WARNINGS {
-        // What waits for the system goes on waiting.
-        let action = libc::sigaction {
-            sa_flags: libc::SA_RESTART,
-            ..plain(handler as usize)
-        };
-        if let Some(before) = exchange(signal, &action)
-            && before.sa_sigaction == libc::SIG_IGN
-        {
-            exchange(signal, &before);
-        }
-    }
-}
-
-/// True if a user's signal has come since the last call.
-pub fn take_user_signal() -> bool {
-    WARNED.swap(false, Ordering::SeqCst)
-}
-
-/// The handler of [`WARNINGS`].
-extern "C" fn at_warning(_: c_int) {
-    WARNED.store(true, Ordering::SeqCst);
-    // SAFETY: a handler may call `raise`.
-    unsafe { libc::raise(libc::SIGTERM) };
-}
-
-/// Calls `set`, which sets handlers of signals. A signal that is ignored stays ignored: `nohup`
-/// ignores the hang-up of the terminal for this process, and a script ignores Ctrl-C for what it
-/// starts with `&`.
-pub fn keeping_ignored<T>(set: impl FnOnce() -> T) -> T {
-    let before = ENDS.map(|signal| (signal, exchange(signal, &plain(libc::SIG_IGN))));
-    let done = set();
-    for (signal, action) in before {
-        if let Some(action) = action.filter(|action| action.sa_sigaction == libc::SIG_IGN) {
-            exchange(signal, &action);
-        }
-    }
-    done
-}
-
 /// A guard that a program's `main` holds. An `exit` before it is dropped is not the program's own:
 /// it may come from a plugin's thread.
 pub struct End(());
@@ -233,31 +168,13 @@ fn read<T>(pointer: &AtomicPtr<T>) -> Option<&'static T> {
 
 /// The action that this process sets for each signal of [`SIGNALS`].
 fn action() -> libc::sigaction {
-    // SAFETY: all zeros is a valid value of this structure of numbers and an optional pointer.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = at_signal;
-    action.sa_sigaction = handler as usize;
-    // Runs on the alternate stack that the standard library has set up, for the usual stack may
-    // have overflowed.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    action
-}
-
-/// An action without a handler: the default one, or none.
-fn plain(kind: libc::sighandler_t) -> libc::sigaction {
     libc::sigaction {
-        sa_sigaction: kind,
-        sa_flags: 0,
-        ..action()
+        // The alternate stack that the standard library has set up: the usual one may have
+        // overflowed.
+        sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK,
+        ..plain(handler as usize)
     }
-}
-
-/// Sets the action `new` for `signal` and returns the previous action.
-fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
-    let mut old = action();
-    // SAFETY: both pointers refer to whole structures; the system refuses invalid values.
-    let done = unsafe { libc::sigaction(signal, new, &raw mut old) } == 0;
-    done.then_some(old)
 }
 
 /// The signal handler. It calls only functions that a handler may call: atomics, `write`,

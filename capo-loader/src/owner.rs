@@ -1,5 +1,5 @@
-//! Checks who may change a file or replace it. A file is refused if another user owns it, or if
-//! everybody may write. Groups and access lists are left to those who administer them.
+//! Checks who may change a file or replace it. A file is refused if another user owns it, or if a
+//! group or everybody may write. Users that an access list names show in the group's rights.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -20,6 +20,8 @@ const MOST_LINKS: usize = 40;
 pub enum OtherWriter {
     /// The owner, by user id.
     Owner(u32),
+    /// A group that may write, by group id.
+    Group(u32),
     /// Everybody.
     Anybody,
 }
@@ -28,6 +30,7 @@ impl std::fmt::Display for OtherWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Owner(id) => write!(f, "user {id}"),
+            Self::Group(id) => write!(f, "group {id}"),
             Self::Anybody => f.write_str("any user"),
         }
     }
@@ -62,18 +65,28 @@ impl Access {
     }
 
     /// Returns who else may write. In a folder with the sticky bit, such as `/tmp`, only the
-    /// folder's owner may replace files of others.
+    /// folder's owner may replace files of others. A group with the number of the user is the
+    /// user's own: systems with such groups let new files be group-writable.
     pub fn other_writer(&self) -> Option<OtherWriter> {
+        const GROUP_WRITES: u32 = 0o020;
         const OTHERS_WRITE: u32 = 0o002;
         const STICKY: u32 = 0o1000;
         let metadata = &self.0;
+        let mode = metadata.mode();
         let owner = metadata.uid();
-        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        let group = metadata.gid();
+        let user = rustix::process::geteuid().as_raw();
+        if owner != 0 && owner != user {
             return Some(OtherWriter::Owner(owner));
         }
-        let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
-        let is_open = metadata.mode() & OTHERS_WRITE != 0;
-        (is_open && !is_sticky && !metadata.is_symlink()).then_some(OtherWriter::Anybody)
+        if metadata.is_symlink() || (metadata.is_dir() && mode & STICKY != 0) {
+            return None;
+        }
+        if mode & OTHERS_WRITE != 0 {
+            return Some(OtherWriter::Anybody);
+        }
+        let is_own = group == 0 || group == user;
+        (mode & GROUP_WRITES != 0 && !is_own).then_some(OtherWriter::Group(group))
     }
 }
 
@@ -177,10 +190,15 @@ fn why_unsafe(access: &Access, done: &str, of: Option<&str>) -> Option<String> {
         OtherWriter::Owner(_) => {
             format!("{} is theirs (load a copy of your own", of.unwrap_or("it"))
         }
-        OtherWriter::Anybody => {
+        OtherWriter::Group(_) | OtherWriter::Anybody => {
             let its = of.map_or_else(|| "its mode".to_owned(), |of| format!("the mode of {of}"));
             let mode = access.0.mode() & 0o7777;
-            format!("{its} is {mode:o} (`chmod o-w` takes that right away")
+            let who = if other == OtherWriter::Anybody {
+                "o"
+            } else {
+                "g"
+            };
+            format!("{its} is {mode:o} (`chmod {who}-w` takes that right away")
         }
     };
     Some(format!("may be {done} by {other}: {why}"))
@@ -212,10 +230,11 @@ mod tests {
             (of(folder.path(), 0o1777), of(folder.path(), 0o757)),
             (None, Some(OtherWriter::Anybody))
         );
+        let group = fs::metadata(&file).unwrap().gid();
+        let is_own = group == 0 || group == rustix::process::geteuid().as_raw();
         assert_eq!(
             of(&file, 0o775),
-            None,
-            "a group is its administrator's matter"
+            (!is_own).then_some(OtherWriter::Group(group))
         );
     }
 
@@ -245,7 +264,13 @@ mod tests {
             say(),
             "plugin `FOLDER/libmine.so` may be changed by user 4321: it is theirs (load a copy of your own; `--flag` accepts it)"
         );
-        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        std::os::unix::fs::chown(&path, Some(0), Some(4321)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o775)).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by group 4321: its mode is 775 (`chmod g-w` takes that right away; `--flag` accepts it)"
+        );
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         check().unwrap();
         std::os::unix::fs::chown(folder.path(), Some(4321), None).unwrap();
         assert_eq!(

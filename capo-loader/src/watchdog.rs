@@ -15,10 +15,7 @@ use capo_plugin::keeping_arithmetic;
 use crate::last_words::{self, Name};
 use crate::place::Place;
 
-pub use crate::last_words::{
-    End, exit, ignore_stops, keeping_ignored, no_memory, survive_file_limit, take_user_signal,
-    terminate_at_user_signals,
-};
+pub use crate::last_words::{End, exit, no_memory};
 
 /// The newest watchdog of this process. The drop of a component does not say which watchdog it
 /// belongs to.

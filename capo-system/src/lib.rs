@@ -8,6 +8,7 @@
 //! | one process at a time in a folder | [`lock`] |
 //! | refusing what cannot fit before it is allocated | [`memory`] |
 //! | panics of other crates over a file's contents | [`contain`] |
+//! | signals that ask a process to stop | [`signals`] |
 //! | lines for a person | [`terminal`] |
 
 #![deny(missing_docs)]
@@ -20,6 +21,7 @@ pub mod manifest;
 pub mod memory;
 pub mod named_files;
 pub mod seal;
+pub mod signals;
 pub mod terminal;
 
 pub use named_files::NamedFiles;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use capo_loader::watchdog;
+use capo_system::signals;
 use mimalloc::MiMalloc;
 
 // With the system's allocator, page faults dominate the time of training on a CPU.
@@ -25,7 +26,7 @@ fn main() -> ! {
         candle_core::utils::get_num_threads().to_string()
     });
     keep_freed_memory();
-    watchdog::survive_file_limit();
+    signals::survive_file_limit();
     let thread = std::thread::Builder::new()
         .name("main".into())
         .stack_size(STACK);

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 use capo_loader::watchdog;
 use capo_system::files::{self, NewFile};
-use capo_system::folders;
+use capo_system::{folders, signals};
 
 use crate::run::checkpoint;
 use crate::terminal::say;
@@ -26,7 +26,7 @@ fn create(path: &Path) -> Result<NewFile> {
         }
         watchdog::exit(130);
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted))
+    signals::keeping_ignored(|| ctrlc::set_handler(interrupted))
         .context("cannot watch for Ctrl-C")?;
     let file = prepare(path)
         .and_then(|()| NewFile::create(path))

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use capo_loader::registry::Registry;
 use capo_loader::{batch_file, watchdog};
+use capo_system::signals;
 use host_model::device;
 
 use super::args::TrainArgs;
@@ -187,7 +188,7 @@ pub(super) fn watch_interrupts(
     let stopping = Arc::clone(&stop);
     let mut is_second = false;
     let interrupted = move || {
-        let is_warning = watchdog::take_user_signal();
+        let is_warning = signals::take_user_signal();
         if !is_warning && std::mem::replace(&mut is_second, true) {
             terminal::note(&at_once());
             watchdog::exit(130);
@@ -203,8 +204,8 @@ pub(super) fn watch_interrupts(
             ));
         }
     };
-    watchdog::keeping_ignored(|| ctrlc::set_handler(interrupted))
+    signals::keeping_ignored(|| ctrlc::set_handler(interrupted))
         .context("cannot watch for Ctrl-C")?;
-    watchdog::terminate_at_user_signals();
+    signals::terminate_at_user_signals();
     Ok(stop)
 }

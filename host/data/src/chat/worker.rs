@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Error, Result, anyhow};
-use capo_loader::watchdog;
+use capo_system::signals;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -202,7 +202,7 @@ fn line<T: serde::Serialize>(value: &T) -> Result<String> {
 /// `host apply-chat-template`.
 pub fn serve() -> Result<()> {
     // A signal to the whole job is meant for the trainer, which ends this process with its input.
-    watchdog::ignore_stops();
+    signals::ignore_stops();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| {
         line.strip_prefix("VmSize:")?
