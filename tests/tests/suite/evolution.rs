@@ -199,19 +199,17 @@ fn others_are_refused() {
         [(truncated, answer), (answer, truncated)].map(|(a, b)| format!("    {a}\n    {b}\n"));
     let file = "capo-plugin/src/wire/points.rs";
     assert_snapshot!(changed("other_rewards", file, &from, &to), @"`LIBRARY` has another layout under extension `capo.reward/1` (rebuild it against a released `capo-plugin`)");
-    let (field, value) = (
-        "RVec<RecipeInfo>,",
-        "RecipeList { recipes: described::recipes }",
-    );
+    let field = "RVec<RecipeInfo>,";
     let copy = Copy::new("other_recipes").change(
         "capo-plugin/src/wire/image.rs",
         field,
         &format!("{field} pub more: u32,"),
     );
+    let value = "recipes: described::recipes,";
     let library = copy.change(
         "capo-plugin/src/answers.rs",
         value,
-        "RecipeList { recipes: described::recipes, more: 0 }",
+        &format!("{value} more: 0,"),
     );
     assert_snapshot!(refused(&library.build()), @"`LIBRARY` has another layout under extension `capo.recipe/1` (rebuild it against a released `capo-plugin`)");
 }
