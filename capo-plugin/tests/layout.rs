@@ -1,5 +1,5 @@
-//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets, in
-//! `layout.txt`. A change there is a change of the ABI, so it has a switch of its own:
+//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets of its types, and
+//! the methods of its objects in their order, in `layout.txt`. A change there is a change of the ABI, so it has a switch of its own:
 //! `CAPO_WRITE_LAYOUT=1 cargo test -p capo-plugin --test layout` writes the file.
 
 #![cfg(target_pointer_width = "64")]
@@ -40,7 +40,7 @@ macro_rules! layouts {
 
 #[test]
 fn the_layout_is_that_of_the_table() {
-    let found = layouts! {
+    let mut found = layouts! {
         PluginRoot { abi_version extension },
         PluginRoot_Ref, Extension<'static>,
         PointList<MaskBox> { components create },
@@ -72,13 +72,36 @@ fn the_layout_is_that_of_the_table() {
         WireMessage { role name content },
         WireObservation { episode messages ended reward metrics },
         EnvironmentBox,
-    };
+    }
+    .to_vec();
+    found.extend(objects());
     if std::env::var_os("CAPO_WRITE_LAYOUT").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layout.txt");
         std::fs::write(path, format!("{}\n", found.join("\n"))).unwrap();
         return;
     }
     assert_eq!(found.as_slice(), TABLE.lines().collect::<Vec<_>>());
+}
+
+/// A line for each object of the wire, with the signatures of its methods. A table of functions has
+/// no offsets that a test could take, and abi_stable compares it at loading alone.
+fn objects() -> Vec<String> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wire");
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let mut found = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap();
+        for object in text.split("#[sabi_trait]\npub trait ").skip(1) {
+            let (object, _) = object.split_once("\n}\n").unwrap();
+            let words: Vec<&str> = object.split_whitespace().collect();
+            found.push(words.join(" ").replace("( ", "(").replace(", )", ")"));
+        }
+    }
+    found
 }
 
 /// The names that `source` gives to types of the wire: structs with a checked layout, and objects.
