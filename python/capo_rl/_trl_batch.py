@@ -42,15 +42,19 @@ class Seen:
         self, trainer: GRPOTrainer, needed: frozenset[str], top_k: int, settings: Settings, measures: bool
     ) -> None:
         self.trainer, self.needed, self.top_k, self.settings = trainer, needed, top_k, settings
-        # Features of a forward pass that were kept, and whether those of the next one are to be.
+        #: The features of the newest forward pass that was looked at.
         self._hidden: Tensor | None = None
-        self._keeps, self._checked = False, False
+        #: True if the next forward pass is looked at.
+        self._keeps = False
+        #: True once the last layer was compared with TRL's log-probabilities.
+        self._checked = False
+        #: The head's weight, as the optimizer knows it.
         self._weight: Any = None
-        # How often the step's rollout was used before.
+        #: How often the step's rollout was used before.
         self._iteration = 0
-        # Ids that end a completion.
+        #: Ids that end a completion.
         self._ends: Tensor | None = None
-        # Vision inputs and the like, which the forward pass takes beside the tokens: whatever this TRL knows.
+        #: Names of what the forward pass takes beside the tokens, such as vision inputs. They depend on TRL's version.
         self._forward = frozenset(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
         if "LAST_LAYER" in needed or measures:
             check_head(self.head())
@@ -71,14 +75,14 @@ class Seen:
         return self.policy().get_output_embeddings()
 
     def begin(self) -> None:
-        """Before the first forward pass: the head's weight is the one that the optimizer knows.
+        """To be called before the first forward pass, while the head's weight is the one that the optimizer knows.
 
-        FSDP2 has another in its place while it is gathered.
+        FSDP2 puts another in its place while it gathers the weight.
         """
         self._weight = self.head().weight
 
     def begin_step(self) -> None:
-        """Before a step's first micro-batch: at the step's end TRL's count is that of the next one."""
+        """To be called before a step's first micro-batch. At the step's end, TRL already counts the next step."""
         trainer = self.trainer
         self._iteration = trainer._step // trainer.args.steps_per_generation % trainer.num_iterations
 
@@ -87,9 +91,9 @@ class Seen:
         return int(self.head().weight.shape[0])
 
     def look(self) -> None:
-        """To be called before a forward pass that is shown to components: its features are kept until then.
+        """To be called before a forward pass that components see: its features are kept.
 
-        Those of evaluation and generation are not.
+        The features of evaluation and generation are not kept.
         """
         self._keeps = "LAST_LAYER" in self.needed
 
@@ -100,13 +104,13 @@ class Seen:
 
     @torch.no_grad()
     def scored(self, inputs: Inputs) -> Arrays:
-        """One micro-batch's arrays under the current policy, by a forward pass of their own."""
+        """The arrays of one micro-batch under the current policy, from a forward pass of its own."""
         self.look()
         found: Arrays = self.arrays(inputs, *self._forward_pass(inputs))
         return found
 
     def holding(self, own: Sequence[Inputs], rows: Tensor) -> list[tuple[Inputs, Tensor]]:
-        """Of each micro-batch its completions among `rows`, and their completion tokens."""
+        """The completions of each micro-batch that are among `rows`, and a mask of their completion tokens."""
         chosen = [torch.isin(inputs["capo_rows"], rows) for inputs in own]
         counts = torch.stack([each.sum() for each in chosen])
         if ranks() > 1:
@@ -161,7 +165,7 @@ class Seen:
 
     @torch.no_grad()
     def arrays(self, inputs: Inputs, logps: Tensor, entropies: Any) -> Arrays:
-        """One micro-batch's arrays, of whose forward pass `logps` and `entropies` `[B, T]` are."""
+        """The arrays of one micro-batch; `logps` and `entropies`, `[B, T]`, are from its forward pass."""
         ids = inputs["completion_ids"]
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
 
@@ -174,7 +178,8 @@ class Seen:
         advantages = advantages[:, None].expand_as(mask) if advantages.dim() == 1 else advantages
         ratio = inputs.get("importance_sampling_ratio")
         if ratio is not None and self.trainer.loss_type != "vespo":
-            # TRL multiplies a token's loss by it, often by 0; VESPO has it inside of a weight that masks do not see.
+            # TRL multiplies a token's loss by this ratio, which is often 0. Under VESPO the ratio is a part of a weight
+            # that masks do not see.
             advantages = advantages * ratio
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else of_tokens(old)
@@ -196,14 +201,14 @@ class Seen:
             arrays["ref_logps"] = of_tokens(inputs["ref_per_token_logps"])
         if "ROLLOUT_CONTEXT" in self.needed:
             sampler = inputs.get("sampling_per_token_logps")
-            # Without an engine of its own the sampler is the policy as it was.
+            # Without an engine for sampling, the sampler is the old policy.
             arrays["sampler_logps"] = old if sampler is None else of_tokens(torch.where(sampler.isnan(), old, sampler))
         if "LAST_LAYER" in self.needed:
             arrays |= self._last_layer(ids, mask.bool(), logps)
         return arrays
 
     def _ended(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Whether a completion's last token ends one, as TRL counts it: `[B]`.
+        """True for completions whose last token is an end token, as TRL counts them: `[B]`.
 
         A completion of several turns has such tokens before its last one too.
         """
@@ -282,8 +287,8 @@ class Seen:
             return False
         if self.settings.exchange == "sums" or "hidden" not in arrays:
             return True
-        # Rows of other ranks, against twice the sums (a ring) over at most as many rows of the head as there are tokens
-        # with their K + 1 ids.
+        # The bytes of other ranks' rows, compared with those of the sums: a ring sends twice the sums, over at most as
+        # many rows of the head as all tokens have ids, K + 1 each.
         tokens, rows = arrays["hidden"].shape[:2].numel(), sum(array.nbytes for array in arrays.values()) * (ranks - 1)
         entries = min(self.vocab_size(), tokens * ranks * (arrays["topk_ids"].shape[2] + 1))
         sums = (
@@ -303,7 +308,7 @@ class Seen:
         return optimizer
 
     def _optimizer_info(self) -> Optimizer | None:
-        # Steps of which nothing was left are none of the optimizer's.
+        # The optimizer did not count steps of which nothing was left.
         taken = self._optimizer().state.get(self._weight, {}).get("step", self.trainer.state.global_step)
         limit, state = self.trainer.args.max_grad_norm or 0.0, self.trainer.state
         schedule = Schedule(self.trainer.lr_scheduler, state.max_steps - state.global_step)
@@ -311,9 +316,9 @@ class Seen:
 
 
 def rows_of(inputs: Inputs, wanted: Tensor, count: int) -> tuple[Inputs, Tensor]:
-    """`count` rows of a micro-batch, those that are `wanted` `[b]` among them, and their places.
+    """`count` rows of a micro-batch, with all that are `wanted` (`[b]`) among them, and their places.
 
-    All rows where a value is no array of one entry a row (images).
+    These are all rows if a value has not one entry for each row, such as images.
     """
     size = len(wanted)
     splits = all(torch.is_tensor(value) and (value.dim() == 0 or len(value) == size) for value in inputs.values())
@@ -330,18 +335,18 @@ class Steps(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it to look at the head."""
+        """Training begins: the head's weight is remembered."""
         self.trainer._seen.begin()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that a step is to be decided."""
+        """A step begins, about which masks and weights decide."""
         self.trainer._begin_step()
         self.trainer._seen.begin_step()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that all gradients of the step are there."""
+        """All gradients of the step are there."""
         self.trainer._before_step()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells it that the optimizer has stepped."""
+        """The optimizer has stepped."""
         self.trainer._after_step()

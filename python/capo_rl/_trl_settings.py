@@ -1,4 +1,4 @@
-"""The arguments of `CapoGRPOTrainer`, checked against the trainer that it is."""
+"""The arguments of `CapoGRPOTrainer`, checked against TRL's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._adamw import SECOND_MOMENTS, AdamW
 from ._layer import bare, check_optimizer
 from .batch import Denominator, Reduction
 
-# TRL's losses: how they reduce, and whose tokens share a denominator.
+# How each of TRL's losses reduces, and which tokens share a denominator.
 LOSSES: dict[str, tuple[Reduction, str]] = {
     "grpo": ("completion_mean", "completion"),
     "sapo": ("completion_mean", "completion"),
@@ -27,8 +27,8 @@ LOSSES: dict[str, tuple[Reduction, str]] = {
     "cispo": ("token_mean", "step"),
     "vespo": ("token_mean", "step"),
 }
-# The hooks of TRL's and transformers' trainers that masks go through: methods, and what an instance has. Neither
-# library promises to keep their names.
+# The methods and fields of TRL's and transformers' trainers that `CapoGRPOTrainer` uses. Neither library promises to
+# keep their names.
 METHODS = (
     "_generate_and_score_completions",
     "_prepare_inputs",
@@ -54,7 +54,7 @@ EXCHANGES = ("auto", "arrays", "sums")
 
 @dataclass(frozen=True)
 class Settings:
-    """`mask_denominator`, `mode` and `exchange` as they are, and how the loss reduces."""
+    """`mask_denominator`, `mode` and `exchange` with their defaults resolved, and how the loss reduces."""
 
     denominator: Denominator
     mode: str
@@ -146,7 +146,7 @@ def _exchange(asked: str, components: Sequence[Mask | Weight], controls: Sequenc
 
 
 def check_hooks(trainer: GRPOTrainer | type[GRPOTrainer], names: Sequence[str]) -> None:
-    """Makes sure that this TRL has what masks go through.
+    """Makes sure that this TRL has the methods and fields that `CapoGRPOTrainer` uses.
 
     Raises:
         ValueError: What it lacks, by name.
@@ -170,7 +170,7 @@ def _check(trainer: GRPOTrainer) -> None:
         raise ValueError(
             'masks do not know FSDP1, which holds the last layer in flat pieces (set fsdp_config={"version": 2})'
         )
-    # TRL 1.0 has it; 1.16 takes no fused loss.
+    # TRL 1.0 has the setting; 1.16 has no fused loss.
     if getattr(trainer, "use_liger_kernel", False):
         raise ValueError(
             "the fused loss of use_liger_kernel never shows a token's log-probability, so no mask could drop one "
@@ -186,7 +186,7 @@ def _optimizer_of(trainer: GRPOTrainer) -> tuple[type, dict[str, Any]]:
 
 
 def take_adamw(trainer: GRPOTrainer, second_moment: str) -> None:
-    """Has the trainer make `capo_rl.torch.AdamW` where it would make torch's.
+    """Makes the trainer use `capo_rl.torch.AdamW` in place of torch's.
 
     Raises:
         ValueError: For what that does not go with.

@@ -64,7 +64,7 @@ class Settings:
         return longest or self.loss_mode in ("clip_cov", "kl_cov")
 
     def components(self) -> tuple[list[Mask], list[Weight], list[StepControl]]:
-        """All of them, opened."""
+        """The components, built: masks, weights, step controls."""
         given = ((Mask, self.masks), (Weight, self.weights), (StepControl, self.step_controls))
         masks, weights, controls = ([_opened(kind, table) for table in tables] for kind, tables in given)
         return masks, weights, controls
@@ -108,7 +108,7 @@ class CapoActorConfig(FSDPActorConfig):
     """
 
     capo: dict[str, Any] = field(default_factory=dict)
-    # The tables of verl's other engines, of which `_checked` has a sentence to say.
+    # The tables of verl's other engines, which `_checked` refuses.
     megatron: Any = None
     veomni: Any = None
     torchtitan: Any = None
@@ -116,7 +116,7 @@ class CapoActorConfig(FSDPActorConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         settings = _checked(self)
-        # As `strategy` is handed down in verl: the engine is made of this config alone.
+        # verl hands `strategy` down in the same way, because it makes the engine from this config alone.
         object.__setattr__(self.engine, "capo", settings)
         if os.environ.setdefault(VENDOR, "capo") != "capo":
             raise ValueError(f"`{VENDOR}` is `{os.environ[VENDOR]}`, an engine that knows no masks (unset it)")
@@ -153,7 +153,7 @@ def _checked(config: CapoActorConfig) -> Settings:
 
 
 def _one_of(known: tuple[str, ...], name: str, table: dict[str, Any]) -> str:
-    """The first of what is known where the table says nothing."""
+    """The value of `name` in the table; without one, the first of `known`."""
     asked: str = table.get(name, known[0])
     if asked not in known:
         raise ValueError(f"`capo.{name}` is {asked!r} (use {', '.join(f'`{each}`' for each in known)})")
