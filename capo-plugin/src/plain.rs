@@ -172,8 +172,9 @@ fn value(found: &str, map: &str) -> String {
     number().or_else(other).unwrap_or_else(|| found.to_owned())
 }
 
-/// Description of the values that the Rust type `wanted` takes, for a person who writes one.
-fn kind(wanted: &str, map: &str) -> String {
+/// Description of the values that the Rust type `wanted` takes, as serde calls it, for a person who
+/// writes one. `map` is what the format calls a set of keys and values.
+pub fn kind(wanted: &str, map: &str) -> String {
     let known = match wanted {
         "f32" | "f64" => "a number",
         "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "a whole number",

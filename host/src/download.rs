@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use capo_system::{files, folders};
 use host_data::TOOL_USE_FILE;
-use host_model::hub;
+use host_model::{INDEX_FILE, hub};
 use serde::Deserialize;
 use ureq::http::Response;
 use ureq::typestate::WithoutBody;
@@ -70,13 +70,14 @@ impl Download {
             hub::is_id(id),
             "`{id}` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)"
         );
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        let is_plain = revision
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+        let has_parts = revision
+            .split('/')
+            .all(|part| !part.is_empty() && !part.starts_with('.'));
         ensure!(
-            !revision.is_empty()
-                && revision.chars().all(plain)
-                && revision
-                    .split('/')
-                    .all(|part| !part.is_empty() && !part.starts_with('.')),
+            is_plain && has_parts,
             "`{revision}` is no revision (give a branch, a tag or a commit)"
         );
         let cache =
@@ -95,7 +96,8 @@ impl Download {
             .timeout_connect(patience)
             .timeout_recv_response(patience)
             .timeout_per_read(patience);
-        let (agent, token) = (config.build().new_agent(), hub::token());
+        let agent = config.build().new_agent();
+        let token = hub::token();
         let folder = cache.join(hub::folder_name(id));
         let url = format!(
             "{endpoint}/api/models/{id}/revision/{}?blobs=true",
@@ -169,9 +171,14 @@ impl Download {
             size,
         } in &self.model.siblings
         {
-            let blob = self.fetch_file(name, *size, &blobs, &mut |bytes| progress(name, bytes)).with_context(|| {
-                format!("`{name}` was not fetched whole (run the command again; it goes on from there)")
-            })?;
+            let blob = self
+                .fetch_file(name, *size, &blobs, &mut |bytes| progress(name, bytes))
+                .with_context(|| {
+                    format!(
+                        "`{name}` was not fetched whole (run the command again; it goes on from \
+                 there)"
+                    )
+                })?;
             let link = snapshot.join(name);
             if link.symlink_metadata().is_ok() {
                 fs::remove_file(&link)
@@ -307,19 +314,24 @@ impl Download {
 /// True if a file is needed: weights, settings, or parts of a tokenizer. `names` are the names of
 /// all files.
 fn is_needed(name: &str, names: &[String]) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name == TOOL_USE_FILE {
         return true;
     }
-    if name.starts_with('.') || !name.chars().all(plain) {
+    let is_plain = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if name.starts_with('.') || !is_plain {
         return false;
     }
-    // Weights in the layout of the model's authors may stand beside the safetensors files; they are
-    // not needed.
-    let model = |name: &str| name == "model.safetensors" || name == host_model::INDEX_FILE;
-    let weights = |name: &str| name.starts_with("model") || !names.iter().any(|name| model(name));
     match name.rsplit_once('.') {
-        Some((_, "safetensors")) => weights(name),
+        // Weights in the layout of the model's authors may stand beside the usual ones; they are
+        // not needed.
+        Some((_, "safetensors")) => {
+            let has_usual = names
+                .iter()
+                .any(|name| name == "model.safetensors" || name == INDEX_FILE);
+            name.starts_with("model") || !has_usual
+        }
         Some((_, "json" | "jinja")) => true,
         _ => ["merges.txt", "vocab.txt", "tokenizer.model"].contains(&name),
     }
@@ -336,16 +348,10 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
         .map_err(|error| failed(error, format!("cannot reach `{url}`")))?;
     let status = answer.status().as_u16();
     ensure!((200..400).contains(&status), "`{url}` answers {status}");
-    let header = |name: &str| {
-        answer
-            .headers()
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-    };
     // Large files are stored elsewhere, and the redirecting response has a content length of its
     // own.
-    let etag = header("x-linked-etag")
-        .or_else(|| header("etag"))
+    let etag = header(&answer, "x-linked-etag")
+        .or_else(|| header(&answer, "etag"))
         .unwrap_or_default();
     let etag = etag.trim_start_matches("W/").trim_matches('"').to_owned();
     ensure!(
@@ -353,14 +359,18 @@ fn said(agent: &Agent, url: &str, token: Option<&str>) -> Result<(String, Option
         "`{url}` names no contents: its `etag` is `{etag}`"
     );
     let length = if status < 300 {
-        header("content-length")
+        header(&answer, "content-length")
     } else {
         None
     };
-    let size = header("x-linked-size")
+    let size = header(&answer, "x-linked-size")
         .or(length)
         .and_then(|size| size.parse().ok());
     Ok((etag, size))
+}
+
+fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    answer.headers().get(name)?.to_str().ok()
 }
 
 /// A request with the user's token that follows no redirect.
@@ -445,11 +455,13 @@ fn ensure_given(
         200 => Ok(()),
         401 | 403 if token => {
             bail!(
-                "`{endpoint}` does not give `{id}` to the owner of this token (ask for access at `{endpoint}/{id}`)"
+                "`{endpoint}` does not give `{id}` to the owner of this token (ask for access at \
+                 `{endpoint}/{id}`)"
             )
         }
         401 | 403 => bail!(
-            "`{endpoint}` gives `{id}` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `{endpoint}/{id}`, and set `HF_TOKEN`)"
+            "`{endpoint}` gives `{id}` to nobody without a token: there is no such model, or one \
+             has to ask for it (accept its terms at `{endpoint}/{id}`, and set `HF_TOKEN`)"
         ),
         404 => bail!("`{endpoint}` has no model `{id}` with the revision `{revision}`"),
         429 => bail!("`{endpoint}` was asked too often (wait, or set `HF_TOKEN`)"),

@@ -34,16 +34,19 @@ pub fn score(
 
 /// The next pairs that form a batch.
 fn next_batch(pairs: &mut Peekable<impl Iterator<Item = Pair>>, batch_tokens: usize) -> Vec<Pair> {
-    let tokens = |pair: &Pair| pair.prompt.len() + pair.completion.len();
     let mut batch: Vec<Pair> = pairs.next().into_iter().collect();
-    let mut sum = batch.first().map_or(0, tokens);
+    let mut sum = batch.first().map_or(0, tokens_of);
     while batch.len() < MOST_ROWS
-        && let Some(pair) = pairs.next_if(|pair| sum + tokens(pair) <= batch_tokens)
+        && let Some(pair) = pairs.next_if(|pair| sum + tokens_of(pair) <= batch_tokens)
     {
-        sum += tokens(&pair);
+        sum += tokens_of(&pair);
         batch.push(pair);
     }
     batch
+}
+
+fn tokens_of(pair: &Pair) -> usize {
+    pair.prompt.len() + pair.completion.len()
 }
 
 /// The log-probabilities of each completion. One without tokens has none.

@@ -20,6 +20,7 @@ use host_model::optim::adamw::AdamWConfig;
 use host_model::optim::{Optimizer, OptimizerConfig};
 use host_model::schedule::{Schedule, ScheduleKind};
 use host_model::{Forward, Gradients, ModelFiles, Policy, Shape, Wants};
+use host_trainer::require;
 use serde::{Deserialize, Serialize};
 
 use crate::config::setting::{Setting, Settings, settings};
@@ -126,20 +127,24 @@ struct Sections {
 impl Sections {
     /// Refuses settings that are out of range or make one another ineffective.
     fn check(&self) -> Result<()> {
-        let (train, eval) = (&self.train, &self.eval);
+        let Self { train, eval, .. } = self;
         check::in_section("data", &self.data)?;
         check::in_section("train", train)?;
         let size = train.per_device_train_batch_size;
-        ensure!(
+        require!(
+            ["train.max_steps", "train.per_device_train_batch_size"],
             train.max_steps.checked_mul(size as u64).is_some(),
-            "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples than can be counted (lower one of them)",
+            "`train.max_steps` {} × `train.per_device_train_batch_size` {size} are more examples \
+             than can be counted (lower one of them)",
             train.max_steps
         );
         check::warmup(train.lr_scheduler_type, train.warmup_ratio)?;
         check::data(&self.data)?;
-        ensure!(
+        require!(
+            ["eval.max_completion_length", "eval.num_prompts"],
             eval.num_prompts == 0 || eval.max_completion_length > 0,
-            "`eval.max_completion_length` is 0, but {} held-out prompts are to be answered (set it, or `eval.num_prompts` to 0)",
+            "`eval.max_completion_length` is 0, but {} held-out prompts are to be answered (set \
+             it, or `eval.num_prompts` to 0)",
             eval.num_prompts
         );
         Ok(())
@@ -186,10 +191,7 @@ impl Sft {
             train: draft.section("train")?,
             eval: draft.section("eval")?,
         };
-        settings.check().map_err(|error| {
-            let settings = draft.do_not_fit(&error.to_string());
-            error.context(settings)
-        })?;
+        settings.check().map_err(|error| draft.do_not_fit(error))?;
         let (files, policy) = open_model(&settings)?;
         let files = settings.data.amend(files)?;
         let tokenizer = settings.data.tokenizer(&files)?;
@@ -220,10 +222,9 @@ impl Sft {
             train.warmup_ratio,
             train.max_steps,
         )?;
-        let (output, largest_step) = (output.to_owned(), 0);
         let text = toml::to_string(&settings)?;
         let mut checkpoints =
-            Checkpoints::of(&output, text, dataset.fingerprint(), companions.clone())?;
+            Checkpoints::of(output, text, dataset.fingerprint(), companions.clone())?;
         let progress = checkpoints
             .take_up(&policy, &mut optimizer)?
             .unwrap_or_default();
@@ -236,10 +237,10 @@ impl Sft {
             held_out,
             optimizer,
             schedule,
-            output,
+            output: output.to_owned(),
             progress,
             checkpoints,
-            largest_step,
+            largest_step: 0,
         })
     }
 
@@ -264,7 +265,8 @@ impl Sft {
             self.progress.steps += 1;
             self.progress.step += 1;
             self.report(&say)?;
-            let (step, stopped) = (self.progress.step, stop.load(Ordering::Relaxed));
+            let step = self.progress.step;
+            let stopped = stop.load(Ordering::Relaxed);
             if step == max_steps {
                 break;
             }
@@ -301,7 +303,8 @@ impl Sft {
 
     /// Reports the mean loss every 50 steps, and with the evaluation where one is due.
     fn report(&mut self, say: &impl Fn(&str)) -> Result<()> {
-        let (done, every) = (self.progress.step, self.settings.eval.eval_steps);
+        let done = self.progress.step;
+        let every = self.settings.eval.eval_steps;
         let is_due =
             done == self.settings.train.max_steps || (every > 0 && done.is_multiple_of(every));
         if is_due || done.is_multiple_of(50) {
@@ -311,7 +314,8 @@ impl Sft {
             });
             let loss = self.progress.loss / f64::from(self.progress.steps);
             say(&format!("step {done:>5}  loss {loss:.4}{held_out}"));
-            (self.progress.loss, self.progress.steps) = (0.0, 0);
+            self.progress.loss = 0.0;
+            self.progress.steps = 0;
         }
         Ok(())
     }
@@ -329,10 +333,8 @@ impl Sft {
         let (forward, seed, loss) = self.forward(step)?;
         let mut gradients = Gradients::default();
         forward.finish(&seed, None, &mut gradients)?;
-        let (rate, limit) = (
-            self.schedule.learning_rate(step),
-            self.settings.train.max_grad_norm,
-        );
+        let rate = self.schedule.learning_rate(step);
+        let limit = self.settings.train.max_grad_norm;
         self.optimizer
             .step(self.policy.params(), &gradients, None, rate, limit)?;
         if let Some(name) = self.policy.params().not_finite()? {
@@ -342,7 +344,8 @@ impl Sft {
                 ""
             };
             bail!(
-                "step {} makes numbers of `{name}` infinite or NaN (lower `train.learning_rate`{decay})",
+                "step {} makes numbers of `{name}` infinite or NaN (lower \
+                 `train.learning_rate`{decay})",
                 step + 1
             );
         }
@@ -363,14 +366,10 @@ impl Sft {
             self.settings.data.max_prompt_length,
         )?;
         let positions = self.policy.config().max_position_embeddings;
-        let target = |(example, prompt): (&&Example, &Vec<u32>)| {
-            example.target_ids(&self.tokenizer, prompt.len(), positions)
-        };
-        let targets = examples
-            .iter()
-            .zip(&prompts)
-            .map(target)
-            .collect::<Result<Vec<Vec<u32>>>>()?;
+        let mut targets = Vec::new();
+        for (example, prompt) in examples.iter().zip(&prompts) {
+            targets.push(example.target_ids(&self.tokenizer, prompt.len(), positions)?);
+        }
         let completions: Vec<&[u32]> = targets.iter().map(Vec::as_slice).collect();
         let sequences = join(&prompts, &completions, self.tokenizer.pad_id());
         let tokens = sequences.completion_len;
@@ -383,7 +382,8 @@ impl Sft {
         let forward = self.policy.forward(&sequences, 1.0)?;
         let logps = forward.outputs(&Wants::default())?.logps;
         let count: usize = completions.iter().map(|ids| ids.len()).sum();
-        let (mut seed, mut loss) = (vec![0.0; logps.len()], 0.0);
+        let mut seed = vec![0.0; logps.len()];
+        let mut loss = 0.0;
         for (b, ids) in completions.iter().enumerate() {
             for i in b * tokens..b * tokens + ids.len() {
                 seed[i] = -1.0 / count as f32;
@@ -406,7 +406,9 @@ impl Sft {
         if let Some(free) = memory::available().filter(|_| self.policy.device().is_cpu()) {
             ensure!(
                 more <= u128::from(free),
-                "a step of {} rows of up to {} tokens takes {} of memory, and {} are free (lower `train.per_device_train_batch_size`, set `train.gradient_checkpointing`, or shorten the solutions)",
+                "a step of {} rows of up to {} tokens takes {} of memory, and {} are free (lower \
+                 `train.per_device_train_batch_size`, set `train.gradient_checkpointing`, or \
+                 shorten the solutions)",
                 shape.rows,
                 shape.prompt + shape.tokens,
                 memory::text(needed),
@@ -478,7 +480,8 @@ fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
         (Some(name), None) => (name, true),
         (None, Some(name)) => (name, false),
         _ => bail!(
-            "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and `model_name_or_path` (go on with a model)"
+            "`[model]` needs exactly one of `config_name_or_path` (fresh weights) and \
+             `model_name_or_path` (go on with a model)"
         ),
     };
     let files = embedded::model_files(name)?;
@@ -489,7 +492,8 @@ fn open_model(settings: &Sections) -> Result<(ModelFiles, Policy)> {
     };
     ensure!(
         policy.adapter().is_none(),
-        "`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it with `host export` first)"
+        "`model.model_name_or_path` is an adapter, but `host sft` trains all weights (merge it \
+         with `host export` first)"
     );
     Ok((
         files,

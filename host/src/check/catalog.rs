@@ -67,7 +67,8 @@ pub fn of_components() -> impl Iterator<Item = &'static Check> {
 
 /// Checks the names under which a component records metrics.
 fn record_names(subject: &Subject<'_>) -> Verdict {
-    let (mut instance, mut names) = (subject.create()?, BTreeSet::new());
+    let mut instance = subject.create()?;
+    let mut names = BTreeSet::new();
     for input in subject.ordinary() {
         let records = instance.step(&input)?.records;
         names.extend(records.numbers.into_iter().map(|(name, _)| name));

@@ -1,6 +1,6 @@
-//! Checks of a component's behaviour towards its process, which belongs to the check alone.
+//! Checks of a component's behaviour towards its process.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capo_plugin::PluginError;
@@ -35,12 +35,12 @@ pub static ALL: [Check; 3] = [
     ),
 ];
 
-/// Number of threads of this process before the library was loaded.
-static BEFORE: OnceLock<usize> = OnceLock::new();
+/// Number of threads of this process before the checks of the current component.
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts the threads that do not belong to a library.
-pub fn remember_threads() {
-    BEFORE.get_or_init(|| count_threads().unwrap_or(0));
+/// Counts the threads that do not belong to the component whose checks follow.
+pub fn count_threads_from_here() {
+    BEFORE.store(count_threads().unwrap_or(0), Ordering::Relaxed);
 }
 
 /// Runs two instances' whole lives, one after another, and checks for threads that remain.
@@ -48,24 +48,30 @@ fn threads(subject: &Subject<'_>) -> Verdict {
     if count_threads().is_none() {
         return skipped("this system does not list threads in `/proc/self/task`");
     }
-    let before = BEFORE.get().copied().unwrap_or(0);
-    let left = || -> Result<usize, PluginError> {
-        let mut instance = subject.create()?;
-        for step in 0..2 {
-            instance.step(&subject.stream(step))?;
-        }
-        drop(instance);
-        Ok(settle(before).saturating_sub(before))
-    };
-    match (left()?, left()?) {
-        (_, 0) => success("none is left"),
-        (first, last) if last > first => failed(format!(
+    let before = BEFORE.load(Ordering::Relaxed);
+    let first = left_by_an_instance(subject, before)?;
+    let last = left_by_an_instance(subject, before)?;
+    if last == 0 {
+        success("none is left")
+    } else if last > first {
+        failed(format!(
             "threads left: {first} after one instance, {last} after two (join them in `drop`)"
-        )),
-        (_, last) => warning(format!(
+        ))
+    } else {
+        warning(format!(
             "threads left: {last}, however many instances there were (a pool of the library)"
-        )),
+        ))
     }
+}
+
+/// Number of threads beyond `before` after the life of an instance.
+fn left_by_an_instance(subject: &Subject<'_>, before: usize) -> Result<usize, PluginError> {
+    let mut instance = subject.create()?;
+    for step in 0..2 {
+        instance.step(&subject.stream(step))?;
+    }
+    drop(instance);
+    Ok(settle(before).saturating_sub(before))
 }
 
 /// Number of threads of this process; `None` if the system does not say.
@@ -83,7 +89,8 @@ pub fn cpu_time() -> Duration {
 /// Number of threads, once it has fallen to `wanted`, or once all remaining threads have been idle
 /// or working for a while.
 fn settle(wanted: usize) -> usize {
-    let (start, mut looks) = (cpu_time(), 0);
+    let start = cpu_time();
+    let mut looks = 0;
     loop {
         let now = count_threads().unwrap_or(0);
         if now <= wanted || looks == LOOKS || cpu_time().saturating_sub(start) > GRACE {
@@ -100,13 +107,15 @@ fn running() -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
         return 0;
     };
-    let runs = |task: &std::fs::DirEntry| {
-        let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        status
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('R'))
-    };
-    tasks.flatten().filter(runs).count()
+    tasks
+        .flatten()
+        .filter(|task| {
+            let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            status
+                .rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('R'))
+        })
+        .count()
 }
 
 /// Runs a whole life; the parent reads the output.

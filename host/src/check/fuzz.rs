@@ -20,23 +20,22 @@ pub fn name(id: &str, seed: u64, case: u64) -> String {
 
 /// Component id and case of a [`name`].
 pub fn parse(text: &str) -> Result<(String, Cases)> {
-    let parts = || {
-        let (id, numbers) = text.rsplit_once('@')?;
-        let (seed, case) = numbers.split_once('.')?;
-        Some((
-            id.to_owned(),
-            Cases {
-                seed: seed.parse().ok()?,
-                first: case.parse().ok()?,
-                count: 1,
-            },
-        ))
-    };
-    parts().with_context(|| {
+    parts(text).with_context(|| {
         format!(
             "`--reproduce {text}` is no case (write `COMPONENT@SEED.CASE`, as `--fuzz` printed it)"
         )
     })
+}
+
+fn parts(name: &str) -> Option<(String, Cases)> {
+    let (id, numbers) = name.rsplit_once('@')?;
+    let (seed, case) = numbers.split_once('.')?;
+    let cases = Cases {
+        seed: seed.parse().ok()?,
+        first: case.parse().ok()?,
+        count: 1,
+    };
+    Some((id.to_owned(), cases))
 }
 
 /// Runs the cases and passes each to `begin` first. Returns the number of cases that were refused
@@ -45,12 +44,12 @@ pub fn run(subject: &Subject<'_>, cases: Cases, begin: &mut dyn FnMut(u64)) -> R
     let mut refused = 0;
     for case in cases.first..cases.first + cases.count {
         begin(case);
-        let name = || name(subject.id, cases.seed, case);
         let taken = take_random(subject, cases.seed.rotate_left(32) ^ case);
-        refused += u64::from(
-            !taken
-                .map_err(|what| format!("{what} (run it alone with `--reproduce {}`)", name()))?,
-        );
+        let taken = taken.map_err(|what| {
+            let name = name(subject.id, cases.seed, case);
+            format!("{what} (run it alone with `--reproduce {name}`)")
+        })?;
+        refused += u64::from(!taken);
     }
     Ok(refused)
 }

@@ -63,7 +63,8 @@ pub fn panic_strategy(loaded: &Loaded) -> Verdict {
         return success("panics unwind, and end no process");
     }
     warning(
-        "it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of its profile)",
+        "it was built with `panic = \"abort\"`: a panic ends the whole run (take that line out of \
+         its profile)",
     )
 }
 
@@ -115,7 +116,8 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
                 .any(|own| own.id == info.id && own.package == info.package);
             if loaded.path.is_some() && !built_in && !is_well_formed(id) {
                 return failed(format!(
-                    "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` and `_`)"
+                    "{id:?} is not of the form `vendor.name` (use lower-case letters, digits, `-` \
+                     and `_`)"
                 ));
             }
             if !seen.insert((point, id.to_owned())) {
@@ -143,13 +145,14 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
 
 /// True for `vendor.name`, made of lower-case letters, digits, `-` and `_`.
 fn is_well_formed(id: &str) -> bool {
-    let word = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_lowercase())
-            && word
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
-    };
-    id.len() <= 100 && id.contains('.') && id.split('.').all(word)
+    id.len() <= 100 && id.contains('.') && id.split('.').all(is_word)
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
 }
 
 /// Checks that recipes hold only what recipes may hold.
@@ -180,7 +183,7 @@ mod tests {
     use super::is_well_formed;
 
     #[test]
-    fn ids() {
+    fn accepts_a_vendor_and_a_name() {
         assert!(
             [
                 "capo.curvature",

@@ -1,8 +1,8 @@
 //! `host check`: tests if a library keeps the rules of its extension points.
 //!
-//! Checks run in other processes, so that a crash or a call that does not return is a result too.
-//! The parent never loads the library. Checks that need no process of their own share one first;
-//! any that does not pass there runs again alone. The checks of a component come from
+//! Another process loads the library and makes its checks one after another, so that a crash or a
+//! call that does not return is a result too. The parent never loads the library. After a check
+//! that did not pass, the next one begins in a fresh process. The checks of a component come from
 //! `capo_plugin::testing`; `catalog` adds those of the host.
 
 mod catalog;
@@ -15,36 +15,31 @@ mod report;
 mod settings;
 mod task;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use capo_plugin::Point;
-use capo_plugin::testing::check::{CREATION, Check, Outcome, PANICS_CONTAINED, Status};
+use capo_plugin::testing::check::{CREATION, Outcome, PANICS_CONTAINED, Status};
 
 pub use conduct::cpu_time;
 pub use settings::CheckArgs;
 
 use crate::terminal::{self, say};
 use catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
-use conduct::{CALL_TIME, STDOUT_QUIET, THREADS};
+use conduct::STDOUT_QUIET;
 use fuzz::Cases;
-use process::End;
+use process::{Answer, End, Worker};
 use report::Report;
-use task::{Component, Reply, Task, perform};
+use task::{Component, Reply, Setup, Task, work};
 
 /// Number of checks of a component that may hang before the remaining ones are left out.
 const MOST_HANGS: usize = 2;
-/// The checks that read the state or the output of their whole process.
-const ALONE: [&str; 4] = [PANICS_CONTAINED, THREADS, STDOUT_QUIET, CALL_TIME];
-/// Number of random inputs that one process checks.
-const CASES_PER_PROCESS: u64 = 200;
 
-/// Checks libraries, or does one check as the child of such a process. Returns true if no result is
-/// bad.
+/// Checks libraries, or makes the checks of one as the child of such a process. Returns true if no
+/// result is bad.
 pub fn run(args: &CheckArgs, verbose: bool) -> Result<bool> {
-    match &args.run_one {
-        Some(task) => perform(task).map(|()| true),
+    match &args.work {
+        Some(setup) => work(setup).map(|()| true),
         None => check(args, verbose),
     }
 }
@@ -78,36 +73,28 @@ fn check(args: &CheckArgs, verbose: bool) -> Result<bool> {
     if let Some((id, _)) = &alone {
         settings::known(id, libraries.iter().flat_map(|library| &library.components))?;
     }
-    for library in &libraries {
-        let name = library.path.as_ref().map_or_else(
+    for library in &mut libraries {
+        let name = library.setup.library.as_ref().map_or_else(
             || report::BUILT_IN.to_owned(),
             |path| path.display().to_string(),
         );
         session.report.library(&name);
         match &alone {
-            Some((id, cases)) => {
-                for component in library
-                    .components
-                    .iter()
-                    .filter(|component| component.id == *id)
-                {
-                    session.report.component(component);
-                    session.fuzz(library, component, *cases)?;
-                }
-            }
+            Some((id, cases)) => session.reproduce(library, id, *cases)?,
             None => session.library(library)?,
         }
     }
     Ok(session.report.close())
 }
 
-/// A library and the result of loading it.
+/// A library and the process that loads it.
 struct Library {
-    /// The library's file; `None` for the built-in components.
-    path: Option<PathBuf>,
+    setup: Setup,
     components: Vec<Component>,
     /// Outcome of loading it, and the duration in seconds.
     entry: (Outcome, f64),
+    /// `None` before the first check, and after one that did not pass.
+    worker: Option<Worker>,
 }
 
 struct Session<'a> {
@@ -117,80 +104,61 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Loads the library in a child process.
+    /// Loads the library in a process of its own.
     fn open(&self, path: Option<PathBuf>) -> Result<Library> {
         let mut library = Library {
-            path,
+            setup: Setup {
+                library: path,
+                rows: self.args.rows.clone(),
+                verbose: self.verbose,
+            },
             components: Vec::new(),
             entry: (Outcome::new(Status::Success, ""), 0.0),
+            worker: None,
         };
-        let end = self.run(&library, &[ENTRY_POINT], None, None)?;
-        let outcome = match self.ended(&end) {
+        let answer = self.ask(&mut library, ENTRY_POINT, None, None)?;
+        let outcome = match self.reply(&answer) {
             Err(outcome) => outcome,
             Ok(Reply::Refused(sentence)) => bail!("{sentence}"),
             Ok(Reply::Components(components)) => {
-                let counts = Point::ALL.map(|point| {
-                    let count = components
-                        .iter()
-                        .filter(|component| component.point == point.name())
-                        .count();
-                    format!("{count} {}", point.name().replace('_', " "))
-                });
+                let sentence = format!("it loads and offers {}", counts(&components));
                 library.components = components;
-                Outcome::new(
-                    Status::Success,
-                    format!("it loads and offers {}", counts.join(", ")),
-                )
+                Outcome::new(Status::Success, sentence)
             }
             Ok(other) => bail!("unexpected answer {other:?}"),
         };
-        Ok(Library {
-            entry: (outcome, end.seconds),
-            ..library
-        })
+        library.entry = (outcome, answer.seconds);
+        Ok(library)
     }
 
-    fn library(&mut self, library: &Library) -> Result<()> {
-        let (outcome, seconds) = &library.entry;
-        if self.args.wants(ENTRY_POINT) || outcome.is_bad() {
-            self.report
-                .add(None, ENTRY_POINT, outcome.clone(), *seconds);
+    fn library(&mut self, library: &mut Library) -> Result<()> {
+        let (outcome, seconds) = library.entry.clone();
+        let is_bad = outcome.is_bad();
+        if self.args.wants(ENTRY_POINT) || is_bad {
+            self.report.add(None, ENTRY_POINT, outcome, seconds);
         }
-        if outcome.is_bad() {
+        if is_bad {
             return Ok(());
         }
-        let checks: Vec<_> = LIBRARY
-            .iter()
-            .map(|(check, ..)| *check)
-            .filter(|check| self.args.wants(check))
-            .collect();
-        let mut passed = self.together(library, &checks, None)?;
-        for check in checks {
-            let (outcome, seconds) = passed
-                .remove(check)
-                .map_or_else(|| self.outcome(library, check, None), Ok)?;
-            self.report.add(None, check, outcome, seconds);
+        for (check, ..) in LIBRARY {
+            if self.args.wants(check) {
+                let (outcome, seconds) = self.outcome(library, check, None)?;
+                self.report.add(None, check, outcome, seconds);
+            }
         }
-        library
-            .components
-            .iter()
-            .try_for_each(|component| self.component(library, component))
+        for component in library.components.clone() {
+            self.component(library, &component)?;
+        }
+        Ok(())
     }
 
-    fn component(&mut self, library: &Library, component: &Component) -> Result<()> {
+    fn component(&mut self, library: &mut Library, component: &Component) -> Result<()> {
         self.report.component(component);
-        let (mut hangs, mut built) = (0, true);
-        let at_point =
-            |points: &[Point]| points.iter().any(|point| point.name() == component.point);
-        let wanted = |check: &&Check| self.args.wants(check.name) && at_point(check.points);
-        let checks: Vec<_> = of_components().filter(wanted).collect();
-        let shared: Vec<_> = checks
-            .iter()
-            .map(|check| check.name)
-            .filter(|name| !ALONE.contains(name))
-            .collect();
-        let mut passed = self.together(library, &shared, Some(component))?;
-        for check in checks {
+        let mut hangs = 0;
+        let mut built = true;
+        let wanted = of_components()
+            .filter(|check| self.args.wants(check.name) && component.is_at(check.points));
+        for check in wanted {
             let (outcome, seconds) = if hangs >= MOST_HANGS {
                 (
                     Outcome::new(Status::Skipped, "checks before it did not come back"),
@@ -198,8 +166,6 @@ impl Session<'_> {
                 )
             } else if !built && !check.without_instance {
                 (Outcome::unchecked("the component could not be built"), 0.0)
-            } else if let Some(outcome) = passed.remove(check.name) {
-                outcome
             } else {
                 self.outcome(library, check.name, Some(component))?
             };
@@ -214,148 +180,138 @@ impl Session<'_> {
                 .add(Some(component), check.name, outcome, seconds);
         }
         if self.args.fuzz > 0 && self.args.wants(FUZZ) && hangs < MOST_HANGS && built {
-            self.fuzz(
-                library,
-                component,
-                Cases {
-                    seed: self.args.seed,
-                    first: 0,
-                    count: self.args.fuzz,
-                },
-            )?;
+            let cases = Cases {
+                seed: self.args.seed,
+                first: 0,
+                count: self.args.fuzz,
+            };
+            self.fuzz(library, component, cases)?;
         }
         Ok(())
     }
 
-    /// Runs the random cases in portions; the first bad case is the outcome.
-    fn fuzz(&mut self, library: &Library, component: &Component, cases: Cases) -> Result<()> {
-        let (mut refused, mut seconds, last) = (0, 0.0, cases.first + cases.count);
-        let mut bad = None;
-        for first in (cases.first..last).step_by(CASES_PER_PROCESS as usize) {
-            let portion = Cases {
-                first,
-                count: CASES_PER_PROCESS.min(last - first),
-                ..cases
-            };
-            let end = self.run(library, &[FUZZ], Some(component), Some(portion))?;
-            seconds += end.seconds;
-            bad = match self.ended(&end) {
-                Ok(Reply::Fuzzed(count)) => {
-                    refused += count;
-                    continue;
-                }
-                Ok(Reply::Outcome(outcome, _)) => Some(outcome),
-                Ok(other) => bail!("unexpected answer {other:?}"),
-                Err(outcome) => Some(with_case(outcome, &end, component, cases.seed)),
-            };
-            break;
-        }
-        let Cases { seed, count, .. } = cases;
-        let sentence =
-            format!("{count} random inputs of seed {seed}, {refused} refused with a sentence");
-        let outcome = bad.unwrap_or_else(|| Outcome::new(Status::Success, sentence));
-        self.report.add(Some(component), FUZZ, outcome, seconds);
-        Ok(())
-    }
-
-    /// Runs `checks` in one child process. Returns those that passed, with their durations in
-    /// seconds.
-    fn together(
-        &self,
-        library: &Library,
-        checks: &[&'static str],
-        component: Option<&Component>,
-    ) -> Result<HashMap<&'static str, (Outcome, f64)>> {
-        if checks.len() < 2 {
-            return Ok(HashMap::new());
-        }
-        let end = self.run(library, checks, component, None)?;
-        let passed = |(check, reply)| match reply {
-            Reply::Outcome(outcome, seconds) if !outcome.is_bad() => {
-                Some((check, (outcome, seconds)))
+    /// Runs random cases of the component `id` again.
+    fn reproduce(&mut self, library: &mut Library, id: &str, cases: Cases) -> Result<()> {
+        for component in library.components.clone() {
+            if component.id == id {
+                self.report.component(&component);
+                self.fuzz(library, &component, cases)?;
             }
-            _ => None,
-        };
-        Ok(checks
-            .iter()
-            .copied()
-            .zip(end.replies)
-            .filter_map(passed)
-            .collect())
+        }
+        Ok(())
     }
 
-    /// Runs one check in a child process.
+    /// Runs the random cases; the first bad case is the outcome.
+    fn fuzz(&mut self, library: &mut Library, component: &Component, cases: Cases) -> Result<()> {
+        let answer = self.ask(library, FUZZ, Some(component), Some(cases))?;
+        let outcome = match self.reply(&answer) {
+            Ok(Reply::Fuzzed(refused)) => {
+                let Cases { seed, count, .. } = cases;
+                let sentence = format!(
+                    "{count} random inputs of seed {seed}, {refused} refused with a sentence"
+                );
+                Outcome::new(Status::Success, sentence)
+            }
+            Ok(Reply::Outcome(outcome, _)) => outcome,
+            Ok(other) => bail!("unexpected answer {other:?}"),
+            Err(outcome) => with_case(outcome, &answer, component, cases.seed),
+        };
+        self.report
+            .add(Some(component), FUZZ, outcome, answer.seconds);
+        Ok(())
+    }
+
+    /// Makes one check. Returns its outcome and its duration in seconds.
     fn outcome(
         &self,
-        library: &Library,
+        library: &mut Library,
         check: &'static str,
         component: Option<&Component>,
     ) -> Result<(Outcome, f64)> {
-        let end = self.run(library, &[check], component, None)?;
-        match self.ended(&end) {
-            Err(outcome) => Ok((outcome, end.seconds)),
-            Ok(Reply::Outcome(outcome, seconds)) => Ok((heard(check, outcome, &end), seconds)),
+        let answer = self.ask(library, check, component, None)?;
+        let (outcome, seconds) = match self.reply(&answer) {
+            Err(outcome) => (outcome, answer.seconds),
+            Ok(Reply::Outcome(outcome, seconds)) => (heard(check, outcome, &answer), seconds),
             Ok(Reply::Refused(sentence)) => {
-                Ok((Outcome::new(Status::Failed, sentence), end.seconds))
+                (Outcome::new(Status::Failed, sentence), answer.seconds)
             }
             Ok(other) => bail!("unexpected answer {other:?}"),
+        };
+        if outcome.is_bad() {
+            library.worker = None;
         }
+        Ok((outcome, seconds))
     }
 
-    fn run(
+    /// Passes a task to the library's process, which is started if there is none.
+    fn ask(
         &self,
-        library: &Library,
-        checks: &[&str],
+        library: &mut Library,
+        check: &str,
         component: Option<&Component>,
         cases: Option<Cases>,
-    ) -> Result<End> {
+    ) -> Result<Answer> {
+        let mut worker = match library.worker.take() {
+            Some(worker) => worker,
+            None => Worker::start(&library.setup)?,
+        };
         let task = Task {
-            library: library.path.clone(),
-            checks: checks.iter().map(|&check| check.to_owned()).collect(),
+            check: check.to_owned(),
             component: component.cloned(),
             cases,
-            rows: self.args.rows.clone(),
-            reply: PathBuf::new(),
-            verbose: self.verbose,
         };
-        let end = process::run(task, self.args.limit())?;
-        if self.verbose && !end.stderr.is_empty() {
-            terminal::note(end.stderr.trim_end());
+        let answer = worker.ask(&task, self.args.limit())?;
+        if self.verbose && !answer.stderr.is_empty() {
+            terminal::note(answer.stderr.trim_end());
         }
-        Ok(end)
+        if matches!(answer.end, End::Reply(_)) {
+            library.worker = Some(worker);
+        }
+        Ok(answer)
     }
 
-    /// The child's answer, or an outcome if the child ended without an answer.
-    fn ended(&self, end: &End) -> Result<Reply, Outcome> {
-        let Some(exit) = end.exit else {
-            return Err(Outcome::new(
+    /// The reply of the process, or an outcome if it gave none.
+    fn reply(&self, answer: &Answer) -> Result<Reply, Outcome> {
+        match &answer.end {
+            End::Reply(reply) => Ok(reply.clone()),
+            End::Exit(exit) => Err(Outcome::new(
+                Status::Crashed,
+                process::describe(*exit, &answer.stderr),
+            )),
+            End::Timeout => Err(Outcome::new(
                 Status::Failed,
                 format!("it did not come back within {} s", self.args.timeout),
-            ));
-        };
-        match (end.replies.last(), exit.success()) {
-            (Some(reply), true) if !matches!(reply, Reply::Case(_)) => Ok(reply.clone()),
-            _ => Err(Outcome::new(
-                Status::Crashed,
-                process::describe(exit, &end.stderr),
             )),
         }
     }
 }
 
-/// The outcome, corrected by the child's output, which only the parent sees.
-fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
-    if check == STDOUT_QUIET && !end.stdout.is_empty() {
-        let beginning: String = end.stdout.chars().take(40).collect();
-        let bytes = end.stdout.len();
+/// The number of components at each extension point, in words.
+fn counts(components: &[Component]) -> String {
+    Point::ALL
+        .map(|point| {
+            let count = components.iter().filter(|one| one.is_at(&[point])).count();
+            format!("{count} {}", point.name().replace('_', " "))
+        })
+        .join(", ")
+}
+
+/// The outcome, corrected by the output of the process, which only the parent sees.
+fn heard(check: &str, outcome: Outcome, answer: &Answer) -> Outcome {
+    let Answer { stdout, stderr, .. } = answer;
+    if check == STDOUT_QUIET && !stdout.is_empty() {
+        let beginning: String = stdout.chars().take(40).collect();
         return Outcome::new(
             Status::Failed,
-            format!("it wrote {bytes} bytes to standard output: {beginning:?} (use `ctx.warn`)"),
+            format!(
+                "it wrote {} bytes to standard output: {beginning:?} (use `ctx.warn`)",
+                stdout.len()
+            ),
         );
     }
     if check == PANICS_CONTAINED
         && outcome.status == Status::Success
-        && let Some((_, words)) = end.stderr.split_once(" panicked at ")
+        && let Some((_, words)) = stderr.split_once(" panicked at ")
     {
         let words = words.lines().nth(1).unwrap_or_default();
         return Outcome::new(
@@ -366,17 +322,15 @@ fn heard(check: &str, outcome: Outcome, end: &End) -> Outcome {
     outcome
 }
 
-/// The outcome of a child that crashed on a random batch, with the number of that case.
-fn with_case(outcome: Outcome, end: &End, component: &Component, seed: u64) -> Outcome {
-    let Some(Reply::Case(case)) = end.replies.last() else {
+/// The outcome of a crash or a hang on a random batch, with the number of that case.
+fn with_case(outcome: Outcome, answer: &Answer, component: &Component, seed: u64) -> Outcome {
+    let Some(case) = answer.case else {
         return outcome;
     };
-    let name = fuzz::name(&component.id, seed, *case);
+    let name = fuzz::name(&component.id, seed, case);
+    let sentence = outcome.sentence;
     Outcome {
-        sentence: format!(
-            "{} (run it alone with `--reproduce {name}`)",
-            outcome.sentence
-        ),
+        sentence: format!("{sentence} (run it alone with `--reproduce {name}`)"),
         ..outcome
     }
 }

@@ -81,14 +81,7 @@ impl Report {
 
     /// Prints the summary, or the whole report as JSON. Returns true if no outcome is bad.
     pub fn close(&self) -> bool {
-        let rows = || self.libraries.iter().flat_map(|(_, rows)| rows);
-        let count = |status| rows().filter(|row| row.outcome.status == status).count();
-        let counts = Status::ALL.map(|status| (status.name(), count(status)));
-        // The built-in reward model is unchecked until a model is named for it, which is no failure
-        // of any plugin.
-        let is_bad = |library: &str, outcome: &Outcome| {
-            outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN)
-        };
+        let counts = Status::ALL.map(|status| (status.name(), self.count(status)));
         let any_bad = self
             .libraries
             .iter()
@@ -112,7 +105,8 @@ impl Report {
                 .map(|(name, n)| format!("{n} {name}"))
                 .collect();
             self.say_unchecked();
-            let only_unchecked = any_bad && count(Status::Failed) + count(Status::Crashed) == 0;
+            let only_unchecked =
+                any_bad && self.count(Status::Failed) + self.count(Status::Crashed) == 0;
             let why = if only_unchecked {
                 " (exit code 1: components are not checked)"
             } else {
@@ -121,6 +115,15 @@ impl Report {
             say(&format!("\nchecks: {}{why}", words.join(", ")));
         }
         !any_bad
+    }
+
+    /// Number of checks with this status.
+    fn count(&self, status: Status) -> usize {
+        self.libraries
+            .iter()
+            .flat_map(|(_, rows)| rows)
+            .filter(|row| row.outcome.status == status)
+            .count()
     }
 
     /// Lists the components that no check could test.
@@ -144,4 +147,10 @@ impl Report {
             say(line);
         }
     }
+}
+
+/// True if the outcome makes the whole report bad. The built-in reward model is unchecked until a
+/// model is named for it, which is not a failure of any plugin.
+fn is_bad(library: &str, outcome: &Outcome) -> bool {
+    outcome.is_bad() && !(outcome.unchecked && library == BUILT_IN)
 }

@@ -13,40 +13,44 @@ use crate::config::{parse_set, set};
 /// The arguments of `host check`.
 #[derive(Args)]
 pub struct CheckArgs {
-    /// Libraries, looked up as `--plugin` does; without one, the components that are built in.
+    /// Libraries, which are searched as for `--plugin`. [default: the built-in components]
     #[arg(value_name = "LIB")]
     pub library: Vec<PathBuf>,
     /// Prints one JSON object instead of lines.
     #[arg(long)]
     pub json: bool,
-    /// Shows what the checks are called and what they ask.
+    /// Lists the checks by name, each with its question.
     #[arg(long)]
     pub list: bool,
-    /// Runs this check alone. Repeatable.
+    /// Makes only this check. Repeatable.
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// A key of a component that needs it, as in `example.surprise-cap.max_nats=5`. Repeatable.
     #[arg(long, value_name = "COMPONENT.KEY=VALUE")]
     pub set: Vec<String>,
-    /// A JSONL dataset for rewards that read its columns; without one, rows of additions are made
-    /// up.
+    /// A JSONL dataset for rewards that read its columns. [default: generated additions]
     #[arg(long, value_name = "FILE")]
     pub rows: Option<PathBuf>,
     /// Also runs N random batches or rollouts through each component.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub fuzz: u64,
-    /// Source of the random ones.
+    /// Seed of the random inputs.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// Runs one of them alone, by the name that `--fuzz` gave it.
+    /// Runs one random input again, by the name that `--fuzz` printed.
     #[arg(long, value_name = "CASE")]
     pub reproduce: Option<String>,
-    /// Longest time of one check, seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Time limit of one check, in seconds.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub timeout: u64,
-    /// For `host check` itself: does one check in this process.
-    #[arg(long, hide = true, value_name = "TASK")]
-    pub run_one: Option<String>,
+    /// For `host check` itself: makes the checks of a library in this process.
+    #[arg(long, hide = true, value_name = "SETUP")]
+    pub work: Option<String>,
 }
 
 impl CheckArgs {
@@ -77,14 +81,15 @@ pub fn apply<'a>(
             }
             other => other,
         };
-        let key_of = |id: &str| path.strip_prefix(id)?.strip_prefix('.').map(str::to_owned);
-        let owner = components
-            .iter_mut()
-            .filter_map(|component| Some((key_of(&component.id)?, component)));
+        let owners = components.iter_mut().filter_map(|component| {
+            let key = path.strip_prefix(&component.id)?.strip_prefix('.')?;
+            Some((key.to_owned(), component))
+        });
         // The longest id, in case one id begins with another.
-        let Some((key, component)) = owner.max_by_key(|(_, component)| component.id.len()) else {
+        let Some((key, component)) = owners.max_by_key(|(_, component)| component.id.len()) else {
             bail!(
-                "`--set {text}` names no component (write `--set COMPONENT.KEY=VALUE` with one of {})",
+                "`--set {text}` names no component (write `--set COMPONENT.KEY=VALUE` with one of \
+                 {})",
                 ids(&components)
             );
         };

@@ -1,7 +1,8 @@
-//! Checks in a process of their own: the parent's task and the child's answers.
+//! The process that makes the checks of a library: its tasks and its answers, and the work itself.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -12,27 +13,30 @@ use host_data::Example;
 use serde::{Deserialize, Serialize};
 
 use super::catalog::{ENTRY_POINT, FUZZ, LIBRARY, of_components};
-use super::conduct::remember_threads;
+use super::conduct::count_threads_from_here;
 use super::fuzz::{self, Cases};
 use super::library::Loaded;
 
-/// The task of a child process.
+/// What a process loads before its first task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Task {
+pub struct Setup {
     /// Path of the library; `None` for the built-in components.
     pub library: Option<PathBuf>,
-    /// Names of the checks, which run one after another until one ends the process.
-    pub checks: Vec<String>,
+    /// A dataset file with the rows for rewards; `None` for generated rows.
+    pub rows: Option<PathBuf>,
+    /// True if a refusal includes all its causes.
+    pub verbose: bool,
+}
+
+/// A check for a process to make.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Task {
+    /// Name of the check.
+    pub check: String,
     /// The component, for checks of a component.
     pub component: Option<Component>,
     /// The cases of a [`FUZZ`] check.
     pub cases: Option<Cases>,
-    /// A dataset file with the rows for rewards; `None` for generated rows.
-    pub rows: Option<PathBuf>,
-    /// The file for the answers, one line each.
-    pub reply: PathBuf,
-    /// True if a refusal includes all its causes.
-    pub verbose: bool,
 }
 
 /// A component of a library, and the configuration table to build it from.
@@ -48,7 +52,7 @@ pub struct Component {
     pub table: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A child process's answer.
+/// An answer of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -64,85 +68,111 @@ pub enum Reply {
     Case(u64),
 }
 
-/// The child's whole work: performs the task in `json`.
-pub fn perform(json: &str) -> Result<()> {
-    let task: Task =
-        serde_json::from_str(json).context("`--run-one` is for `host check` itself")?;
-    remember_threads();
-    let loaded = Loaded::by(task.library.as_deref());
-    match &loaded {
-        Err(error) => task.write(&Reply::Refused(crate::terminal::sentence(
-            error,
-            task.verbose,
-        ))),
-        Ok(loaded) => task
-            .checks
-            .iter()
-            .try_for_each(|check| task.write(&task.answer(check, loaded)?)),
+/// The whole work of a process: loads a library and makes the checks that arrive through its
+/// standard input, which is a socket.
+pub fn work(setup: &str) -> Result<()> {
+    let setup: Setup =
+        serde_json::from_str(setup).context("`--work` is for `host check` itself")?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let mut socket = UnixStream::from(socket);
+    let tasks = BufReader::new(socket.try_clone()?);
+    // A library that reads its input reads no task.
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    count_threads_from_here();
+    let loaded = Loaded::by(setup.library.as_deref());
+    let mut last = None;
+    for line in tasks.lines() {
+        let task: Task = serde_json::from_str(&line?)?;
+        let component = task.component.as_ref().map(|one| one.id.clone());
+        if component != last {
+            count_threads_from_here();
+            last = component;
+        }
+        let reply = match &loaded {
+            Err(error) => Reply::Refused(crate::terminal::sentence(error, setup.verbose)),
+            Ok(loaded) => task.answer(&setup, loaded, &mut socket)?,
+        };
+        write(&mut socket, &reply)?;
     }
+    Ok(())
+}
+
+fn write(socket: &mut UnixStream, reply: &Reply) -> Result<()> {
+    let line = serde_json::to_string(reply)? + "\n";
+    socket
+        .write_all(line.as_bytes())
+        .context("cannot answer `host check`")
 }
 
 impl Task {
-    fn write(&self, reply: &Reply) -> Result<()> {
-        let line = serde_json::to_string(reply)? + "\n";
-        let file = OpenOptions::new().append(true).open(&self.reply);
-        file.and_then(|mut file| file.write_all(line.as_bytes()))
-            .with_context(|| format!("cannot write `{}`", self.reply.display()))
+    fn answer(&self, setup: &Setup, loaded: &Loaded, socket: &mut UnixStream) -> Result<Reply> {
+        let start = Instant::now();
+        let outcome = if self.check == ENTRY_POINT {
+            return list(&loaded.image).map(Reply::Components);
+        } else if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == self.check) {
+            run(loaded).unwrap_or_else(|error| Outcome::new(Status::Failed, error.message()))
+        } else {
+            let component = self
+                .component
+                .as_ref()
+                .with_context(|| format!("`{}` needs a component", self.check))?;
+            let subject = component.subject(setup, loaded)?;
+            match self.cases {
+                Some(cases) if self.check == FUZZ => match take_cases(&subject, cases, socket) {
+                    Ok(refused) => return Ok(Reply::Fuzzed(refused)),
+                    Err(outcome) => outcome,
+                },
+                _ => of_components()
+                    .find(|known| known.name == self.check)
+                    .with_context(|| format!("there is no check `{}`", self.check))?
+                    .outcome(&subject),
+            }
+        };
+        Ok(Reply::Outcome(outcome, start.elapsed().as_secs_f64()))
+    }
+}
+
+impl Component {
+    /// True if the component is at one of these extension points.
+    pub fn is_at(&self, points: &[Point]) -> bool {
+        points.iter().any(|point| point.name() == self.point)
     }
 
-    fn answer(&self, check: &str, loaded: &Loaded) -> Result<Reply> {
-        let start = Instant::now();
-        let timed = |outcome| Reply::Outcome(outcome, start.elapsed().as_secs_f64());
-        if check == ENTRY_POINT {
-            return list(&loaded.image).map(Reply::Components);
-        }
-        if let Some((_, _, run)) = LIBRARY.iter().find(|(name, ..)| *name == check) {
-            return Ok(timed(run(loaded).unwrap_or_else(|error| {
-                Outcome::new(Status::Failed, error.message())
-            })));
-        }
-        let component = self
-            .component
-            .as_ref()
-            .with_context(|| format!("`{check}` needs a component"))?;
+    /// The component as its checks see it.
+    fn subject<'a>(&'a self, setup: &Setup, loaded: &'a Loaded) -> Result<Subject<'a>> {
         let point = Point::ALL
             .into_iter()
-            .find(|point| point.name() == component.point);
-        let subject = Subject {
-            image: &loaded.image,
-            point: point.with_context(|| format!("there is no point `{}`", component.point))?,
-            id: &component.id,
-            keys: &component.keys,
-            table: &component.table,
-            rows: self
-                .rows
-                .as_deref()
-                .map(|path| host_data::rows(path).map(|rows| rows.into_iter().map(row).collect()))
-                .transpose()?,
+            .find(|point| point.name() == self.point)
+            .with_context(|| format!("there is no point `{}`", self.point))?;
+        let rows = match &setup.rows {
+            Some(path) => Some(host_data::rows(path)?.into_iter().map(row).collect()),
+            None => None,
         };
-        if let (Some(cases), FUZZ) = (self.cases, check) {
-            let fuzzed = match subject.cannot_run() {
-                Some(sentence) => Err(Outcome::unchecked(sentence)),
-                None => self
-                    .fuzz(&subject, cases)
-                    .map_err(|sentence| Outcome::new(Status::Failed, sentence)),
-            };
-            return Ok(fuzzed.map_or_else(timed, Reply::Fuzzed));
-        }
-        let known = of_components().find(|known| known.name == check);
-        Ok(timed(
-            known
-                .with_context(|| format!("there is no check `{check}`"))?
-                .outcome(&subject),
-        ))
-    }
-
-    fn fuzz(&self, subject: &Subject<'_>, cases: Cases) -> Result<u64, String> {
-        fuzz::run(subject, cases, &mut |case| {
-            // Only a crash needs this reply: it tells the parent which case it was.
-            let _ = self.write(&Reply::Case(case));
+        Ok(Subject {
+            image: &loaded.image,
+            point,
+            id: &self.id,
+            keys: &self.keys,
+            table: &self.table,
+            rows,
         })
     }
+}
+
+/// Runs random cases. Returns the number that the component refused, or what is wrong.
+fn take_cases(
+    subject: &Subject<'_>,
+    cases: Cases,
+    socket: &mut UnixStream,
+) -> Result<u64, Outcome> {
+    if let Some(sentence) = subject.cannot_run() {
+        return Err(Outcome::unchecked(sentence));
+    }
+    fuzz::run(subject, cases, &mut |case| {
+        // The parent learns which case it was that crashed or hung.
+        let _ = write(socket, &Reply::Case(case));
+    })
+    .map_err(|sentence| Outcome::new(Status::Failed, sentence))
 }
 
 /// A dataset row as a reward sees it.

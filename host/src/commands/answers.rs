@@ -38,7 +38,7 @@ impl Answers {
         output::prepare(path)?;
         let partial = path.with_added_extension("partial");
         let shown = partial.display();
-        let cannot = || format!("cannot write `{shown}`");
+        let cannot = format!("cannot write `{shown}`");
         let mut options = OpenOptions::new();
         let file = files::open_plain(
             &partial,
@@ -46,7 +46,7 @@ impl Answers {
         );
         let mut answers = Self {
             path: path.to_owned(),
-            file: file.with_context(cannot)?,
+            file: file.with_context(|| cannot.clone())?,
             partial: partial.clone(),
             evaluation: evaluation.to_owned(),
             done: Vec::new(),
@@ -56,11 +56,13 @@ impl Answers {
             Err(TryLockError::WouldBlock) => {
                 bail!("`{shown}` is written by another process (wait for it)")
             }
-            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
+            Err(TryLockError::Error(error)) => return Err(error).context(cannot),
         }
         let whole = answers.take_up(benchmarks)?;
-        answers.file.set_len(whole).with_context(cannot)?;
-        answers.file.seek(SeekFrom::End(0)).with_context(cannot)?;
+        let file = &mut answers.file;
+        file.set_len(whole)
+            .and_then(|()| file.seek(SeekFrom::End(0)))
+            .context(cannot)?;
         if whole == 0 {
             let head = Head {
                 evaluation: evaluation.to_owned(),
@@ -85,7 +87,10 @@ impl Answers {
             })
         });
         self.done = benchmarks.iter().map(|_| Vec::new()).collect();
-        let (mut whole, mut so_far, mut line, mut number) = (0, 0, Vec::new(), 0);
+        let mut whole = 0;
+        let mut so_far = 0;
+        let mut line = Vec::new();
+        let mut number = 0;
         loop {
             line.clear();
             let read = lines
@@ -106,7 +111,8 @@ impl Answers {
                 let head: Head = serde_json::from_slice(&line).map_err(|_| damaged())?;
                 ensure!(
                     head.evaluation == self.evaluation,
-                    "`{shown}` has answers of another model, or with other questions, settings, plugins or programs (remove it to begin anew)"
+                    "`{shown}` has answers of another model, or with other questions, settings, \
+                     plugins or programs (remove it to begin anew)"
                 );
                 whole = so_far;
                 continue;
@@ -146,11 +152,12 @@ impl Answers {
 
     /// Appends answers and syncs them to disk.
     pub(super) fn append(&mut self, answers: &[Answer]) -> Result<()> {
-        let sealed = |answer: &Answer| {
+        let mut lines = String::new();
+        for answer in answers {
             let answer = serde_json::to_string(answer)?;
-            Ok(format!("{} {answer}\n", self.seal(&answer)))
-        };
-        self.write(&answers.iter().map(sealed).collect::<Result<String>>()?)
+            lines += &format!("{} {answer}\n", self.seal(&answer));
+        }
+        self.write(&lines)
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
@@ -163,18 +170,24 @@ impl Answers {
 
     /// Gives the file its own name, once all answers are there.
     pub(super) fn finish(mut self) -> Result<()> {
-        let cannot = || format!("cannot write `{}`", self.path.display());
-        let mut whole = NewFile::create(&self.path)?;
-        self.file.seek(SeekFrom::Start(0)).with_context(cannot)?;
-        let mut lines = BufReader::new(&self.file);
-        lines.skip_until(b'\n').with_context(cannot)?;
-        while lines.skip_until(b' ').with_context(cannot)? > 0 {
-            let mut answer = Vec::new();
-            lines.read_until(b'\n', &mut answer).with_context(cannot)?;
-            whole.write_all(&answer).with_context(cannot)?;
-        }
-        whole.finish().with_context(cannot)?;
+        self.write_whole()
+            .with_context(|| format!("cannot write `{}`", self.path.display()))?;
         std::fs::remove_file(&self.partial)
             .with_context(|| format!("cannot remove `{}`", self.partial.display()))
+    }
+
+    /// Writes the answers without their hashes.
+    fn write_whole(&mut self) -> Result<()> {
+        let mut whole = NewFile::create(&self.path)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut lines = BufReader::new(&self.file);
+        lines.skip_until(b'\n')?;
+        while lines.skip_until(b' ')? > 0 {
+            let mut answer = Vec::new();
+            lines.read_until(b'\n', &mut answer)?;
+            whole.write_all(&answer)?;
+        }
+        whole.finish()?;
+        Ok(())
     }
 }

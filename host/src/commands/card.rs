@@ -26,8 +26,8 @@ const SETTINGS: [(&str, &str); 7] = [
 
 /// The text of `README.md` for the model of the run in `dir` after `step`.
 pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
-    // Those of the last step: a resume at this checkpoint may have changed them for the steps after
-    // it.
+    // The settings of the last step: a resume at this checkpoint may have changed them for the
+    // steps after it.
     let text = provenance::settings_at(dir, step.saturating_sub(1))?;
     let settings = settings::read(&text)?;
     let from = settings
@@ -76,7 +76,6 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     }
     let mut paths = Vec::new();
     collect_paths(&Value::Table(settings), &mut paths);
-    let quoted = |text: &str| Value::String(text.to_owned()).to_string();
     let text = paths.iter().fold(text, |text, path| {
         text.replace(&quoted(path), &quoted(&short(path)))
     });
@@ -84,10 +83,16 @@ pub(super) fn of_run(dir: &Path, step: u64) -> Result<String> {
     Ok(card)
 }
 
+/// The text as a string in TOML.
+fn quoted(text: &str) -> String {
+    Value::String(text.to_owned()).to_string()
+}
+
 /// The YAML header of a model card, which the Hub reads.
 fn head(from: &str, license: Option<&str>) -> String {
     let mut head = String::from(
-        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- reinforcement-learning\n",
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- \
+         reinforcement-learning\n",
     );
     // A path on one machine means nothing on another.
     if let Some(id) = base_id(from) {
@@ -152,8 +157,10 @@ fn license(base: &ModelFiles) -> Option<String> {
         .lines()
         .find_map(|line| line.strip_prefix("license:"))?
         .trim();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    (!license.is_empty() && license.chars().all(plain)).then(|| license.to_owned())
+    let is_plain = license
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    (is_plain && !license.is_empty()).then(|| license.to_owned())
 }
 
 /// Metrics of the run at a step: those of [`FIRST`], then those of evaluations. Empty if the step
@@ -163,19 +170,15 @@ fn metrics(path: &Path, step: u64) -> Result<Vec<(String, f64)>> {
     let Some((_, line)) = lines.rows().find(|(found, _)| *found == step) else {
         return Ok(Vec::new());
     };
-    let value = |name: &str| {
-        line.get(name)
-            .filter(|value| !value.is_nan())
-            .map(|value| (name.to_owned(), *value))
-    };
     let evals = line
         .keys()
-        .filter(|name| name.starts_with("eval/"))
-        .filter_map(|name| value(name));
+        .map(String::as_str)
+        .filter(|name| name.starts_with("eval/"));
     Ok(FIRST
-        .iter()
-        .filter_map(|name| value(name))
+        .into_iter()
         .chain(evals)
+        .filter_map(|name| Some((name.to_owned(), *line.get(name)?)))
+        .filter(|(_, value)| !value.is_nan())
         .collect())
 }
 
@@ -195,7 +198,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = |model: &str, rows: &str| {
             format!(
-                "[model]\nmodel_name_or_path = \"{model}\"\n\n[data]\ndataset_name = [\"{rows}\", \"hub/name\"]\nsystem_prompt = \"/no_think\""
+                "[model]\nmodel_name_or_path = \"{model}\"\n\n[data]\ndataset_name = \
+                 [\"{rows}\", \"hub/name\"]\nsystem_prompt = \"/no_think\""
             )
         };
         let given = settings("/home/me/models--a--b/snapshots/1", "/home/me/x.jsonl");

@@ -15,20 +15,25 @@ struct Verdict {
     findings: Vec<Diagnosis>,
 }
 
+impl Verdict {
+    fn of(run: &FoundRun) -> Self {
+        Self {
+            summary: Summary::of(run),
+            findings: diagnose(run),
+        }
+    }
+}
+
 pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
     let runs = found(&args.runs)?;
-    let of = |run: &FoundRun| Verdict {
-        summary: Summary::of(run),
-        findings: diagnose(run),
-    };
     if args.json {
-        say(&serde_json::to_string_pretty(
-            &runs.iter().map(of).collect::<Vec<_>>(),
-        )?);
+        let verdicts: Vec<Verdict> = runs.iter().map(Verdict::of).collect();
+        say(&serde_json::to_string_pretty(&verdicts)?);
         return Ok(());
     }
     for run in &runs {
-        lines(run, &of(run)).iter().for_each(|line| say(line));
+        let lines = lines(run, &Verdict::of(run));
+        lines.iter().for_each(|line| say(line));
         run.remarks
             .iter()
             .for_each(|remark| warn(&format!("`{}`: {remark}", run.dir.display())));
@@ -38,7 +43,6 @@ pub(super) fn run(args: &DiagnoseArgs) -> Result<()> {
 
 /// A line about the run, and three about each finding.
 fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String> {
-    let ends = |name: &str, most| run.lines.column(name).ends(most);
     let of = summary
         .max_steps
         .map_or_else(String::new, |max_steps| format!(" of {max_steps}"));
@@ -46,18 +50,19 @@ fn lines(run: &FoundRun, Verdict { summary, findings }: &Verdict) -> Vec<String>
         "{}: {} after step {}{of}",
         summary.name, summary.status, summary.step
     );
-    if let Some((first, last)) = ends("reward", REWARDS) {
+    if let Some((first, last)) = run.lines.column("reward").ends(REWARDS) {
         head.push_str(&format!(", reward {first:.3} -> {last:.3}"));
     }
-    if let Some((first, last)) = ends("eval_reward", 1).filter(|_| summary.accuracy.is_none()) {
+    let held_out = run.lines.column("eval_reward").ends(1);
+    if let Some((first, last)) = held_out.filter(|_| summary.accuracy.is_none()) {
         head.push_str(&format!(", held-out reward {first:.3} -> {last:.3}"));
     }
     if let (Some((first, last)), Some(best), Some(step)) = (
-        ends("eval_accuracy", 1),
+        run.lines.column("eval_accuracy").ends(1),
         summary.best_accuracy,
         summary.best_step,
     ) {
-        let (first, last, best) = (percent(first), percent(last), percent(best));
+        let [first, last, best] = [first, last, best].map(percent);
         head.push_str(&format!(
             ", held-out accuracy {first} -> {last}, best {best} after step {step}"
         ));

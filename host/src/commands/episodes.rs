@@ -38,38 +38,36 @@ struct Actor {
 
 /// Plays an episode for each completion that is asked for.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
-        args.check()?;
-        let (actor, examples) = open(args)?;
-        Ok((
-            actor,
-            examples,
-            args.out.as_deref().map(Lines::create).transpose()?,
-        ))
-    };
-    let (mut actor, examples, mut out) = open().map_err(Failure::Input)?;
-    let mut play = || -> Result<()> {
-        let all = examples.len() * args.num_generations;
-        let at_once = if out.is_some() { args.batch_size } else { 1 };
-        for first in (0..all).step_by(at_once) {
-            let places = (first..all.min(first + at_once))
-                .map(|i| (i / args.num_generations, i % args.num_generations));
-            let asked: Vec<&Example> = places
-                .clone()
-                .map(|(prompt, _)| &examples[prompt])
-                .collect();
-            let indices: Vec<[u64; 2]> = places
-                .map(|(prompt, i)| [prompt as u64, i as u64])
-                .collect();
-            let (episodes, recorded) = actor.play(&asked, &indices, args.seed)?;
-            match &mut out {
-                Some(out) => actor.write(out, &episodes)?,
-                None => show(&episodes, recorded, first > 0),
-            }
+    args.check().map_err(Failure::Input)?;
+    let (actor, examples) = open(args).map_err(Failure::Input)?;
+    let out = args.out.as_deref().map(Lines::create).transpose();
+    let out = out.map_err(Failure::Input)?;
+    play_all(args, actor, &examples, out).map_err(Failure::Run)
+}
+
+fn play_all(
+    args: &GenerateArgs,
+    mut actor: Actor,
+    examples: &[Example],
+    mut out: Option<Lines<'_>>,
+) -> Result<()> {
+    let all = examples.len() * args.num_generations;
+    let at_once = if out.is_some() { args.batch_size } else { 1 };
+    for first in (0..all).step_by(at_once) {
+        let mut asked = Vec::new();
+        let mut indices = Vec::new();
+        for i in first..all.min(first + at_once) {
+            let prompt = i / args.num_generations;
+            asked.push(&examples[prompt]);
+            indices.push([prompt as u64, (i % args.num_generations) as u64]);
         }
-        out.take().map_or(Ok(()), |out| out.finish().map(drop))
-    };
-    play().map_err(Failure::Run)
+        let (episodes, recorded) = actor.play(&asked, &indices, args.seed)?;
+        match &mut out {
+            Some(out) => actor.write(out, &episodes)?,
+            None => show(&episodes, recorded, first > 0),
+        }
+    }
+    out.map_or(Ok(()), |out| out.finish().map(drop))
 }
 
 fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
@@ -151,7 +149,8 @@ impl Actor {
             seed,
             indices,
         };
-        let (mut owners, mut warned) = (Owners::default(), BTreeSet::new());
+        let mut owners = Owners::default();
+        let mut warned = BTreeSet::new();
         let mut recorder = Recorder::new(Vec::new(), &mut owners, &mut warned, &self.watchdog);
         let completed = complete(
             &self.policy,
@@ -181,15 +180,32 @@ impl Actor {
                 truncated,
                 ..
             } = tokens;
-            let drawn = |place: usize| u8::from(!added.iter().any(|added| added.contains(&place)));
+            let mut completion_mask = vec![1; ids.len()];
+            for range in added {
+                completion_mask[range.clone()].fill(0);
+            }
             let row = json!({
-                "prompt": texts.prompt, "prompt_ids": prompt_ids, "completion": texts.completion, "completion_ids": ids,
-                "completion_mask": (0..ids.len()).map(drawn).collect::<Vec<u8>>(), "truncated": truncated,
-                "messages": conversation.messages, "environment_reward": conversation.reward,
+                "prompt": texts.prompt,
+                "prompt_ids": prompt_ids,
+                "completion": texts.completion,
+                "completion_ids": ids,
+                "completion_mask": completion_mask,
+                "truncated": truncated,
+                "messages": conversation.messages,
+                "environment_reward": conversation.reward,
             });
             out.write(&row.to_string())?;
         }
         Ok(())
+    }
+}
+
+/// Prints what `speaker` says. Only the first line names the speaker, so that no text can look like
+/// another's turn.
+fn tell(speaker: &str, text: &str) {
+    for (number, line) in text.split('\n').enumerate() {
+        let speaker = if number == 0 { speaker } else { "" };
+        say(format!("{speaker:<SPEAKER$}{line}").trim_end());
     }
 }
 
@@ -210,12 +226,6 @@ fn show(episodes: &Completed, recorded: Values, another: bool) {
     if another {
         say("");
     }
-    let tell = |speaker: &str, text: &str| {
-        // What is said cannot look like another's turn: its further lines have no speaker.
-        for (number, line) in text.split('\n').enumerate() {
-            say(format!("{:<SPEAKER$}{line}", if number == 0 { speaker } else { "" }).trim_end());
-        }
-    };
     tell("prompt", prompt);
     for said in messages {
         match (said.role.as_str(), said.name.as_str()) {

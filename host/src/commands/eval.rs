@@ -76,7 +76,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
     let files = embedded::model_files(&model)?;
     ensure!(
         names_data || model.starts_with(EMBEDDED),
-        "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or `--config FILE` with a `[data]` section)"
+        "nothing says what `{model}` is measured on (give rows with `--benchmark FILE`, or \
+         `--config FILE` with a `[data]` section)"
     );
     if run.is_some() {
         draft = draft.without_recipe();
@@ -121,7 +122,8 @@ fn open(args: &EvalArgs) -> Result<Open> {
     let count = args.num_prompts.unwrap_or(config.eval.num_prompts);
     ensure!(
         asks_benchmarks || count > 0,
-        "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file with `--benchmark`)"
+        "`eval.num_prompts` is 0: there is nothing to measure (give `--num-prompts`, or a file \
+         with `--benchmark`)"
     );
     let dtype = config.train.dtype;
     device::tf32::choose(config.train.tf32, dtype);
@@ -162,17 +164,14 @@ fn open(args: &EvalArgs) -> Result<Open> {
 
 /// True if `--set` chooses the embedded task, whose settings are then meant.
 fn names_embedded_task(sets: &[String]) -> bool {
-    let name = |set: &String| {
-        config::parse_set(set)
-            .ok()
-            .filter(|(path, _)| path == "data.dataset_name")
-    };
-    let last = sets.iter().rev().find_map(name);
-    last.is_some_and(|(_, value)| {
-        value
-            .as_str()
-            .is_some_and(|name| Arithmetic::NAMES.contains(&name))
-    })
+    let sets = sets
+        .iter()
+        .rev()
+        .filter_map(|set| config::parse_set(set).ok());
+    let mut names = sets.filter(|(path, _)| path == "data.dataset_name");
+    let last = names.next().map(|(_, value)| value);
+    let name = last.as_ref().and_then(Value::as_str);
+    name.is_some_and(|name| Arithmetic::NAMES.contains(&name))
 }
 
 /// Settings that say nothing but the model and the rows, in place of the embedded task's: its
@@ -262,35 +261,35 @@ fn asked(benchmark: &Benchmark, outcomes: &[Outcome]) -> String {
     format!("{} prompts{left_out}{cut_off}", benchmark.examples.len())
 }
 
+/// The reward in `rewards/REWARD/mean`.
+fn reward_of(metric: &str) -> Option<&str> {
+    metric.strip_prefix("rewards/")?.strip_suffix("/mean")
+}
+
 /// The line `NAME  pass@1 12.5%  maj@8 20.0%  reward 0.125  (30 prompts)`, with each reward if
 /// there are several.
 fn line(name: &str, metrics: &Values, of: &str) -> String {
-    let own = |metric: &str| metric.splitn(3, '/').last().unwrap_or_default().to_owned();
-    let part = |metric: &str| {
-        Some(
-            metric
-                .strip_prefix("rewards/")?
-                .strip_suffix("/mean")?
-                .to_owned(),
-        )
-    };
-    let several = metrics
+    // `eval/BENCHMARK/NAME` without its first two parts.
+    let metrics: Vec<(&str, f64)> = metrics
         .iter()
-        .filter(|(metric, _)| part(&own(metric)).is_some())
-        .count()
-        > 1;
-    let shown = metrics.iter().filter_map(|(metric, value)| {
-        let metric = own(metric);
-        match part(&metric) {
-            Some(reward) => several.then(|| format!("  {reward} {value:.3}")),
-            None if name == HELD_OUT && metric == "pass@1" => {
-                Some(format!("  accuracy {:.1}%", 100.0 * value))
-            }
-            None if metric.contains('@') => Some(format!("  {metric} {:.1}%", 100.0 * value)),
-            None => (metric == "reward").then(|| format!("  {metric} {value:.3}")),
-        }
-    });
-    let shown: String = shown.collect();
+        .filter_map(|(metric, value)| Some((metric.splitn(3, '/').last()?, *value)))
+        .collect();
+    let rewards = metrics
+        .iter()
+        .filter(|(metric, _)| reward_of(metric).is_some());
+    let several = rewards.count() > 1;
+    let mut shown = String::new();
+    for (metric, value) in metrics {
+        let percent = 100.0 * value;
+        shown += &match reward_of(metric) {
+            Some(reward) if several => format!("  {reward} {value:.3}"),
+            Some(_) => continue,
+            None if name == HELD_OUT && metric == "pass@1" => format!("  accuracy {percent:.1}%"),
+            None if metric.contains('@') => format!("  {metric} {percent:.1}%"),
+            None if metric == "reward" => format!("  {metric} {value:.3}"),
+            None => continue,
+        };
+    }
     if name == HELD_OUT {
         format!("{name} {}  ({of}, greedy)", shown.trim_start())
     } else {

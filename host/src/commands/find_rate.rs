@@ -27,7 +27,7 @@ const STEPS: u64 = 6;
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
     let stop = AtomicBool::new(false);
-    // `max_steps` is the most that it may take.
+    // `STEPS` is what a search usually takes; `max_steps` is only its limit.
     let progress = ProgressLines::new(started, STEPS, 0);
     progress.opening(&run.resources, &run.dir, &sources);
     let mut search = Search {
@@ -44,7 +44,8 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
     if rate == run.config().train.learning_rate {
         let higher = 10.0 * rate;
         search.progress.say(&format!(
-            "this is the rate that was set, and no step was too long at it: a higher one may learn faster (try `--set train.learning_rate={higher:.1e}`)"
+            "this is the rate that was set, and no step was too long at it: a higher one may \
+             learn faster (try `--set train.learning_rate={higher:.1e}`)"
         ));
     }
     Ok(())
@@ -82,7 +83,8 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
         .filter(|target| target.as_str() != Some("auto"))
     {
         Some(target) => bail!(
-            "`target` of `{GOVERNOR}` is {target}, and a fixed target finds no learning rate (leave it out, or set it to \"auto\")"
+            "`target` of `{GOVERNOR}` is {target}, and a fixed target finds no learning rate \
+             (leave it out, or set it to \"auto\")"
         ),
         None if governor.is_none() => {
             config.step_control.push(ComponentConfig {
@@ -101,7 +103,8 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
         let beside = env::current_exe()?.with_file_name(&name);
         ensure!(
             beside.is_file(),
-            "the search is done by `{GOVERNOR}`, whose plugin is not beside `host` (give `--plugin {name}`)"
+            "the search is done by `{GOVERNOR}`, whose plugin is not beside `host` (give \
+             `--plugin {name}`)"
         );
         let mut plugins = args.settings.plugins.clone();
         plugins.plugin.push(beside);
@@ -116,8 +119,8 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     Ok((run, sources))
 }
 
-/// A constant rate, at which all steps count alike; no evaluation; no end before the search's; a
-/// folder of its own.
+/// Changes settings for a search: a constant rate, at which all steps count alike, no evaluation, no
+/// end before that of the search, and a folder of its own.
 fn keep_to_the_search(config: &mut Config) {
     config.eval = EvalConfig {
         reward: config.eval.reward.take(),
@@ -126,18 +129,21 @@ fn keep_to_the_search(config: &mut Config) {
     let train = &mut config.train;
     train.output_dir = Some(directory::free(&format!("find-rate-seed{}", train.seed)));
     train.max_steps = train.max_steps.max(STEPS);
-    (train.lr_scheduler_type, train.warmup_ratio) = (ScheduleKind::Constant, 0.0);
-    (train.metric_for_best_model, train.greater_is_better) = (None, None);
-    (
-        train.early_stopping_patience,
-        train.early_stopping_threshold,
-    ) = (0, 0.0);
-    (train.max_completions, train.max_time) = (0, 0.0);
+    train.lr_scheduler_type = ScheduleKind::Constant;
+    train.warmup_ratio = 0.0;
+    train.metric_for_best_model = None;
+    train.greater_is_better = None;
+    train.early_stopping_patience = 0;
+    train.early_stopping_threshold = 0.0;
+    train.max_completions = 0;
+    train.max_time = 0.0;
 }
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
-        "no learning rate was found in {} steps: the search needs {STEPS} that move the policy, with completions of one prompt that have different rewards (`host diagnose {}` says what it sees; allow more with `--set train.max_steps=N`)",
+        "no learning rate was found in {} steps: the search needs {STEPS} that move the policy, \
+         with completions of one prompt that have different rewards (`host diagnose {}` says what \
+         it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,
         word(&run.dir)
     )

@@ -1,13 +1,12 @@
 //! `host generate`.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use capo_system::NamedFiles;
 use capo_system::files;
 use host_data::{Chat, Example, Messages, PROMPT, Tokenizer, lenient};
-use host_model::{Generation, ModelFiles, Policy, SampledTokens, SamplingParams};
+use host_model::{Generation, ModelFiles, Policy, SamplingParams};
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Map, Value, json};
 
@@ -38,68 +37,17 @@ struct Writer {
 
 /// Completes prompts, with output to the terminal or a file.
 pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
-        args.check()?;
-        let (files, policy) = args.model.open()?;
-        let (tokenizer, chat) = args.open_texts(files.clone())?;
-        let generation = generation(args, &tokenizer);
-        generation.check()?;
-        let mut writer = Writer {
-            policy,
-            tokenizer,
-            generation,
-            chat: chat.is_some(),
-        };
-        let examples = examples(
-            args,
-            Form {
-                chat: chat.as_ref(),
-                template: None,
-            },
-        )?;
-        let prompts = examples
-            .into_iter()
-            .map(|example| writer.encode(example.prompt))
-            .collect::<Result<Vec<_>>>()?;
-        let longest = prompts
-            .iter()
-            .map(|prompt| prompt.ids.len())
-            .max()
-            .unwrap_or(0);
-        let left = writer
-            .policy
-            .config()
-            .max_position_embeddings
-            .saturating_sub(longest);
-        let length = args.max_completion_length.unwrap_or(left.clamp(1, 256));
-        writer.generation.max_completion_length = length;
-        let rows = prompts
-            .len()
-            .saturating_mul(args.num_generations)
-            .min(args.batch_size);
-        let rows = if args.out.is_some() { rows } else { 1 };
-        writer.policy.check_cache(rows, longest + length)?;
-        if let Some(sentence) = suggestion(&files)? {
-            terminal::note(&sentence);
+    let (writer, prompts) = open(args).map_err(Failure::Input)?;
+    let out = args.out.as_deref().map(Lines::create).transpose();
+    let out = out.map_err(Failure::Input)?;
+    let mut rows = Vec::new();
+    for (number, prompt) in prompts.iter().enumerate() {
+        for i in 0..args.num_generations {
+            let rng = host_rng::stream(args.seed, "generate", &[number as u64, i as u64]);
+            rows.push(Row { prompt, rng });
         }
-        if let Some(sentence) = environment_of(&args.model.model) {
-            terminal::note(&sentence);
-        }
-        Ok((
-            writer,
-            prompts,
-            args.out.as_deref().map(Lines::create).transpose()?,
-        ))
-    };
-    let (writer, prompts, out) = open().map_err(Failure::Input)?;
-    let row = |prompt, numbers: [usize; 2]| {
-        let rng = host_rng::stream(args.seed, "generate", &numbers.map(|number| number as u64));
-        Row { prompt, rng }
-    };
-    let rows = prompts.iter().enumerate();
-    let rows = rows.flat_map(|(number, prompt)| {
-        (0..args.num_generations).map(move |i| row(prompt, [number, i]))
-    });
+    }
+    let rows = rows.into_iter();
     match out {
         Some(out) => writer.write(rows, args.batch_size, out),
         None => rows
@@ -107,6 +55,45 @@ pub(super) fn run(args: &GenerateArgs) -> Result<(), Failure> {
             .try_for_each(|(number, row)| writer.stream(row, number > 0)),
     }
     .map_err(Failure::Run)
+}
+
+fn open(args: &GenerateArgs) -> Result<(Writer, Vec<Prompt>)> {
+    args.check()?;
+    let (files, policy) = args.model.open()?;
+    let (tokenizer, chat) = args.open_texts(files.clone())?;
+    let generation = generation(args, &tokenizer);
+    generation.check()?;
+    let mut writer = Writer {
+        policy,
+        tokenizer,
+        generation,
+        chat: chat.is_some(),
+    };
+    let form = Form {
+        chat: chat.as_ref(),
+        template: None,
+    };
+    let mut prompts = Vec::new();
+    for example in examples(args, form)? {
+        prompts.push(writer.encode(example.prompt)?);
+    }
+    let lengths = prompts.iter().map(|prompt| prompt.ids.len());
+    let longest = lengths.max().unwrap_or(0);
+    let positions = writer.policy.config().max_position_embeddings;
+    let left = positions.saturating_sub(longest);
+    let length = args.max_completion_length.unwrap_or(left.clamp(1, 256));
+    writer.generation.max_completion_length = length;
+    let rows = if args.out.is_some() {
+        let all = prompts.len().saturating_mul(args.num_generations);
+        all.min(args.batch_size)
+    } else {
+        1
+    };
+    writer.policy.check_cache(rows, longest + length)?;
+    for note in [suggestion(&files)?, environment_of(&args.model.model)] {
+        note.iter().for_each(|note| terminal::note(note));
+    }
+    Ok((writer, prompts))
 }
 
 pub(super) fn generation(args: &GenerateArgs, tokenizer: &Tokenizer) -> Generation {
@@ -142,9 +129,9 @@ pub(super) fn examples(args: &GenerateArgs, form: Form<'_>) -> Result<Vec<Exampl
 /// The form that prompts get.
 #[derive(Clone, Copy)]
 pub(super) struct Form<'a> {
-    /// Formats them as messages of the user; none for plain text.
+    /// Formats a prompt as a message of the user; `None` for plain text.
     pub(super) chat: Option<&'a Chat>,
-    /// A text around each, with [`PROMPT`] in its place.
+    /// A text around each prompt, with [`PROMPT`] in its place.
     pub(super) template: Option<&'a str>,
 }
 
@@ -184,52 +171,56 @@ fn asked(prompt: String, row: &Map<String, Value>) -> Example {
 /// any other.
 fn read(path: &Path, form: Form<'_>) -> Result<Vec<Example>> {
     let text = files::text(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    let is_of_rows = |ending: &OsStr| {
-        ["jsonl", "ndjson"]
-            .iter()
-            .any(|rows| ending.eq_ignore_ascii_case(rows))
-    };
-    let rows = path.extension().is_some_and(is_of_rows);
-    let prompt = |line: &str| match lenient::parse(line.as_bytes()) {
-        _ if !rows => Ok(asked(form.prompt(line)?, &Map::new())),
-        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_string) => Ok(asked(
-            form.prompt(row["prompt"].as_str().unwrap_or_default())?,
-            &row,
-        )),
-        Ok(Value::Object(row)) if row.get("prompt").is_some_and(Value::is_array) => {
-            let chat = form
-                .chat
-                .context("its prompt is a list, as messages are (give `--chat`)")?;
-            ensure!(
-                form.template.is_none(),
-                "its prompt is a list of messages, which `data.prompt_template` cannot be put around (remove it)"
-            );
-            Ok(asked(
-                chat.prompt(&Messages::in_row(line.as_bytes(), "prompt")?)?,
-                &row,
-            ))
+    let has_rows = path.extension().is_some_and(|ending| {
+        ending.eq_ignore_ascii_case("jsonl") || ending.eq_ignore_ascii_case("ndjson")
+    });
+    let mut prompts = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim().is_empty() {
+            continue;
         }
-        _ => {
-            bail!(
-                "expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on each line)"
-            )
-        }
-    };
-    let prompt = |(number, line): (usize, &str)| {
-        prompt(line)
-            .with_context(|| format!("bad row at line {} of `{}`", number + 1, path.display()))
-    };
-    let lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty());
-    let prompts = lines.map(prompt).collect::<Result<Vec<_>>>()?;
+        let prompt = if has_rows {
+            in_row(line, form)
+        } else {
+            form.prompt(line).map(|prompt| asked(prompt, &Map::new()))
+        };
+        prompts.push(
+            prompt.with_context(|| format!("bad row at line {number} of `{}`", path.display()))?,
+        );
+    }
     ensure!(
         !prompts.is_empty(),
         "`{}` has no prompt (write one on each line)",
         path.display()
     );
     Ok(prompts)
+}
+
+/// The prompt in a row of JSON lines: a text, or a list of messages.
+fn in_row(line: &str, form: Form<'_>) -> Result<Example> {
+    let row = match lenient::parse(line.as_bytes()) {
+        Ok(Value::Object(row)) => row,
+        _ => Map::new(),
+    };
+    match row.get("prompt") {
+        Some(Value::String(text)) => Ok(asked(form.prompt(text)?, &row)),
+        Some(Value::Array(_)) => {
+            let chat = form
+                .chat
+                .context("its prompt is a list, as messages are (give `--chat`)")?;
+            ensure!(
+                form.template.is_none(),
+                "its prompt is a list of messages, which `data.prompt_template` cannot be put \
+                 around (remove it)"
+            );
+            let messages = Messages::in_row(line.as_bytes(), "prompt")?;
+            Ok(asked(chat.prompt(&messages)?, &row))
+        }
+        _ => bail!(
+            "expected a JSON object with the text `prompt` (give a `.txt` file for a prompt on \
+             each line)"
+        ),
+    }
 }
 
 /// A note about the sampling settings that the model's authors propose, which are not applied;
@@ -262,7 +253,8 @@ fn environment_of(model: &str) -> Option<String> {
     let settings = files::text(&path).ok()?.parse::<toml::Table>().ok()?;
     let id = settings.get("environment")?.get("use")?.as_str()?;
     Some(format!(
-        "note: the run acts in `{id}`, and here it only completes texts (`--config {}` plays its episodes)",
+        "note: the run acts in `{id}`, and here it only completes texts (`--config {}` plays its \
+         episodes)",
         word(&path)
     ))
 }
@@ -270,23 +262,25 @@ fn environment_of(model: &str) -> Option<String> {
 impl Writer {
     fn encode(&self, text: String) -> Result<Prompt> {
         let ids = self.tokenizer.encode_prompt(&text)?;
-        let (vocab, positions) = (
-            self.policy.config().vocab_size,
-            self.policy.config().max_position_embeddings,
-        );
+        let config = self.policy.config();
+        let vocab = config.vocab_size;
+        let positions = config.max_position_embeddings;
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             bail!(
-                "token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)"
+                "token id {id} is outside the model's vocabulary of {vocab} (use the model's \
+                 tokenizer)"
             );
         }
-        let (length, completion) = (ids.len(), self.generation.max_completion_length);
+        let length = ids.len();
+        let completion = self.generation.max_completion_length;
         ensure!(
             length < positions,
             "a prompt has {length} tokens, and the model {positions} positions (shorten the prompt)"
         );
         ensure!(
             length.saturating_add(completion) <= positions,
-            "a prompt has {length} tokens, which with `--max-completion-length` {completion} are more than the model's {positions} positions (lower it, or shorten the prompt)"
+            "a prompt has {length} tokens, which with `--max-completion-length` {completion} are \
+             more than the model's {positions} positions (lower it, or shorten the prompt)"
         );
         Ok(Prompt { text, ids })
     }
@@ -326,18 +320,13 @@ impl Writer {
             }
             let ids: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
             let completions = self.policy.generate(&ids, &self.generation, &mut rngs)?;
-            for (
-                Prompt { text, ids },
-                SampledTokens {
-                    ids: completion_ids,
-                    truncated,
-                    ..
-                },
-            ) in prompts.into_iter().zip(completions)
-            {
+            for (prompt, completion) in prompts.into_iter().zip(completions) {
                 let row = json!({
-                    "prompt": text, "prompt_ids": ids, "completion": self.tokenizer.decode(&completion_ids)?,
-                    "completion_ids": completion_ids, "truncated": truncated,
+                    "prompt": prompt.text,
+                    "prompt_ids": prompt.ids,
+                    "completion": self.tokenizer.decode(&completion.ids)?,
+                    "completion_ids": completion.ids,
+                    "truncated": completion.truncated,
                 });
                 out.write(&row.to_string())?;
             }

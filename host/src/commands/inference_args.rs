@@ -1,4 +1,4 @@
-//! The flags of what uses a model as it is: `host generate` and `host score`.
+//! The flags of the commands that use a model without changing it: `host generate` and `host score`.
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use crate::run::checkpoint;
 
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// The model: a Hugging Face folder, a GGUF file, the id of one that is cached, a run, which
-    /// means its best checkpoint, another checkpoint, or `embedded:tiny-arithmetic`.
+    /// The model: a Hugging Face folder, a GGUF file, the id of a cached model, a run (its best
+    /// checkpoint), another checkpoint, or `embedded:tiny-arithmetic`.
     #[arg(long, value_name = "DIR")]
     pub(super) model: String,
     /// Where the model computes: `cpu`, or `cuda:N` in a host built with CUDA.
@@ -58,17 +58,17 @@ pub(super) struct GenerateArgs {
     /// Prompts to complete.
     #[arg(value_name = "PROMPT", required_unless_present = "input")]
     pub(super) prompts: Vec<String>,
-    /// Takes each prompt for a message of the user, which the model's chat template writes; of a
-    /// `.jsonl` file, for a list of messages too.
+    /// Formats each prompt as a message of the user, with the model's chat template. A prompt in a
+    /// `.jsonl` file may also be a list of messages.
     #[arg(long)]
     pub(super) chat: bool,
-    /// The system's message, before every other.
+    /// The system message, before all others.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(super) system: Option<String>,
-    /// Has the chat template ask for thoughts before the answer (`enable_thinking`).
+    /// Makes the chat template ask for thoughts before the answer (`enable_thinking`).
     #[arg(long, requires = "chat", conflicts_with = "no_thinking")]
     pub(super) thinking: bool,
-    /// Has the chat template ask for an answer at once.
+    /// Makes the chat template ask for an answer without thoughts.
     #[arg(long, requires = "chat")]
     pub(super) no_thinking: bool,
     /// Leaves out the special tokens that the tokenizer puts before a text.
@@ -77,20 +77,20 @@ pub(super) struct GenerateArgs {
     /// A token that ends completions, besides those that the model's files name.
     #[arg(long, value_name = "TOKEN")]
     pub(super) eos_token: Option<String>,
-    /// A prompt on each line; of a `.jsonl` file the column `prompt`.
+    /// A file with a prompt on each line, or a `.jsonl` file with the column `prompt`.
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub(super) input: Option<PathBuf>,
-    /// Writes JSON lines there, as `host score` reads them, instead of text to the terminal; `-`
-    /// writes them to standard output.
+    /// Writes JSON lines, which `host score` can read, to this file instead of text to the
+    /// terminal; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Lets the model act in this environment, and prints the episodes turn by turn;
-    /// `--set environment.KEY=VALUE` gives it its keys.
+    /// Lets the model act in this environment, and prints the episodes turn by turn. `--set
+    /// environment.KEY=VALUE` sets the environment's keys.
     #[arg(long, value_name = "ID", group = "acts")]
     pub(super) environment: Option<String>,
-    /// Settings of a run as TOML: the model acts in its `[environment]`, with prompts in the form
-    /// of its `[data]`. They are sampled as the flags say. The `config.toml` in a run's folder
-    /// brings the run's plugins.
+    /// Settings of a run as TOML. The model acts in their `[environment]`, with prompts in the form
+    /// of their `[data]`; the flags decide how it samples. The `config.toml` in a run's folder also
+    /// loads the run's plugins.
     #[arg(long, value_name = "FILE", group = "acts")]
     pub(super) config: Option<PathBuf>,
     /// Overrides one setting. Repeatable.
@@ -115,10 +115,10 @@ pub(super) struct GenerateArgs {
         allow_negative_numbers = true
     )]
     pub(super) temperature: f64,
-    /// Sample among the most likely tokens; 0 is off.
+    /// Samples among this many of the most likely tokens; 0 is off.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(super) top_k: usize,
-    /// Sample among the most likely tokens of this total probability; 1 is off.
+    /// Samples among the most likely tokens with this total probability; 1 is off.
     #[arg(
         long,
         value_name = "P",
@@ -126,10 +126,10 @@ pub(super) struct GenerateArgs {
         allow_negative_numbers = true
     )]
     pub(super) top_p: f64,
-    /// Source of every draw.
+    /// Seed of all random draws.
     #[arg(long, value_name = "SEED", default_value_t = 42)]
     pub(super) seed: u64,
-    /// Completions that are drawn together with `--out`.
+    /// Number of completions that are sampled at a time with `--out`.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(super) batch_size: usize,
 }
@@ -158,7 +158,6 @@ impl GenerateArgs {
 
     /// The flags as settings, in the form of `--set`, for a model of this many positions.
     pub(super) fn settings(&self, positions: usize) -> Vec<String> {
-        let text = |text: &String| toml::Value::String(text.clone()).to_string();
         let length = self.max_completion_length.or(self
             .config
             .is_none()
@@ -167,7 +166,7 @@ impl GenerateArgs {
             .filter(|_| self.config.is_none())
             .map(|length| positions.saturating_sub(length));
         let said = [
-            ("environment.use", self.environment.as_ref().map(text)),
+            ("environment.use", self.environment.as_ref().map(quoted)),
             (
                 "rollout.max_completion_length",
                 length.map(|length| length.to_string()),
@@ -177,12 +176,12 @@ impl GenerateArgs {
                 prompt.map(|length| length.to_string()),
             ),
             ("data.format", self.chat.then(|| "chat".to_owned())),
-            ("data.system_prompt", self.system.as_ref().map(text)),
+            ("data.system_prompt", self.system.as_ref().map(quoted)),
             (
                 "data.enable_thinking",
                 (self.thinking || self.no_thinking).then(|| self.thinking.to_string()),
             ),
-            ("data.eos_token", self.eos_token.as_ref().map(text)),
+            ("data.eos_token", self.eos_token.as_ref().map(quoted)),
             (
                 "data.add_special_tokens",
                 self.no_special_tokens.then(|| "false".to_owned()),
@@ -225,16 +224,21 @@ impl GenerateArgs {
 pub(super) struct ScoreArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// JSON lines, a row each; `-` reads standard input.
+    /// A file of JSON lines, a row on each; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub(super) input: PathBuf,
-    /// Where the answers go, in the order of the rows; `-` writes them to standard output.
+    /// Where the results go, in the order of the rows; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
     /// Leaves out the special tokens that the tokenizer puts before the text of a prompt.
     #[arg(long)]
     pub(super) no_special_tokens: bool,
-    /// Most tokens that go through the model at a time; a longer row goes alone.
+    /// Largest number of tokens in a forward pass; a longer row has a pass of its own.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(super) batch_tokens: usize,
+}
+
+/// The text as a string in TOML.
+fn quoted(text: &String) -> String {
+    toml::Value::String(text.clone()).to_string()
 }

@@ -111,10 +111,10 @@ fn is_disk_full(error: &anyhow::Error) -> bool {
         ErrorKind::QuotaExceeded,
         ErrorKind::FileTooLarge,
     ];
-    let is_full = |cause: &io::Error| FULL.contains(&cause.kind());
     error
         .chain()
-        .any(|cause| cause.downcast_ref().is_some_and(is_full))
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| FULL.contains(&cause.kind()))
 }
 
 /// Starts the compute threads early, so that a failure can still be reported.
@@ -126,7 +126,8 @@ fn start_threads() -> Result<()> {
             .and_then(|said| said.parse::<usize>().ok());
         if let Some(threads) = said.filter(|threads| *threads > MOST) {
             bail!(
-                "`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of no use)"
+                "`{name}` is {threads} (it must be at most {MOST}; more threads than cores are of \
+                 no use)"
             );
         }
     }
@@ -134,13 +135,15 @@ fn start_threads() -> Result<()> {
     const LEAST: u64 = 512 << 20;
     if let Some(addresses) = memory::addresses().filter(|addresses| *addresses < LEAST) {
         bail!(
-            "`ulimit -v` leaves {} of addresses, and {} is the least that works (allow the process more)",
+            "`ulimit -v` leaves {} of addresses, and {} is the least that works (allow the \
+             process more)",
             memory::text(addresses.into()),
             memory::text(LEAST.into())
         );
     }
     rayon::ThreadPoolBuilder::new().build_global().context(
-        "the threads that compute cannot be started (set `RAYON_NUM_THREADS` to fewer, or allow the process more memory or threads)",
+        "the threads that compute cannot be started (set `RAYON_NUM_THREADS` to fewer, or allow \
+         the process more memory or threads)",
     )
 }
 
@@ -173,10 +176,10 @@ fn run_sft(args: &SftArgs) -> Result<(), Failure> {
         &args.output_dir,
     );
     let mut sft = sft.map_err(Failure::Input)?;
-    let at_once = || {
+    let stop = train::watch_interrupts("step", || {
         "stopped at once (the same command goes on from the newest checkpoint, or begins again)"
             .to_owned()
-    };
-    let stop = train::watch_interrupts("step", at_once).map_err(Failure::Run)?;
+    })
+    .map_err(Failure::Run)?;
     sft.run(terminal::say, &stop).map_err(Failure::Run)
 }

@@ -17,9 +17,9 @@ use crate::terminal::{say, word};
 
 /// Names that cargo or rustc would refuse, or that would hide a dependency, with spaces between
 /// them.
-const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop \
-    match mod move mut pub ref return self static struct super trait true type unsafe use where while alloc core std test \
-    proc-macro capo-plugin serde insta";
+const TAKEN: &str = "as async await break const continue crate dyn else enum extern false fn for \
+    gen if impl in let loop match mod move mut pub ref return self static struct super trait true \
+    type unsafe use where while alloc core std test proc-macro capo-plugin serde insta";
 
 /// Makes the crate, and prints the next steps.
 pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
@@ -28,8 +28,11 @@ pub(super) fn run(args: &NewPluginArgs) -> Result<()> {
         .find(|point| flag_name(*point) == args.point)
         .unwrap_or(Point::Mask);
     let folder = create(args, point)?;
-    let (name, library, setting) = (&args.name, library(&args.name), setting(&args.name, point));
-    let (kind, id) = (point.name().replace('_', " "), flag_name(point));
+    let name = &args.name;
+    let library = library(name);
+    let setting = setting(name, point);
+    let kind = point.name().replace('_', " ");
+    let id = flag_name(point);
     say(&format!(
         "made `{}` with the {kind} `{name}.{id}`; next:",
         folder.display()
@@ -64,8 +67,10 @@ fn create(args: &NewPluginArgs, point: Point) -> Result<PathBuf> {
         "`{}` exists already (choose another name, or another `--dir`)",
         target.display()
     );
-    let own = || Ok(format!("path = \"{}\"", vendor::FOLDER));
-    let source = capo_plugin.as_deref().map_or_else(own, given_source)?;
+    let source = match capo_plugin {
+        Some(given) => given_source(given)?,
+        None => format!("path = \"{}\"", vendor::FOLDER),
+    };
     let new = NewFolder::in_folder(dir)
         .with_context(|| format!("cannot make a folder in `{}`", dir.display()))?;
     let whole = new.path();
@@ -93,7 +98,8 @@ fn setting(name: &str, point: Point) -> String {
         }
         Point::Environment => {
             format!(
-                "--set 'environment={{use=\"{name}.environment\"}}' --set 'reward=[{{use=\"environment\"}}]'"
+                "--set 'environment={{use=\"{name}.environment\"}}' --set \
+                 'reward=[{{use=\"environment\"}}]'"
             )
         }
         Point::Advantage | Point::Objective => {
@@ -163,13 +169,15 @@ fn check_name(name: &str) -> Result<()> {
         "the plugin's name has {} characters (at most 64)",
         name.chars().count()
     );
-    let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    if let Some(other) = name.chars().find(|c| !known(*c)) {
-        bail!("`{name}` is no name of a crate: it holds `{other}` ({advice})");
+    let mut characters = name.chars();
+    if let Some(other) =
+        characters.find(|c| !(c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(*c)))
+    {
+        bail!("`{name}` cannot be the name of a crate: it has `{other}` ({advice})");
     }
     ensure!(
         name.starts_with(|c: char| c.is_ascii_lowercase()),
-        "`{name}` is no name of a crate: it does not start with a letter ({advice})"
+        "`{name}` cannot be the name of a crate: it does not start with a letter ({advice})"
     );
     let dashed = name.replace('_', "-");
     ensure!(
@@ -186,7 +194,8 @@ fn given_source(text: &str) -> Result<String> {
         let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
         ensure!(
             manifest.contains("name = \"capo-plugin\""),
-            "`--capo-plugin {text}` is not the folder of `capo-plugin` (give the one with its Cargo.toml)"
+            "`--capo-plugin {text}` is not the folder of `capo-plugin` (give the one with its \
+             Cargo.toml)"
         );
         return Ok(source("path", &path.to_string_lossy()));
     }
@@ -202,7 +211,8 @@ fn given_source(text: &str) -> Result<String> {
         |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     ensure!(
         numbers.len() <= 3 && numbers.iter().all(is_number),
-        "`--capo-plugin {text}` is neither a folder nor a version nor a git URL (give a path to `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)"
+        "`--capo-plugin {text}` is neither a folder nor a version nor a git URL (give a path to \
+         `capo-plugin`, a version such as `1.0`, or a URL such as `https://...`)"
     );
     Ok(source("version", text))
 }

@@ -17,15 +17,17 @@ use crate::terminal::say;
 /// Path of the file while it is not whole.
 static PARTIAL: OnceLock<PathBuf> = OnceLock::new();
 
+/// Handles Ctrl-C: removes the file that is not whole, and ends the process.
+fn interrupted() {
+    if let Some(partial) = PARTIAL.get() {
+        // If this fails, or the file is already whole, there is nothing left to do.
+        let _ = fs::remove_file(partial);
+    }
+    watchdog::exit(130);
+}
+
 /// Creates the file at `path`; a process may create only one.
 fn create(path: &Path) -> Result<NewFile> {
-    let interrupted = || {
-        if let Some(partial) = PARTIAL.get() {
-            // If this fails, or the file is already whole, there is nothing left to do.
-            let _ = fs::remove_file(partial);
-        }
-        watchdog::exit(130);
-    };
     signals::keeping_ignored(|| ctrlc::set_handler(interrupted))
         .context("cannot watch for Ctrl-C")?;
     let file = prepare(path)
@@ -108,12 +110,11 @@ pub(super) fn check_not_read(
         .into_iter()
         .flatten()
         .map(Path::to_owned);
-    let holds = |input: &PathBuf| {
-        input
-            .canonicalize()
-            .is_ok_and(|input| whole.starts_with(input))
-    };
-    let Some(input) = models.chain(read).find(holds) else {
+    let holding = models.chain(read).find(|input| {
+        let input = input.canonicalize();
+        input.is_ok_and(|input| whole.starts_with(input))
+    });
+    let Some(input) = holding else {
         return Ok(());
     };
     let shown = out.display();

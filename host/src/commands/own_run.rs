@@ -15,11 +15,10 @@ use crate::terminal::word;
 /// The flags of commands that take plugins and programs from a run.
 #[derive(Args, Clone, Copy)]
 pub(super) struct RunTrustArgs {
-    /// Takes plugins of a run that are not the files that the run used.
+    /// Uses plugins of a run even if they are not the files that the run used.
     #[arg(long)]
     pub(super) allow_changed_plugins: bool,
-    /// Takes the plugins and programs that a run names, though other users may have written them
-    /// there.
+    /// Uses the plugins and programs that a run names, even if other users can write its settings.
     #[arg(long)]
     pub(super) trust_run: bool,
 }
@@ -53,7 +52,8 @@ pub(super) fn open_plugins(
             .join(", ");
         provenance::check_owner(dir, || {
             format!(
-                "{named}, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)"
+                "{named}, which it names, would be loaded (give the plugins that you trust with \
+                 `--plugin`, or take these with `--trust-run`)"
             )
         })?;
     }
@@ -76,18 +76,18 @@ pub(super) fn check_programs(dir: &Path, config: &Config, flags: RunTrustArgs) -
         .environment
         .iter()
         .map(|environment| ("environment", &environment.component.id));
-    let starts = |(_, id): &(&str, &String)| *id == "command";
-    let Some((point, id)) = rewards
+    let program = rewards
         .chain(environment)
-        .find(starts)
-        .filter(|_| !flags.trust_run)
-    else {
+        .find(|(_, id)| *id == "command")
+        .filter(|_| !flags.trust_run);
+    let Some((point, id)) = program else {
         return Ok(());
     };
     provenance::check_owner(dir, || {
         let settings = word(&dir.join(CONFIG_FILE));
         format!(
-            "its {point} `{id}` would start a program (read what `{settings}` names, then take it with `--trust-run`)"
+            "its {point} `{id}` would start a program (read what `{settings}` names, then take it \
+             with `--trust-run`)"
         )
     })
 }

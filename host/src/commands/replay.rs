@@ -1,6 +1,7 @@
 //! `host replay`.
 
 use anyhow::Result;
+use capo_loader::registry::Registry;
 use capo_loader::replay::Replay;
 use capo_loader::upload;
 use capo_loader::watchdog::Watchdog;
@@ -15,19 +16,6 @@ use crate::terminal::say;
 pub(super) fn run(args: &ReplayArgs) -> Result<()> {
     let device = upload::Device::open(&args.device, args.dtype())?;
     let registry = args.plugins.open()?;
-    let chosen = |set: Option<String>| -> Result<Chosen> {
-        let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
-        let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?
-            .with_appended(args.masks.appended());
-        let (masks, weights) = match &args.config {
-            Some(_) => draft.masks_and_weights()?,
-            None => {
-                let config = config::resolve(&registry, draft)?.config;
-                (config.mask, config.weight)
-            }
-        };
-        Ok(Chosen { masks, weights })
-    };
     let reads: &[&str] = if args.config.is_some() {
         &["mask", "weight"]
     } else {
@@ -41,7 +29,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         .collect::<Result<Vec<Range>>>()?;
     let target = args.target_rate.as_deref().map(str::parse).transpose()?;
     if let Some(out) = &args.out {
-        let chosen = chosen(None)?;
+        let chosen = choose(args, &registry, None)?;
         let watchdog = Watchdog::start(0, chosen.names());
         let mut deciders = chosen.build(&registry, &watchdog)?;
         let replay = Replay {
@@ -59,6 +47,22 @@ pub(super) fn run(args: &ReplayArgs) -> Result<()> {
         optimizer,
         held: None,
     };
-    Sweep::open(&registry, &chosen, batches, device.as_ref(), &ranges)?
+    let choose = |set| choose(args, &registry, set);
+    Sweep::open(&registry, &choose, batches, device.as_ref(), &ranges)?
         .run(&ranges, target.as_ref())
+}
+
+/// The masks and weights of the config or the recipe, with one more override.
+fn choose(args: &ReplayArgs, registry: &Registry, set: Option<String>) -> Result<Chosen> {
+    let sets: Vec<String> = args.set.iter().cloned().chain(set).collect();
+    let draft = Draft::read(args.config.as_deref(), config::DEFAULT, &sets)?
+        .with_appended(args.masks.appended());
+    let (masks, weights) = match &args.config {
+        Some(_) => draft.masks_and_weights()?,
+        None => {
+            let config = config::resolve(registry, draft)?.config;
+            (config.mask, config.weight)
+        }
+    };
+    Ok(Chosen { masks, weights })
 }

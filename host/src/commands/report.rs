@@ -58,7 +58,8 @@ fn check_unnamed(out: &Path) -> Result<()> {
     read.with_context(|| format!("cannot read `{}`", out.display()))?;
     if !page::is_page(&head) {
         bail!(
-            "`{0}` exists and is no report (name another file with `--out`, or this one with `--out {0}`)",
+            "`{0}` exists and is no report (name another file with `--out`, or this one with \
+             `--out {0}`)",
             out.display()
         );
     }

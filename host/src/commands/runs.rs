@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::args::RunsArgs;
 use crate::report::found::{FoundRun, Summary};
 use crate::sft;
-use crate::terminal::{duration, percent, say, warn};
+use crate::terminal::{duration, percent, say, warn, widths};
 
 pub(super) fn run(args: &RunsArgs) -> Result<()> {
     let runs: Vec<Summary> = found(&args.dirs)?.iter().map(Summary::of).collect();
@@ -25,14 +25,11 @@ pub(super) fn run(args: &RunsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The runs at `dirs`: each is a run or a folder of runs, sorted by name within it. `runs/*` also
-/// names the models that `host sft` has written there, or is about to: they are left out, unless
-/// nothing else is named.
+/// The runs at `dirs`. Each is a run or a folder of runs, which are sorted by name. `runs/*` may
+/// also name models of `host sft`: they are left out, unless nothing else is named.
 pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
-    let is_model = |dir: &&PathBuf| {
-        !FoundRun::is_run(dir) && (dir.join("config.json").is_file() || sft::is_unfinished(dir))
-    };
-    let (models, others): (Vec<&PathBuf>, Vec<&PathBuf>) = dirs.iter().partition(is_model);
+    let (models, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        dirs.iter().partition(|dir| is_model(dir));
     let named = if others.is_empty() { models } else { others };
     let mut runs = Vec::new();
     for dir in named {
@@ -46,6 +43,11 @@ pub(super) fn found(dirs: &[PathBuf]) -> Result<Vec<FoundRun>> {
         }
     }
     Ok(runs)
+}
+
+/// True for a model that `host sft` has written, or is about to write.
+fn is_model(dir: &Path) -> bool {
+    !FoundRun::is_run(dir) && (dir.join("config.json").is_file() || sft::is_unfinished(dir))
 }
 
 /// The runs in the folder `dir`, by name.
@@ -68,7 +70,8 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     if runs.is_empty() {
         bail!(
-            "`{shown}` is no run and holds none (give a folder that `host train` printed, or one of such folders)"
+            "`{shown}` is no run and holds none (give a folder that `host train` printed, or one \
+             of such folders)"
         );
     }
     runs.sort();
@@ -85,58 +88,49 @@ fn lines(runs: &[Summary]) -> Vec<String> {
     ];
     let mut table: Vec<Vec<String>> = vec![heads.map(str::to_owned).to_vec()];
     table.extend(runs.iter().map(cells));
-    let width = |column: usize| {
-        table
+    let widths = widths(&table);
+    let mut lines = Vec::new();
+    for row in &table {
+        let cells: Vec<String> = row
             .iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let pad = |(cell, width): (&String, &usize)| {
-        format!("{cell}{}", " ".repeat(width - cell.chars().count()))
-    };
-    let line = |row: &Vec<String>| {
-        row.iter()
             .zip(&widths)
-            .map(pad)
-            .collect::<Vec<_>>()
-            .join("  ")
-            .trim_end()
-            .to_owned()
-    };
-    table.iter().map(line).collect()
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        lines.push(cells.join("  ").trim_end().to_owned());
+    }
+    lines
 }
 
 fn cells(run: &Summary) -> Vec<String> {
-    let none = || NONE.to_owned();
-    let text = |text: &Option<String>| text.clone().unwrap_or_else(none);
-    let share = |share: Option<f64>| share.map_or_else(none, percent);
-    let best = run.best_accuracy.zip(run.best_step);
-    vec![
-        run.name.clone(),
-        run.status.to_owned(),
-        format!(
-            "{}/{}",
-            run.step,
-            run.max_steps
-                .map_or_else(|| "?".to_owned(), |steps| steps.to_string())
-        ),
-        text(&run.recipe),
-        run.seed.map_or_else(none, |seed| seed.to_string()),
-        run.learning_rate.map_or_else(none, |rate| {
-            format!("{rate:e}")
-                + &run
-                    .found_rate
-                    .map_or_else(String::new, |found| format!(" -> {found:.1e}"))
-        }),
-        run.held_out().unwrap_or_else(none),
-        best.map_or_else(none, |(best, step)| format!("{} at {step}", percent(best))),
-        run.reward
-            .map_or_else(none, |reward| format!("{reward:.3}")),
-        share(run.rejected),
-        duration(run.seconds),
-        text(&run.model),
-        text(&run.data),
-    ]
+    let steps = match run.max_steps {
+        Some(steps) => format!("{}/{steps}", run.step),
+        None => format!("{}/?", run.step),
+    };
+    let rate = match (run.learning_rate, run.found_rate) {
+        (Some(rate), Some(found)) => Some(format!("{rate:e} -> {found:.1e}")),
+        (rate, _) => rate.map(|rate| format!("{rate:e}")),
+    };
+    let best = match (run.best_accuracy, run.best_step) {
+        (Some(best), Some(step)) => Some(format!("{} at {step}", percent(best))),
+        _ => None,
+    };
+    let cells = [
+        Some(run.name.clone()),
+        Some(run.status.to_owned()),
+        Some(steps),
+        run.recipe.clone(),
+        run.seed.map(|seed| seed.to_string()),
+        rate,
+        run.held_out(),
+        best,
+        run.reward.map(|reward| format!("{reward:.3}")),
+        run.rejected.map(percent),
+        Some(duration(run.seconds)),
+        run.model.clone(),
+        run.data.clone(),
+    ];
+    cells
+        .into_iter()
+        .map(|cell| cell.unwrap_or_else(|| NONE.to_owned()))
+        .collect()
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use host_data::{Limits, Pairs};
+use host_model::{ModelFiles, Policy};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -12,16 +13,8 @@ use crate::terminal::{grouped, say};
 
 /// Computes log-probabilities for the completions of a file, with one output line each.
 pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
-    let open = || -> Result<_> {
-        ensure!(
-            args.batch_tokens > 0,
-            "`--batch-tokens` is 0, expected at least 1"
-        );
-        output::check_not_read("--out", &args.out, &args.model.model, [args.input.clone()])?;
-        let (files, policy) = args.model.open()?;
-        Ok((files, policy, Lines::create(&args.out)?))
-    };
-    let (files, policy, mut out) = open().map_err(Failure::Input)?;
+    let (files, policy) = open(args).map_err(Failure::Input)?;
+    let mut out = Lines::create(&args.out).map_err(Failure::Input)?;
     let limits = Limits {
         vocab_size: policy.config().vocab_size,
         positions: policy.config().max_position_embeddings,
@@ -30,12 +23,14 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         .map_err(Failure::Input)?;
     let mut bad = None;
     let pairs = pairs.map_while(|pair| pair.map_err(|error| bad = Some(error)).ok());
-    let (mut rows, mut tokens) = (0, 0);
-    let tell = |logps: &[f32]| {
-        (rows, tokens) = (rows + 1, tokens + logps.len() as u64);
+    let mut rows = 0;
+    let mut tokens = 0;
+    score(&policy, args.batch_tokens, pairs, |logps| {
+        rows += 1;
+        tokens += logps.len() as u64;
         out.write(&json!({ "logps": logps }).to_string())
-    };
-    score(&policy, args.batch_tokens, pairs, tell).map_err(Failure::Run)?;
+    })
+    .map_err(Failure::Run)?;
     if let Some(error) = bad {
         return Err(Failure::Input(error));
     }
@@ -48,4 +43,13 @@ pub(super) fn run(args: &ScoreArgs) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+fn open(args: &ScoreArgs) -> Result<(ModelFiles, Policy)> {
+    ensure!(
+        args.batch_tokens > 0,
+        "`--batch-tokens` is 0, expected at least 1"
+    );
+    output::check_not_read("--out", &args.out, &args.model.model, [args.input.clone()])?;
+    args.model.open()
 }

@@ -11,24 +11,25 @@ use crate::config::{self, Appended, Draft, TrainConfig};
 
 #[derive(Args)]
 pub(super) struct ConfigArgs {
-    /// Settings as TOML; without it, the embedded arithmetic task. One that holds components alone
-    /// is laid over that task.
+    /// Settings as TOML. A file that holds only components applies them to the embedded arithmetic
+    /// task. [default: the embedded arithmetic task]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Overrides one setting; masks, weights, step controls and rewards by id or by number, as in
-    /// `mask.capo.curvature.fisher_threshold=1e-3` or `mask.0.fisher_threshold=1e-3`. Repeatable.
+    /// Overrides one setting. Masks, weights, step controls and rewards are addressed by id or by
+    /// number, as in `mask.capo.curvature.fisher_threshold=1e-3` or `mask.0.fisher_threshold=1e-3`.
+    /// Repeatable.
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(super) set: Vec<String>,
 }
 
 #[derive(Args)]
 pub(super) struct MaskArgs {
-    /// Appends a mask to those of the config or the recipe; `--set mask.ID.KEY=VALUE` gives it its
+    /// Appends a mask to those of the config or the recipe. `--set mask.ID.KEY=VALUE` sets its
     /// keys. Repeatable.
     #[arg(long, value_name = "ID")]
     pub(super) mask: Vec<String>,
-    /// Appends a weight to those of the config or the recipe; `--set weight.ID.KEY=VALUE` gives it
-    /// its keys. Repeatable.
+    /// Appends a weight to those of the config or the recipe. `--set weight.ID.KEY=VALUE` sets its
+    /// keys. Repeatable.
     #[arg(long, value_name = "ID")]
     pub(super) weight: Vec<String>,
 }
@@ -40,8 +41,8 @@ pub(super) struct SettingsArgs {
     pub(super) config: ConfigArgs,
     #[command(flatten)]
     masks: MaskArgs,
-    /// Appends a step control to those of the config or the recipe;
-    /// `--set step_control.ID.KEY=VALUE` gives it its keys. Repeatable.
+    /// Appends a step control to those of the config or the recipe. `--set
+    /// step_control.ID.KEY=VALUE` sets its keys. Repeatable.
     #[arg(long, value_name = "ID")]
     step_control: Vec<String>,
     #[command(flatten)]
@@ -54,12 +55,13 @@ pub(super) struct SettingsArgs {
 
 #[derive(Args, Clone)]
 pub(super) struct PluginArgs {
-    /// A plugin, which is native code with your rights: a path, or a name looked up in `./`, the
-    /// folders of `CAPO_PLUGIN_PATH`, beside `host` and in `~/.local/share/capo/plugins`.
-    /// Repeatable. `LIB@sha256:HEX` accepts no other file than the one with this hash.
+    /// A plugin, which is native code that runs with your rights: a path, or a name that is
+    /// searched in `./`, in the folders of `CAPO_PLUGIN_PATH`, beside `host` and in
+    /// `~/.local/share/capo/plugins`. `LIB@sha256:HEX` accepts only the file with this hash.
+    /// Repeatable.
     #[arg(long, value_name = "LIB")]
     pub(super) plugin: Vec<PathBuf>,
-    /// Accepts plugins that other users of this machine may change or replace.
+    /// Accepts plugins that other users of this machine can change or replace.
     #[arg(long)]
     pub(super) allow_unsafe_plugin_path: bool,
 }

@@ -67,8 +67,10 @@ pub(super) fn run(args: &TrainArgs, started: Instant) -> Result<(), Failure> {
 /// take if that ran out.
 pub(super) fn explained(error: anyhow::Error, run: &mut Run) -> Failure {
     let stopped = run.resources.watchdog.place().stopped().unwrap_or_default();
-    let expected = || Some(Estimate::of(&mut run.resources).ok()?.bytes());
-    Failure::Run(device::with_estimate(error, expected).context(stopped))
+    let error = device::with_estimate(error, || {
+        Some(Estimate::of(&mut run.resources).ok()?.bytes())
+    });
+    Failure::Run(error.context(stopped))
 }
 
 /// Opens the run. The lines are about the origin of its settings and about unused plugins.
@@ -76,7 +78,8 @@ fn open_run(args: &TrainArgs) -> Result<(Run, Vec<String>)> {
     if let Some(dir) = &args.resume {
         ensure!(
             !dir.join(SEARCH_FILE).is_file(),
-            "`{}` is a search of `host find-rate`, which kept no model to go on with (train with the rate that it found)",
+            "`{}` is a search of `host find-rate`, which kept no model to go on with (train with \
+             the rate that it found)",
             dir.display()
         );
         let lock = directory::reopen(dir)?;
@@ -128,7 +131,7 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
         .lines(&resources)
         .iter()
         .for_each(|line| progress.say(line));
-    // A large model's takes minutes.
+    // A step of a large model takes minutes.
     progress.say("measuring a step on this machine ...");
     terminal::pace(&mut resources, &estimate)
         .iter()
@@ -147,7 +150,7 @@ fn new_run(args: &TrainArgs) -> Result<(Config, Registry, Vec<String>)> {
     Ok((config, registry, sources))
 }
 
-/// What the settings of a command line say: the config, the plugins, and lines about their origin.
+/// The settings of a command line: the config, the plugins, and lines about their origin.
 pub(super) fn settings(args: &SettingsArgs) -> Result<(Config, Registry, Vec<String>)> {
     let registry = args.config.open(&args.plugins)?;
     let draft = args
@@ -176,10 +179,10 @@ fn sources(resolved: &Resolved, registry: &Registry) -> Vec<String> {
     resolved.sources.iter().cloned().chain(unused).collect()
 }
 
-/// Handles Ctrl-C, SIGTERM and SIGHUP: the first sets what is returned, which ends the training
-/// after the current `unit`; the second ends the process, with the message `at_once`. SIGUSR1 and
-/// SIGUSR2, with which batch systems warn of the end of a job's time, end the training after the
-/// current `unit`, however often they come.
+/// Handles the signals that end a training. The first Ctrl-C, SIGTERM or SIGHUP sets the flag that
+/// is returned: the training ends after the current `unit`. The second one ends the process, with
+/// the message `at_once`. SIGUSR1 and SIGUSR2, with which batch systems warn of the end of a job's
+/// time, only ever set the flag.
 pub(super) fn watch_interrupts(
     unit: &'static str,
     at_once: impl Fn() -> String + Send + 'static,
@@ -187,7 +190,7 @@ pub(super) fn watch_interrupts(
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
     let mut is_second = false;
-    let interrupted = move || {
+    let handle = move || {
         let is_warning = signals::take_user_signal();
         if !is_warning && std::mem::replace(&mut is_second, true) {
             terminal::note(&at_once());
@@ -204,8 +207,7 @@ pub(super) fn watch_interrupts(
             ));
         }
     };
-    signals::keeping_ignored(|| ctrlc::set_handler(interrupted))
-        .context("cannot watch for Ctrl-C")?;
+    signals::keeping_ignored(|| ctrlc::set_handler(handle)).context("cannot watch for Ctrl-C")?;
     signals::terminate_at_user_signals();
     Ok(stop)
 }

@@ -19,32 +19,32 @@ const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 pub(super) fn write(folder: &Path) -> Result<()> {
     for (name, text) in FILES {
         let path = folder.join(name);
-        let cannot = || format!("cannot write `{}`", path.display());
-        std::fs::create_dir_all(path.parent().unwrap_or(folder)).with_context(cannot)?;
         let text = if *name == "Cargo.toml" {
             manifest(text)?
         } else {
             (*text).to_owned()
         };
-        std::fs::write(&path, text).with_context(cannot)?;
+        std::fs::create_dir_all(path.parent().unwrap_or(folder))
+            .and_then(|()| std::fs::write(&path, text))
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     Ok(())
 }
 
 /// The manifest with the workspace's values filled in, and without the parts for tests and benches.
 fn manifest(text: &str) -> Result<String> {
-    let (mut own, workspace): (Table, Table) = (text.parse()?, WORKSPACE.parse()?);
-    let shared = |name: &str| {
-        workspace
-            .get("workspace")
-            .and_then(|table| table.get(name))
-            .cloned()
-    };
+    let mut own: Table = text.parse()?;
+    let manifest: Table = WORKSPACE.parse()?;
+    let shared = manifest
+        .get("workspace")
+        .context("the workspace's manifest has no `[workspace]`")?;
     for name in ["dev-dependencies", "bench", "test", "example"] {
         own.remove(name);
     }
     for section in ["package", "dependencies"] {
-        if let (Some(Value::Table(table)), Some(shared)) = (own.get_mut(section), shared(section)) {
+        if let (Some(Value::Table(table)), Some(shared)) =
+            (own.get_mut(section), shared.get(section))
+        {
             for (key, value) in table.iter_mut().filter(|(_, value)| inherits(value)) {
                 *value = shared
                     .get(key)
@@ -56,10 +56,14 @@ fn manifest(text: &str) -> Result<String> {
     if own.get("lints").is_some_and(inherits) {
         own.insert(
             "lints".into(),
-            shared("lints").context("the workspace has no lints")?,
+            shared
+                .get("lints")
+                .context("the workspace has no lints")?
+                .clone(),
         );
     }
-    let remark = "# Made by `host new-plugin` from the manifest of `capo-plugin`, whose workspace is not here.\n\n";
+    let remark = "# Made by `host new-plugin` from the manifest of `capo-plugin`, whose workspace \
+     is not here.\n\n";
     Ok(remark.to_owned() + &toml::to_string(&own)?)
 }
 

@@ -40,24 +40,23 @@ impl Estimate {
             ..
         } = resources;
         let controls = &components.step_controls;
-        let (train, sizes) = (&config.train, &config.sizes);
+        let Config { train, sizes, .. } = &*config;
         let rows_of_prompt = if policy.drops_out() {
             1
         } else {
             config.rollout.num_generations
         };
-        let tokens = config.rollout.max_completion_length;
-        let shape = |rows: usize| Shape {
-            rows,
-            prompts: rows.div_ceil(rows_of_prompt),
+        let shape = Shape {
+            rows: 0,
+            prompts: 0,
             prompt,
-            tokens,
+            tokens: config.rollout.max_completion_length,
         };
         let micro = train.per_device_train_batch_size.min(sizes.step);
         let several = micro < sizes.step;
         let rejected = train.second_moment == SecondMoment::KeptAndRejected;
         let mut training = policy
-            .training_bytes(shape(micro), several, rejected)
+            .training_bytes(of_rows(shape, micro, rows_of_prompt), several, rejected)
             .to_vec();
         if several {
             // The log-probability pass stores activations of all micro-batches, up to the budget.
@@ -77,11 +76,13 @@ impl Estimate {
             0
         };
         // On the policy's device, and in the copy for components.
-        let layer = |k: usize| 2 * 4 * (model.hidden_size + 2 * k.min(model.vocab_size) + 3);
-        let layer = features + outputs.last_layer_k.map_or(0, layer);
+        let layer = outputs.last_layer_k.map_or(0, |k| {
+            2 * 4 * (model.hidden_size + 2 * k.min(model.vocab_size) + 3)
+        });
+        let layer = features + layer;
         training.push(("the last layer, for components", tokens * layer as u128));
-        let sampling = policy.sampling_bytes(shape(config.cached_completions()));
-        let whole = |parts: &[(&str, u128)]| parts.iter().map(|(_, bytes)| bytes).sum::<u128>();
+        let drawn = of_rows(shape, config.cached_completions(), rows_of_prompt);
+        let sampling = policy.sampling_bytes(drawn);
         let all = policy.weights().element_count();
         let trained = policy.params().element_count();
         let on_gpu = config.train.device != device::CPU;
@@ -104,7 +105,7 @@ impl Estimate {
             ),
         ];
         // Sampling has ended when training begins, so the larger of the two counts.
-        parts.extend(if whole(&training) > whole(&sampling) {
+        parts.extend(if sum(&training) > sum(&sampling) {
             training
         } else {
             sampling.to_vec()
@@ -126,29 +127,40 @@ impl Estimate {
 
     /// Sum of all parts, bytes.
     pub fn bytes(&self) -> u128 {
-        self.parts.iter().map(|(_, bytes)| bytes).sum()
+        sum(&self.parts)
     }
 
     /// Lines for the run's header: a total, and one line per part.
     pub fn lines(&self, resources: &Resources) -> Vec<String> {
-        let (tokens, text) = (
-            resources.config.rollout.max_completion_length,
-            |bytes: u128| memory::text(bytes),
-        );
+        let tokens = resources.config.rollout.max_completion_length;
         let free = free(resources).map_or_else(String::new, |free| {
-            format!("; {} are free for it", text(free))
+            format!("; {} are free for it", memory::text(free))
         });
         let prompt = self.prompt_tokens;
         let first = format!(
-            "memory     about {} at the fullest, with prompts of {prompt} tokens and completions of {tokens}{free}",
-            text(self.bytes())
+            "memory     about {} at the fullest, with prompts of {prompt} tokens and completions \
+             of {tokens}{free}",
+            memory::text(self.bytes())
         );
         let parts = self
             .parts
             .iter()
-            .map(|(name, bytes)| format!("  {:<32} {:>10}", name, text(*bytes)));
+            .map(|(name, bytes)| format!("  {name:<32} {:>10}", memory::text(*bytes)));
         std::iter::once(first).chain(parts).collect()
     }
+}
+
+/// The shape of a batch of so many rows, of which `rows_of_prompt` share a prompt.
+fn of_rows(shape: Shape, rows: usize, rows_of_prompt: usize) -> Shape {
+    Shape {
+        rows,
+        prompts: rows.div_ceil(rows_of_prompt),
+        ..shape
+    }
+}
+
+fn sum(parts: &[(&str, u128)]) -> u128 {
+    parts.iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// Bytes of the machine, or of the run's GPU, that the run may use, including those that it uses
@@ -169,13 +181,14 @@ pub fn check(resources: &mut Resources) -> Result<()> {
         return Ok(());
     }
     let estimate = Estimate::of(resources)?;
-    let (needed, tokens) = (
-        estimate.bytes(),
-        resources.config.rollout.max_completion_length,
-    );
+    let needed = estimate.bytes();
+    let tokens = resources.config.rollout.max_completion_length;
     if let Some(free) = free(resources).filter(|free| needed > *free) {
         bail!(
-            "the run takes about {} of memory at the fullest, with completions of {tokens} tokens, and {} are free for it (lower `train.per_device_train_batch_size` or `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the parts with `--dry-run`, or start it with `--allow-more-memory`)",
+            "the run takes about {} of memory at the fullest, with completions of {tokens} \
+             tokens, and {} are free for it (lower `train.per_device_train_batch_size` or \
+             `rollout.max_completion_length`, set `train.gradient_checkpointing`, look at the \
+             parts with `--dry-run`, or start it with `--allow-more-memory`)",
             memory::text(needed),
             memory::text(free)
         );

@@ -93,7 +93,8 @@ impl Checkpoints {
         let shown = self.dir.display();
         ensure!(
             Self::are_in(&self.dir),
-            "`{shown}` exists and has no checkpoint of `host sft` (remove it, or choose another `--output-dir`)"
+            "`{shown}` exists and has no checkpoint of `host sft` (remove it, or choose another \
+             `--output-dir`)"
         );
         let lock = Lock::take(&self.dir)?;
         folders::clean(&self.dir.join(FOLDER))?;
@@ -147,42 +148,50 @@ impl Checkpoints {
         optimizer: &Optimizer,
     ) -> Result<()> {
         let step = progress.step;
-        let cannot = || {
-            format!(
-                "cannot write the checkpoint `{}`",
-                path(&self.dir, step).display()
-            )
+        self.write(progress, policy, optimizer).with_context(|| {
+            let path = path(&self.dir, step);
+            format!("cannot write the checkpoint `{}`", path.display())
+        })?;
+        self.prune(step)
+    }
+
+    /// Writes a checkpoint. The first one appears together with its folder.
+    fn write(&mut self, progress: &Progress, policy: &Policy, optimizer: &Optimizer) -> Result<()> {
+        let saved = Saved {
+            progress: progress.clone(),
+            settings: self.settings.clone(),
+            data: self.data.clone(),
         };
-        let fill = |dir: &Path| {
-            trained::write(dir, policy, &self.companions, optimizer)?;
-            let (settings, data) = (self.settings.clone(), self.data.clone());
-            let saved = Saved {
-                progress: progress.clone(),
-                settings,
-                data,
-            };
-            files::write_atomic(
-                &dir.join(PROGRESS_FILE),
-                &serde_json::to_vec_pretty(&saved)?,
-            )?;
-            SealedFolder::seal(dir)
-        };
+        let step = progress.step;
         if self.lock.is_some() {
-            let new = NewFolder::in_folder(&self.dir.join(FOLDER)).with_context(cannot)?;
-            fill(new.path())?;
-            new.appear_as(Path::new(&name(step))).with_context(cannot)?;
-            return self.prune(step);
+            let new = NewFolder::in_folder(&self.dir.join(FOLDER))?;
+            self.fill(new.path(), &saved, policy, optimizer)?;
+            new.appear_as(Path::new(&name(step)))?;
+            return Ok(());
         }
-        // The first one: the folder appears with it.
         let (parent, own) = folders::split(&self.dir)?;
-        let new = NewFolder::in_folder(&parent).with_context(cannot)?;
+        let new = NewFolder::in_folder(&parent)?;
         let lock = Lock::take(new.path())?;
         let inner = path(new.path(), step);
-        fs::create_dir_all(&inner).with_context(cannot)?;
-        fill(&inner)?;
-        new.appear_as(&own).with_context(cannot)?;
+        fs::create_dir_all(&inner)?;
+        self.fill(&inner, &saved, policy, optimizer)?;
+        new.appear_as(&own)?;
         self.lock = Some(lock);
         Ok(())
+    }
+
+    /// Writes the files of a checkpoint into `dir`.
+    fn fill(
+        &self,
+        dir: &Path,
+        saved: &Saved,
+        policy: &Policy,
+        optimizer: &Optimizer,
+    ) -> Result<()> {
+        trained::write(dir, policy, &self.companions, optimizer)?;
+        let progress = serde_json::to_vec_pretty(saved)?;
+        files::write_atomic(&dir.join(PROGRESS_FILE), &progress)?;
+        SealedFolder::seal(dir)
     }
 
     /// Deletes all checkpoints but that of step `kept`.

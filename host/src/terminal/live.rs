@@ -61,15 +61,17 @@ fn bar(all: u64, done: u64) -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() {
         // Without colours, so that the line looks equal on every terminal.
         let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {left}{wide_msg}");
-        // Before the first step of this process nothing is known.
-        let left = move |state: &ProgressState, line: &mut dyn Write| {
-            let left =
-                (state.pos() > done).then(|| format!("{:#} left  ", HumanDuration(state.eta())));
-            let _ = line.write_str(&left.unwrap_or_default());
-        };
         let style = style
             .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .with_key("left", left);
+            .with_key(
+                "left",
+                move |state: &ProgressState, line: &mut dyn Write| {
+                    // Before the first step of this process nothing is known.
+                    if state.pos() > done {
+                        let _ = write!(line, "{:#} left  ", HumanDuration(state.eta()));
+                    }
+                },
+            );
         ProgressBar::new(all).with_position(done).with_style(style)
     } else {
         ProgressBar::hidden()
@@ -94,7 +96,8 @@ pub struct Answered {
 impl Answered {
     /// The progress of an evaluation of `all` answers, of which `done` exist.
     pub fn of(done: usize, all: usize) -> Self {
-        let (bar, before) = (bar(all as u64, done as u64), sampled());
+        let bar = bar(all as u64, done as u64);
+        let before = sampled();
         let (running, ended) = channel::<()>();
         let shown = bar.clone();
         thread::spawn(move || {
@@ -128,11 +131,12 @@ impl Drop for Answered {
 
 /// Text of the line: `means` of metrics, the newest `accuracy`, and tokens per second.
 fn message(means: &BTreeMap<&str, f64>, accuracy: Option<f64>, speed: Option<f64>) -> String {
-    let value = |name: &str| means.get(name).copied().filter(|value| value.is_finite());
+    let [reward, rejected] =
+        ["reward", REJECTED].map(|name| means.get(name).copied().filter(|value| value.is_finite()));
     let parts = [
-        value("reward").map(|reward| format!("reward {reward:.3}")),
+        reward.map(|reward| format!("reward {reward:.3}")),
         accuracy.map(|accuracy| format!("accuracy {:.1}%", 100.0 * accuracy)),
-        value(REJECTED).map(|rate| format!("rejected {}", percent(rate))),
+        rejected.map(|rate| format!("rejected {}", percent(rate))),
         speed.map(|speed| format!("{} tokens/s", grouped(speed as u64))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
@@ -143,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_is_known() {
+    fn shows_only_known_values() {
         let values = BTreeMap::from([("reward", 0.5), (REJECTED, 0.0125)]);
         let all = "reward 0.500  accuracy 75.0%  rejected 1.25%  12,345 tokens/s";
         assert_eq!(message(&values, Some(0.75), Some(12345.6)), all);

@@ -29,7 +29,8 @@ pub fn print(text: &str) {
     heard(write!(io::stdout().lock(), "{}", escape(text)));
 }
 
-/// Records a failure to write to standard output. A reader that has closed its end is no failure.
+/// Records a failure to write to standard output. It is not a failure if the reader has closed its
+/// end.
 pub fn heard(written: io::Result<()>) {
     if let Err(error) = written.and_then(|()| io::stdout().lock().flush())
         && error.kind() != ErrorKind::BrokenPipe
@@ -70,6 +71,18 @@ pub fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
+/// The width of each column of a table: characters of its longest cell.
+pub fn widths(table: &[Vec<String>]) -> Vec<usize> {
+    let mut widths = Vec::new();
+    for row in table {
+        widths.resize(row.len().max(widths.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    widths
+}
+
 /// The error and its causes on one line. Each cause contributes its first line, unless that is only
 /// a heading, as in a comparison of layouts. With `verbose`, all lines.
 pub fn sentence(error: &anyhow::Error, verbose: bool) -> String {
@@ -102,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_in_threes() {
+    fn groups_digits_in_threes() {
         assert_eq!(
             [0, 999, 1000, 12_345, 1_234_567].map(grouped),
             ["0", "999", "1,000", "12,345", "1,234,567"]
@@ -110,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn shows_durations_in_two_units() {
         let shown = [0.0, 9.54, 59.96, 200.4, 3599.6, 7500.0].map(duration);
         assert_eq!(
             shown,

@@ -90,10 +90,15 @@ impl ProgressLines {
             masks.join(", ")
         };
         self.say(&format!(
-            "model      {} ({} parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
+            "model      {} ({} \
+             parameters{})\ndata       {}\nadvantage  {}\nobjective  {}\nmasks      {masks}",
             config.model.model_name_or_path,
             grouped(policy.weights().element_count() as u64),
-            if policy.is_counted() { ", counted: it has no weights" } else { "" },
+            if policy.is_counted() {
+                ", counted: it has no weights"
+            } else {
+                ""
+            },
             dataset.describe(),
             components.advantage.id(),
             components.objective.id(),
@@ -167,14 +172,13 @@ impl ProgressLines {
     /// Prints the adapter's size, and a line about components that predict steps of the last layer,
     /// which stays frozen.
     fn adapter(&self, resources: &Resources, adapter: &Adapter) {
-        let (trained, frozen) = (
-            adapter.params().element_count(),
-            resources.policy.weights().element_count(),
-        );
-        let (trained, all) = (grouped(trained as u64), grouped((trained + frozen) as u64));
+        let trained = adapter.params().element_count();
+        let frozen = resources.policy.weights().element_count();
         self.say(&format!(
-            "lora       {}; trainable {trained} of {all}",
-            words::adapter(adapter)
+            "lora       {}; trainable {} of {}",
+            words::adapter(adapter),
+            grouped(trained as u64),
+            grouped((trained + frozen) as u64)
         ));
         // Neither the advantage nor the objective predicts a step.
         let components = asked(&resources.components)
@@ -182,18 +186,24 @@ impl ProgressLines {
             .filter(|(_, inputs)| inputs.contains(Inputs::LAST_LAYER));
         let looking = components.map(|(id, _)| id).collect::<Vec<_>>().join(", ");
         if !looking.is_empty() {
-            self.say(&format!("head       frozen; {looking} predicts the step that it would take if it were trained"));
+            self.say(&format!(
+                "head       frozen; {looking} predicts the step that it would take \
+             if it were trained"
+            ));
         }
     }
 
-    /// Prints how many tokens there were: of prompts and completions, as `num_tokens` and a report
-    /// have it, and of completions alone.
+    /// Prints the number of tokens of prompts and completions together, as in `num_tokens`, and of
+    /// completions alone.
     fn tokens(&self, run: &Run) {
         let progress = &run.progress;
         let all = grouped(progress.num_tokens);
         let completions = grouped(progress.completion_tokens);
         let skipped = progress.skipped_steps;
-        self.say(&format!("tokens             {all}, of which {completions} in completions; steps skipped {skipped}"));
+        self.say(&format!(
+            "tokens             {all}, of which {completions} in completions; steps skipped \
+             {skipped}"
+        ));
         if !run.resources.components.deciders.masks.is_empty() {
             let rejected = grouped(progress.rejected_tokens);
             let share = percent(progress.rejected_share());
@@ -206,20 +216,25 @@ impl ProgressLines {
     /// Prints how long the rest of the run takes at the pace of its steps so far in this process.
     fn pace(&self, run: &Run) {
         let config = run.config();
-        let (step, steps) = (run.progress.step, self.planned.max(run.progress.step));
+        let step = run.progress.step;
+        let steps = self.planned.max(step);
         let times = run.observers.metrics.total_times();
         let begun = step - self.steps;
-        let of = |stage: &str| times.get(stage).map_or(0.0, Duration::as_secs_f64);
-        let in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>()
-            - OUTSIDE.map(of).iter().sum::<f64>();
+        let mut in_steps = times.values().map(Duration::as_secs_f64).sum::<f64>();
+        for stage in OUTSIDE {
+            in_steps -= times.get(stage).map_or(0.0, Duration::as_secs_f64);
+        }
         let evaluated = config.evaluations(begun..step) + u64::from(begun == 0);
-        let evaluation = of(EVAL) / evaluated.max(1) as f64;
+        let evaluation =
+            times.get(EVAL).map_or(0.0, Duration::as_secs_f64) / evaluated.max(1) as f64;
         let rest = (steps - step) as f64 * in_steps / self.steps as f64
             + config.evaluations(step..steps) as f64 * evaluation;
         if rest >= LONG {
-            let (rest, left) = (super::duration(rest), steps - step);
+            let rest = super::duration(rest);
+            let left = steps - step;
             self.say(&format!(
-                "time       about {rest} for the {left} steps that are left, at the pace of the first {PACED}"
+                "time       about {rest} for the {left} steps that are left, at the pace of the \
+                 first {PACED}"
             ));
         }
     }
@@ -276,14 +291,11 @@ impl ProgressLines {
         }
         self.times(run);
         if let Some(peak) = memory::peak() {
-            let of_gpu = |bytes: u64| {
-                format!(
-                    "{} of the GPU and, of the machine, ",
-                    memory::text(bytes.into())
-                )
-            };
-            let gpu =
-                device::memory::taken(&run.config().train.device).map_or_else(String::new, of_gpu);
+            let gpu = device::memory::taken(&run.config().train.device);
+            let gpu = gpu.map_or_else(String::new, |bytes| {
+                let bytes = memory::text(bytes.into());
+                format!("{bytes} of the GPU and, of the machine, ")
+            });
             self.say(&format!(
                 "memory             {gpu}{} at the fullest",
                 memory::text(peak.into())
@@ -326,7 +338,8 @@ impl ProgressLines {
         let first = self.first_step.map_or(0.0, |time| time.as_secs_f64());
         let per_step = in_steps / self.steps.max(1) as f64;
         self.say(&format!(
-            "time               {total:.1} s; first step done after {first:.2} s; {per_step:.3} s per step"
+            "time               {total:.1} s; first step done after {first:.2} s; {per_step:.3} s \
+             per step"
         ));
         for (stage, time) in stages {
             let share = if OUTSIDE.contains(&stage) {
@@ -358,12 +371,10 @@ fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
 
 /// The learning rate that a step control found; `None` before its search has ended.
 pub fn found_rate(run: &Run, line: &Line) -> Option<f64> {
-    let of = |name: &str| line.value(&format!("{name}/{FOUND_RATE}"));
-    run.resources
-        .components
-        .step_controls
+    let controls = &run.resources.components.step_controls;
+    controls
         .iter()
-        .find_map(|control| of(control.id()))
+        .find_map(|control| line.value(&format!("{}/{FOUND_RATE}", control.id())))
 }
 
 /// Quality of answers to held-out prompts: the accuracy, else the mean reward.
@@ -394,7 +405,8 @@ impl Observer for ProgressLines {
         {
             if let Some(value) = line.value(name) {
                 let (sum, count) = self.since.entry(name).or_default();
-                (*sum, *count) = (*sum + value, *count + 1);
+                *sum += value;
+                *count += 1;
             }
         }
         let means = self
@@ -403,26 +415,22 @@ impl Observer for ProgressLines {
             .map(|(name, (sum, count))| (*name, sum / f64::from(*count)));
         let means: BTreeMap<&str, f64> = means.collect();
         self.live.step(line, &means);
-        let (every, last) = (
-            run.config().logging.logging_steps,
-            line.step == run.config().train.max_steps,
-        );
-        let (measured, reward) = (benchmark::shown(&line.values), line.value("eval_reward"));
+        let config = run.config();
+        let measured = benchmark::shown(&line.values);
+        let reward = line.value("eval_reward");
         if line.step == 1
-            || last
-            || line.step.is_multiple_of(every)
+            || line.step == config.train.max_steps
+            || line.step.is_multiple_of(config.logging.logging_steps)
             || reward.is_some()
             || measured.is_some()
         {
-            let number = |name: &str| {
-                means
-                    .get(name)
-                    .map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
-            };
             let mut text = format!("step {:>4}", line.step);
-            SHOWN[..3]
-                .iter()
-                .for_each(|name| text.push_str(&format!("  {name} {}", number(name))));
+            for name in &SHOWN[..3] {
+                text += &match means.get(name) {
+                    Some(value) => format!("  {name} {value:.3}"),
+                    None => format!("  {name} -"),
+                };
+            }
             if let Some(rejected) = means.get(REJECTED) {
                 text.push_str(&format!("  rejected {}", percent(*rejected)));
             }
@@ -454,9 +462,11 @@ pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
         Ok(measured) => measured,
         Err(error) => return vec![format!("time       not measured: {error:#}")],
     };
-    let (config, steps) = (&resources.config, resources.config.train.max_steps);
+    let config = &resources.config;
+    let steps = config.train.max_steps;
     let step: f64 = parts.iter().map(|(_, seconds)| seconds).sum();
-    let (mut all, mut evaluated) = (step * steps as f64, String::new());
+    let mut all = step * steps as f64;
+    let mut evaluated = String::new();
     if evaluation > 0.0 {
         // The first comes before training.
         let count = 1 + config.evaluations(0..steps);
@@ -465,9 +475,12 @@ pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
     }
     let tokens =
         config.sizes.step * (estimate.prompt_tokens + config.rollout.max_completion_length);
-    let (all, step, tokens) = (super::duration(all), shown(step), grouped(tokens as u64));
+    let all = super::duration(all);
+    let step = shown(step);
+    let tokens = grouped(tokens as u64);
     let first = format!(
-        "time       about {all} if every completion has its full length ({tokens} tokens a step): {steps} steps of {step}{evaluated}"
+        "time       about {all} if every completion has its full length ({tokens} tokens a step): \
+         {steps} steps of {step}{evaluated}"
     );
     let parts = parts
         .iter()

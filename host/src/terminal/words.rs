@@ -28,25 +28,23 @@ pub fn adapter(adapter: &Adapter) -> String {
 
 /// Description of when a run is saved.
 pub fn saving(train: &TrainConfig) -> String {
-    let every = |count: f64, unit: &str| match count {
-        0.0 => None,
-        1.0 => Some(format!("every {unit}")),
-        count => Some(format!("every {count} {unit}s")),
-    };
     let times = [
         every(train.save_steps as f64, "step"),
         every(train.save_minutes, "minute"),
     ];
-    match times
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(" and ")
-    {
-        none if none.is_empty() => {
-            "only at the end: a run that is killed begins again at step 1".to_owned()
-        }
-        often => format!("{often}, and at the end"),
+    let times: Vec<String> = times.into_iter().flatten().collect();
+    if times.is_empty() {
+        return "only at the end: a run that is killed begins again at step 1".to_owned();
+    }
+    format!("{}, and at the end", times.join(" and "))
+}
+
+/// An interval of so many units; `None` if it is 0.
+fn every(count: f64, unit: &str) -> Option<String> {
+    match count {
+        0.0 => None,
+        1.0 => Some(format!("every {unit}")),
+        count => Some(format!("every {count} {unit}s")),
     }
 }
 
@@ -77,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_a_run_is_saved() {
+    fn says_when_a_run_is_saved() {
         for (save_steps, save_minutes, expected) in [
             (
                 100,

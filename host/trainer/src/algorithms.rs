@@ -185,7 +185,8 @@ algorithm!(
 );
 algorithm!(
     "luspo",
-    "group-normalised advantage, one clipped ratio per completion, which counts by its length, no mask",
+    "group-normalised advantage, one clipped ratio per completion, which counts by its length, no \
+     mask",
     "grpo",
     "luspo"
 );
@@ -227,7 +228,8 @@ algorithm!(
 );
 algorithm!(
     "reinforce_plus_plus_baseline",
-    "rewards less their group's mean, standardised over all tokens, clipped surrogate over all tokens, no mask",
+    "rewards less their group's mean, standardised over all tokens, clipped surrogate over all \
+     tokens, no mask",
     "reinforce_plus_plus",
     "bnpo",
     "baseline = \"group\"\n"

@@ -37,6 +37,14 @@
 //! assert!(folder.path().join("run/checkpoints/step-000002/model.safetensors").exists());
 //! # anyhow::Ok(())
 //! ```
+//!
+//! Two more programs are in `host/trainer/examples`: `closure_reward` trains with a reward that is a
+//! closure, and `mask_a_batch` runs a published mask on a batch of its own.
+//!
+//! # Errors
+//!
+//! Functions return `anyhow::Error`. For settings that cannot be used, [`config::ConfigError::of`]
+//! finds the kind of the error and the settings that it is about.
 
 pub mod algorithms;
 pub mod benchmark;

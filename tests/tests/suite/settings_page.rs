@@ -1,4 +1,5 @@
-//! The tables of settings in the documentation are those that the settings' own fields make.
+//! The tables of settings, of TRL's names and of metrics in the documentation are those that the
+//! code makes.
 //!
 //! `CAPO_WRITE_TABLES=1 cargo test --workspace --test suite settings_page` writes them into the
 //! pages.
@@ -6,7 +7,8 @@
 use std::env;
 use std::fs;
 
-use host::config::{self, BenchmarkConfig, Setting, Settings};
+use host::config::names::{self, Here, Text};
+use host::config::{self, BenchmarkConfig, Expected, Setting, Settings};
 use tests::artifacts::workspace;
 use toml::Value;
 
@@ -17,37 +19,83 @@ const END: &str = "\n<!-- end of the table -->";
 /// The table with this name in a page, which names a kind and perhaps sections.
 fn table(name: &str) -> String {
     let (kind, sections) = name.split_once(' ').unwrap_or((name, ""));
-    let of_sections =
-        || config::settings().filter(|(section, _)| sections.split(' ').any(|one| one == *section));
-    let (head, rows): (_, Vec<String>) = match kind {
+    let of_sections: Vec<(&str, &Setting)> = config::settings()
+        .filter(|(section, _)| sections.split(' ').any(|one| one == *section))
+        .collect();
+    let (head, rows): (String, Vec<String>) = match kind {
         "settings" => (
-            SETTINGS,
-            of_sections().map(|(_, one)| row(one.name, one)).collect(),
+            SETTINGS.to_owned(),
+            of_sections
+                .iter()
+                .map(|(_, one)| row(one.name, one))
+                .collect(),
         ),
         "benchmark" => (
-            SETTINGS,
+            SETTINGS.to_owned(),
             BenchmarkConfig::SETTINGS
                 .iter()
                 .map(|one| row(one.name, one))
                 .collect(),
         ),
-        "sft" => {
-            let of = |(section, settings): (&str, &'static [Setting])| {
-                let rows = settings
-                    .iter()
-                    .map(|one| row(&format!("{section}.{}", one.name), one));
-                rows.collect::<Vec<_>>()
-            };
-            (
-                SETTINGS,
-                host::sft::sections().into_iter().flat_map(of).collect(),
-            )
-        }
-        "trl" => (TRL, trl(&of_sections().collect::<Vec<_>>())),
-        "verl" => (VERL, config::settings().filter_map(verl).collect()),
+        "sft" => (
+            SETTINGS.to_owned(),
+            host::sft::sections()
+                .iter()
+                .flat_map(|(section, settings)| {
+                    settings
+                        .iter()
+                        .map(move |one| row(&format!("{section}.{}", one.name), one))
+                })
+                .collect(),
+        ),
+        "trl" => (TRL.to_owned(), trl(&of_sections)),
+        "names" => foreign(sections),
+        "verl" => (
+            VERL.to_owned(),
+            config::settings()
+                .filter_map(|(section, setting)| verl(section, setting))
+                .collect(),
+        ),
+        "metrics" => (METRICS.to_owned(), metrics()),
         _ => panic!("no table is called `{name}`"),
     };
     format!("{head}\n{}", rows.join("\n"))
+}
+
+const METRICS: &str = "| name | meaning |\n|---|---|";
+
+fn metrics() -> Vec<String> {
+    host::metrics::table::METRICS
+        .iter()
+        .map(|row| format!("| {} | {} |", quoted(row.names), row.meaning))
+        .collect()
+}
+
+/// The head and the rows of what TRL has and a run's settings do not.
+fn foreign(name: &str) -> (String, Vec<String>) {
+    let table = names::TABLES
+        .iter()
+        .find(|table| table.table == name)
+        .unwrap_or_else(|| panic!("no table of names is called `{name}`"));
+    let head = format!("| {} | here | what differs |\n|---|---|---|", table.from);
+    let rows = table.rows.iter().map(|row| {
+        let called = match row.called {
+            "" => quoted(row.names),
+            words => words.to_owned(),
+        };
+        let here = match row.here {
+            Here::SameIn { section, more } => format!("the same in `[{section}]`{more}"),
+            Here::Other(here) => Text::markdown(here),
+            Here::Nothing => String::new(),
+        };
+        let differs = Text::markdown(row.differs);
+        format!("| {called} | {here} | {differs} |").replace("|  |", "| |")
+    });
+    (head, rows.collect())
+}
+
+fn quoted(names: &[&str]) -> String {
+    format!("`{}`", names.join("`, `"))
 }
 
 const SETTINGS: &str = "| key | default | values | meaning |\n|---|---|---|---|";
@@ -74,17 +122,22 @@ fn default(setting: &Setting) -> String {
 
 fn values(setting: &Setting) -> String {
     let expected = setting.expected();
-    let (is_whole, words) = match expected.as_str() {
-        "u64" | "usize" => (true, "whole number"),
-        "f64" | "f32" => (false, "number"),
-        "a boolean" => (false, "`true` or `false`"),
-        "a sequence" => (false, "list"),
-        "a map" => (false, "table"),
-        "" => (false, "text"),
-        names => (false, names),
+    let words = match &expected {
+        Expected::Names([one, two]) => format!("`{one}` or `{two}`"),
+        Expected::Names(names) => quoted(names),
+        Expected::Text => "text".to_owned(),
+        Expected::Type(serdes) => match serdes.as_str() {
+            "u64" | "usize" => "whole number",
+            "f64" | "f32" => "number",
+            "a boolean" => "`true` or `false`",
+            "a sequence" => "list",
+            "a map" => "table",
+            other => other,
+        }
+        .to_owned(),
     };
-    let limits = setting.limits(is_whole, None);
-    limits.map_or(words.to_owned(), |limits| {
+    let is_whole = words == "whole number";
+    setting.limits(is_whole, None).map_or(words, |limits| {
         limits.replace("finite, ", "").replace("finite and ", "")
     })
 }
@@ -93,41 +146,44 @@ const TRL: &str = "| TRL | here | what differs |\n|---|---|---|";
 
 /// The settings that TRL has too; those with its name and meaning share a row per section.
 fn trl(settings: &[(&str, &Setting)]) -> Vec<String> {
-    let is_same = |setting: &Setting| setting.trl == [setting.name] && setting.differs.is_empty();
-    let quoted = |names: &[&str]| format!("`{}`", names.join("`, `"));
     let mut sections: Vec<&str> = settings.iter().map(|(section, _)| *section).collect();
     sections.dedup();
-    let same = |section: &&str| {
-        let of = settings
+    let mut rows = Vec::new();
+    for section in sections {
+        let names: Vec<&str> = settings
             .iter()
-            .filter(|(of, setting)| of == section && is_same(setting));
-        let names: Vec<&str> = of.map(|(_, setting)| setting.name).collect();
-        (!names.is_empty()).then(|| format!("| {} | the same in `[{section}]` | |", quoted(&names)))
-    };
-    let others = settings
-        .iter()
-        .filter(|(_, setting)| !setting.trl.is_empty() && !is_same(setting));
-    let other = |(section, setting): &(&str, &Setting)| {
-        format!(
-            "| {} | `{section}.{}` | {} |",
-            quoted(setting.trl),
-            setting.name,
-            setting.differs
-        )
-        .replace("|  |", "| |")
-    };
-    sections
-        .iter()
-        .filter_map(same)
-        .chain(others.map(other))
-        .collect()
+            .filter(|(of, setting)| *of == section && is_same(setting))
+            .map(|(_, setting)| setting.name)
+            .collect();
+        if !names.is_empty() {
+            rows.push(format!(
+                "| {} | the same in `[{section}]` | |",
+                quoted(&names)
+            ));
+        }
+    }
+    for (section, setting) in settings {
+        let Setting {
+            name, trl, differs, ..
+        } = setting;
+        if !trl.is_empty() && !is_same(setting) {
+            let row = format!("| {} | `{section}.{name}` | {differs} |", quoted(trl));
+            rows.push(row.replace("|  |", "| |"));
+        }
+    }
+    rows
+}
+
+/// True if a setting has TRL's name and meaning.
+fn is_same(setting: &Setting) -> bool {
+    setting.trl == [setting.name] && setting.differs.is_empty()
 }
 
 const VERL: &str = "| verl | here |\n|---|---|";
 
-fn verl((section, setting): (&str, &Setting)) -> Option<String> {
-    let names = (!setting.verl.is_empty()).then(|| setting.verl.join("`, `"))?;
-    Some(format!("| `{names}` | `{section}.{}` |", setting.name))
+fn verl(section: &str, setting: &Setting) -> Option<String> {
+    let Setting { name, verl, .. } = setting;
+    (!verl.is_empty()).then(|| format!("| {} | `{section}.{name}` |", quoted(verl)))
 }
 
 /// The page with the tables as they should be.
@@ -143,7 +199,7 @@ fn written(page: &str) -> String {
 }
 
 #[test]
-fn the_tables_of_settings_are_those_of_their_fields() {
+fn tables_in_the_pages_are_those_of_the_code() {
     for name in PAGES {
         let path = workspace().join(name);
         let page = tests::text(&path);
@@ -155,7 +211,7 @@ fn the_tables_of_settings_are_those_of_their_fields() {
             let stale = written.lines().find(|line| !page.contains(line));
             assert!(
                 page == written,
-                "{name} is older than the settings (CAPO_WRITE_TABLES=1 writes it): {stale:?}"
+                "{name} is older than the code (CAPO_WRITE_TABLES=1 writes it): {stale:?}"
             );
         }
     }

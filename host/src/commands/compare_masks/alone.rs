@@ -78,10 +78,16 @@ impl Replays<'_> {
         contender: &Contender,
         change: &mut dyn FnMut(&BatchBuffer) -> Option<BatchBuffer>,
     ) -> Result<RejectedAlone> {
-        let name = || format!("mask `{}`", contender.name);
-        let mask = contender
-            .build(self.registry, self.watchdog)
-            .with_context(name)?;
+        self.apply(contender, change)
+            .with_context(|| format!("mask `{}`", contender.name))
+    }
+
+    fn apply(
+        &mut self,
+        contender: &Contender,
+        change: &mut dyn FnMut(&BatchBuffer) -> Option<BatchBuffer>,
+    ) -> Result<RejectedAlone> {
+        let mask = contender.build(self.registry, self.watchdog)?;
         let mut deciders = Deciders {
             masks: vec![mask],
             weights: Vec::new(),
@@ -96,20 +102,18 @@ impl Replays<'_> {
             time: Duration::ZERO,
         };
         let mut tokens = Vec::new();
-        self.batches
-            .each(|path, batch| {
-                let changed = change(batch);
-                let batch = changed.as_ref().unwrap_or(batch);
-                let decision = replay_step(&mut deciders, &mut sink, path, None, batch)?;
-                let completion = decision
-                    .token_mask
-                    .iter()
-                    .zip(&batch.completion_mask)
-                    .filter(|(_, mask)| **mask == 1);
-                tokens.extend(completion.map(|(token, _)| *token == 0));
-                Ok(())
-            })
-            .with_context(name)?;
+        self.batches.each(|path, batch| {
+            let changed = change(batch);
+            let batch = changed.as_ref().unwrap_or(batch);
+            let decision = replay_step(&mut deciders, &mut sink, path, None, batch)?;
+            let completion = decision
+                .token_mask
+                .iter()
+                .zip(&batch.completion_mask)
+                .filter(|(_, mask)| **mask == 1);
+            tokens.extend(completion.map(|(token, _)| *token == 0));
+            Ok(())
+        })?;
         Ok(RejectedAlone {
             tokens,
             time: sink.time,

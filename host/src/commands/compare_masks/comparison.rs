@@ -32,13 +32,15 @@ pub struct Comparison {
 impl Comparison {
     /// For every pair of masks, the overlap of their rejected tokens.
     pub fn overlap(&self) -> Vec<Vec<Overlap>> {
-        let shared = |a: &Compared| {
-            self.masks
-                .iter()
-                .map(|b| Overlap::of(&a.rejected, &b.rejected))
-                .collect()
-        };
-        self.masks.iter().map(shared).collect()
+        let masks = self.masks.iter();
+        masks.map(|mask| self.overlap_with(mask)).collect()
+    }
+
+    fn overlap_with(&self, mask: &Compared) -> Vec<Overlap> {
+        self.masks
+            .iter()
+            .map(|other| Overlap::of(&mask.rejected, &other.rejected))
+            .collect()
     }
 
     /// Mean advantage of all tokens, in reward units.
@@ -51,12 +53,10 @@ impl Comparison {
         let Tokens {
             logps, completions, ..
         } = &self.tokens;
-        let (tokens, completions) = (
+        format!(
+            "{} tokens in {} completions, mean advantage {:.4}",
             grouped(logps.len() as u64),
             grouped(completions.len() as u64),
-        );
-        format!(
-            "{tokens} tokens in {completions} completions, mean advantage {:.4}",
             self.mean_advantage()
         )
     }
@@ -92,35 +92,30 @@ pub struct Row {
 
 impl Row {
     pub fn new(tokens: &Tokens, rejected: &RejectedAlone, batches: usize) -> Self {
-        let (count, at) = (rejected.count(), &rejected.tokens);
-        let places = || (0..at.len()).filter(|&i| at[i]);
-        let completions = |all: bool| {
-            let hit = tokens.completions.iter().map(|range| &at[range.clone()]);
-            hit.filter(|tokens| {
-                if all {
-                    tokens.iter().all(|at| *at)
-                } else {
-                    tokens.contains(&true)
-                }
-            })
-            .count() as u64
-        };
-        // Not `sum`, which gives -0 for an empty iterator.
-        let removed = places()
-            .map(|i| tokens.squares[i])
-            .fold(0.0, |sum, square| sum + square);
+        let count = rejected.count();
+        let is_rejected = &rejected.tokens;
+        let mut touched = 0;
+        let mut whole = 0;
+        for range in &tokens.completions {
+            let of_completion = &is_rejected[range.clone()];
+            touched += u64::from(of_completion.contains(&true));
+            whole += u64::from(!of_completion.contains(&false));
+        }
+        let mut removed = 0.0;
+        let mut least = 0;
+        for i in (0..is_rejected.len()).filter(|&i| is_rejected[i]) {
+            removed += tokens.squares[i];
+            least += u64::from(u64::from(tokens.ranks[i]) < count.rejected);
+        }
         let all: f64 = tokens.squares.iter().sum();
-        let least = places()
-            .filter(|&i| u64::from(tokens.ranks[i]) < count.rejected)
-            .count();
         Self {
             count,
-            touched: completions(false),
-            whole: completions(true),
+            touched,
+            whole,
             completions: tokens.completions.len() as u64,
             gradient_share: (all > 0.0).then(|| removed / all),
             least_probable: (count.rejected > 0).then(|| least as f64 / count.rejected as f64),
-            kept_advantage: tokens.mean_advantage(|i| !at[i]),
+            kept_advantage: tokens.mean_advantage(|i| !is_rejected[i]),
             time: rejected.time / batches.max(1) as u32,
         }
     }
@@ -138,12 +133,10 @@ pub struct Overlap {
 impl Overlap {
     /// Overlap of two masks, by their decisions about the same tokens.
     pub fn of(a: &[bool], b: &[bool]) -> Self {
-        let count = |of: fn(bool, bool) -> bool| {
-            a.iter().zip(b).filter(|(a, b)| of(**a, **b)).count() as u64
-        };
+        let pairs = a.iter().zip(b);
         Self {
-            both: count(|a, b| a && b),
-            either: count(|a, b| a || b),
+            both: pairs.clone().filter(|(a, b)| **a && **b).count() as u64,
+            either: pairs.filter(|(a, b)| **a || **b).count() as u64,
         }
     }
 
@@ -183,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_rejected_tokens() {
+    fn counts_the_rejected_tokens() {
         let Row {
             count,
             touched,
@@ -211,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_everything_have_no_share_to_tell() {
+    fn nothing_and_everything_have_no_kept_or_rejected_share() {
         let none = row([false; 5]);
         assert_eq!(
             (
@@ -236,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_those_of_the_last_layer_where_a_batch_holds_it() {
+    fn uses_gradients_of_the_last_layer_if_the_batch_holds_it() {
         let fixture = Fixture::new(1, 3);
         let batches = [fixture.batch(), without_layer(fixture.batch())];
         let [full, bare] = batches.map(|batch| Tokens::of(&batch).unwrap());
@@ -244,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_of_the_union() {
+    fn divides_the_overlap_by_the_union() {
         let overlap = |a: &[bool], b: &[bool]| Overlap::of(a, b).share();
         let (a, b) = ([true, true, false, false], [false, true, true, false]);
         assert_eq!(overlap(&a, &b), Some(1.0 / 3.0));

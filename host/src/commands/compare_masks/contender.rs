@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use capo_loader::offer::Offer;
 use capo_loader::registry::Registry;
 use capo_loader::replay::check_held;
 use capo_loader::watchdog::Watchdog;
@@ -45,6 +46,29 @@ impl Contender {
     }
 }
 
+/// The masks of the config, and the `appended` ones behind them.
+fn masks(
+    args: &CompareArgs,
+    sets: &[String],
+    appended: Vec<String>,
+) -> Result<Vec<ComponentConfig>> {
+    let appended = Appended {
+        masks: appended,
+        ..Appended::default()
+    };
+    let (masks, _) = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?
+        .with_appended(appended)
+        .masks_and_weights()?;
+    Ok(masks)
+}
+
+/// The key of the mask `id` for which its author gives a range to search.
+fn searched_key(offers: &[&Offer], id: &str) -> Option<(String, KeyRange)> {
+    let offer = offers.iter().find(|offer| offer.id == id)?;
+    let mut docs = offer.key_docs.iter();
+    docs.find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
+}
+
 pub struct SelectedMasks {
     /// The masks in the order of the report.
     pub contenders: Vec<Contender>,
@@ -61,45 +85,28 @@ pub struct SelectedMasks {
 impl SelectedMasks {
     /// Chooses the masks of the config and of `--mask`; without either, all available masks.
     pub fn choose(args: &CompareArgs, registry: &Registry, searched: bool) -> Result<Self> {
-        let masks = |sets: &[String], masks: Vec<String>| {
-            let draft = Draft::read(args.config.as_deref(), config::DEFAULT, sets)?;
-            Ok::<_, anyhow::Error>(
-                draft
-                    .with_appended(Appended {
-                        masks,
-                        ..Appended::default()
-                    })
-                    .masks_and_weights()?
-                    .0,
-            )
-        };
-        let offers = registry.offers();
-        let offered = || offers.iter().filter(|offer| offer.point == Point::Mask);
-        let named = !masks(&[], args.mask.clone())?.is_empty();
+        let mut offers = registry.offers();
+        offers.retain(|offer| offer.point == Point::Mask);
+        let named = !masks(args, &[], args.mask.clone())?.is_empty();
         let ids = if named {
             args.mask.clone()
         } else {
-            offered().map(|offer| offer.id.clone()).collect()
+            offers.iter().map(|offer| offer.id.clone()).collect()
         };
         ensure!(
             named || !ids.is_empty(),
             "there is no mask to compare (load a plugin that offers some with `--plugin`)"
         );
-        let configs = masks(&args.set, ids)?;
-        let key = |id: &str| {
-            let offer = offered().find(|offer| offer.id == id)?;
-            offer
-                .key_docs
-                .iter()
-                .find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
-        };
-        let contender = |(config, name): (ComponentConfig, String)| Contender {
-            name,
-            key: key(&config.id),
-            config,
-        };
+        let configs = masks(args, &args.set, ids)?;
         let names = component_names(&configs);
-        let contenders = configs.into_iter().zip(names).map(contender).collect();
+        let contenders = configs.into_iter().zip(names);
+        let contenders = contenders
+            .map(|(config, name)| Contender {
+                name,
+                key: searched_key(&offers, &config.id),
+                config,
+            })
+            .collect();
         Ok(Self {
             contenders,
             left_out: Vec::new(),
@@ -120,21 +127,18 @@ impl SelectedMasks {
     /// range.
     pub fn keep_buildable(&mut self, registry: &Registry, watchdog: &Watchdog) -> Result<()> {
         let searched = self.searched;
-        let build = |contender: &Contender| match contender.open_key().filter(|_| searched) {
-            None => contender.build(registry, watchdog),
-            Some((key, ends)) => {
-                let range = Range::of_author(key, *ends);
-                let end = |end: f64| {
-                    contender
-                        .with(key, range.toml(end))
-                        .build(registry, watchdog)
-                };
-                end(ends.low).and_then(|_| end(ends.high))
-            }
-        };
         let mut built = BTreeMap::new();
         self.retain(&mut |contender| {
-            built.insert(contender.name.clone(), build(contender)?);
+            let mask = match contender.open_key().filter(|_| searched) {
+                None => contender.build(registry, watchdog)?,
+                Some((key, ends)) => {
+                    let range = Range::of_author(key, *ends);
+                    let [low, high] = [ends.low, ends.high].map(|end| range.toml(end));
+                    contender.with(key, low).build(registry, watchdog)?;
+                    contender.with(key, high).build(registry, watchdog)?
+                }
+            };
+            built.insert(contender.name.clone(), mask);
             Ok(())
         })?;
         self.built = built;

@@ -18,18 +18,25 @@ pub fn derivatives(batch: &Batch<'_>) -> Result<Vec<f64>> {
         batch.max_completion_length,
         batch.completion_mask,
     )?;
-    let slope = |i: usize| {
-        batch
-            .dloss_dlogp
-            .map_or(-batch.advantages[i], |slopes| slopes[i])
-    };
-    let derivative = |i: usize| scales[i / batch.dims.tokens.max(1) as usize] * f64::from(slope(i));
-    Ok((0..batch.dims.len()).map(derivative).collect())
+    let tokens = batch.dims.tokens.max(1) as usize;
+    Ok((0..batch.dims.len())
+        .map(|i| {
+            let slope = match batch.dloss_dlogp {
+                Some(slopes) => slopes[i],
+                None => -batch.advantages[i],
+            };
+            scales[i / tokens] * f64::from(slope)
+        })
+        .collect())
 }
 
 /// `1 − p` of a token with this log-probability, computed without cancellation.
 pub fn unlikeliness(logp: f32) -> f64 {
     -f64::from(logp).exp_m1()
+}
+
+fn last_extent(shape: &[i64]) -> usize {
+    shape.last().map_or(0, |&extent| extent as usize)
 }
 
 /// The last layer of a batch, in host memory.
@@ -46,15 +53,14 @@ pub struct Layer<'a> {
 
 impl<'a> Layer<'a> {
     pub fn new(batch: &Batch<'a>, layer: &LastLayer<'a>) -> Result<Self> {
-        let last = |shape: &[i64]| shape.last().map_or(0, |&extent| extent as usize);
         Ok(Self {
             batch: *batch,
             hidden: layer.hidden.as_f32()?,
             ids: layer.topk_ids.as_u32()?,
             logits: layer.topk_logits.as_f32()?,
             logsumexp: layer.logsumexp.as_f32()?,
-            width: last(layer.hidden.shape()),
-            k: last(layer.topk_ids.shape()),
+            width: last_extent(layer.hidden.shape()),
+            k: last_extent(layer.topk_ids.shape()),
         })
     }
 
@@ -63,15 +69,14 @@ impl<'a> Layer<'a> {
     /// probability times the smallest of the K probabilities.
     pub fn squared_norm(&self, i: usize) -> f64 {
         let temperature = f64::from(self.batch.loss_temperature);
-        let probability = |j: usize| {
-            (f64::from(self.logits[j]) / temperature - f64::from(self.logsumexp[i]))
-                .min(0.0)
-                .exp()
-        };
-        let top = i * self.k..(i + 1) * self.k;
-        let others = top.filter(|&j| self.ids[j] != self.batch.completion_ids[i]);
-        let spread = unlikeliness(self.batch.logps[i]).powi(2)
-            + others.map(|j| probability(j).powi(2)).sum::<f64>();
+        let mut spread = 0.0;
+        for j in i * self.k..(i + 1) * self.k {
+            if self.ids[j] != self.batch.completion_ids[i] {
+                let logp = f64::from(self.logits[j]) / temperature - f64::from(self.logsumexp[i]);
+                spread += logp.min(0.0).exp().powi(2);
+            }
+        }
+        spread += unlikeliness(self.batch.logps[i]).powi(2);
         let feature = &self.hidden[i * self.width..][..self.width];
         let length: f64 = feature.iter().map(|&h| f64::from(h).powi(2)).sum();
         spread * length / temperature.powi(2)
@@ -136,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_norm_is_that_of_the_difference_to_the_policy_times_that_of_the_feature() {
+    fn squared_norm_has_the_policy_and_the_feature() {
         layered(|batch| {
             let layer = Layer::new(batch, &batch.last_layer.unwrap()).unwrap();
             let close = |i: usize, expected: f64| {

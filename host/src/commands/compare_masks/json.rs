@@ -13,7 +13,11 @@ pub fn document(comparison: &Comparison) -> Value {
         masks,
         left_out,
     } = comparison;
-    let share = |row: &Vec<Overlap>| row.iter().map(|two| two.share()).collect::<Vec<_>>();
+    let overlap: Vec<Vec<Option<f64>>> = comparison
+        .overlap()
+        .into_iter()
+        .map(|row| row.into_iter().map(Overlap::share).collect())
+        .collect();
     json!({
         "host": env!("CARGO_PKG_VERSION"),
         "batches": batches.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
@@ -23,7 +27,7 @@ pub fn document(comparison: &Comparison) -> Value {
         "mean_advantage": comparison.mean_advantage(),
         "gradient": if tokens.last_layer { "last_layer" } else { "logit" },
         "masks": masks.iter().map(mask).collect::<Vec<_>>(),
-        "overlap": comparison.overlap().iter().map(share).collect::<Vec<_>>(),
+        "overlap": overlap,
         "left_out": left_out,
     })
 }

@@ -63,23 +63,20 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         watchdog: &watchdog,
         warned: BTreeSet::new(),
     };
-    let compare = |contender| {
+    let mut masks = Vec::new();
+    for contender in contenders {
         let (contender, setting) = setting::decide(contender, target.as_ref(), &mut replays)?;
         let rejected = match setting {
             Setting::Nothing { .. } => replays.run_without_rounding(&contender)?.0,
             _ => replays.run(&contender)?,
         };
-        Ok(Compared {
+        masks.push(Compared {
             row: Row::new(&tokens, &rejected, args.batches.len()),
             contender,
             setting,
             rejected: rejected.tokens,
-        })
-    };
-    let masks = contenders
-        .into_iter()
-        .map(compare)
-        .collect::<Result<Vec<_>>>()?;
+        });
+    }
     let comparison = Comparison {
         batches: args.batches.clone(),
         target,

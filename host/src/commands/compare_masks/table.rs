@@ -1,8 +1,8 @@
 //! A comparison on the terminal: a table with a row per mask, a matrix of overlaps, and remarks.
 
-use super::comparison::{Compared, Comparison, Overlap};
+use super::comparison::{Compared, Comparison};
 use super::setting::Setting;
-use crate::terminal::{grouped, percent};
+use crate::terminal::{grouped, percent, widths};
 
 /// Cell text for a missing number.
 pub(super) const NONE: &str = "-";
@@ -56,45 +56,33 @@ fn rows(comparison: &Comparison) -> Vec<String> {
     if comparison.target.is_none() {
         table.iter_mut().for_each(|cells| drop(cells.remove(2)));
     }
-    let width = |column: usize| {
-        table
-            .iter()
-            .map(|cells| cells[column].chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
-    let line = |cells: &Vec<String>| {
-        let cell = |(index, cell): (usize, &String)| {
+    let widths = widths(&table);
+    let mut lines = Vec::new();
+    for cells in &table {
+        let mut line = String::new();
+        for (index, cell) in cells.iter().enumerate() {
             // A percentage is set close to its count.
-            let gap = match index {
+            line += match index {
                 0 => "",
                 _ if table[0][index].is_empty() => " ",
                 _ => "  ",
             };
-            let fill = " ".repeat(widths[index] - cell.chars().count());
-            if index == 1 {
-                format!("{gap}{cell}{fill}")
+            let width = widths[index];
+            line += &if index == 1 {
+                format!("{cell:<width$}")
             } else {
-                format!("{gap}{fill}{cell}")
-            }
-        };
-        cells
-            .iter()
-            .enumerate()
-            .map(cell)
-            .collect::<String>()
-            .trim_end()
-            .to_owned()
-    };
-    table.iter().map(line).collect()
+                format!("{cell:>width$}")
+            };
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
 }
 
 /// The table cells of a mask; a percentage follows its count.
 pub(super) fn row(mask: &Compared, number: usize) -> Cells {
     let row = &mask.row;
-    let share = |share: Option<f64>| share.map_or_else(|| NONE.to_owned(), percent);
-    let of_completions = |count: u64| percent(count as f64 / row.completions.max(1) as f64);
+    let completions = row.completions.max(1) as f64;
     [
         number.to_string(),
         mask.contender.name.clone(),
@@ -102,15 +90,20 @@ pub(super) fn row(mask: &Compared, number: usize) -> Cells {
         grouped(row.count.rejected),
         percent(row.count.rate()),
         grouped(row.touched),
-        of_completions(row.touched),
+        percent(row.touched as f64 / completions),
         grouped(row.whole),
-        of_completions(row.whole),
+        percent(row.whole as f64 / completions),
         share(row.gradient_share),
         share(row.least_probable),
         row.kept_advantage
             .map_or_else(|| NONE.to_owned(), |mean| format!("{mean:.4}")),
         format!("{:.2}", 1e3 * row.time.as_secs_f64()),
     ]
+}
+
+/// Cell text for a share that may be missing.
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| NONE.to_owned(), percent)
 }
 
 /// Cell text for the origin of a key's value.
@@ -146,16 +139,13 @@ fn matrix(comparison: &Comparison) -> Vec<String> {
             .collect::<String>()
     ));
     for (row, number) in comparison.overlap().iter().zip(1..) {
-        let cell = |two: &Overlap| {
-            format!(
-                "{:>4}",
-                two.share().map_or_else(|| NONE.to_owned(), whole_percent)
-            )
-        };
-        lines.push(format!(
-            "{number:>4}{}",
-            row.iter().map(cell).collect::<String>()
-        ));
+        let mut line = format!("{number:>4}");
+        for overlap in row {
+            let share = overlap.share();
+            let cell = share.map_or_else(|| NONE.to_owned(), whole_percent);
+            line += &format!("{cell:>4}");
+        }
+        lines.push(line);
     }
     lines
 }
@@ -171,7 +161,8 @@ pub(super) fn whole_percent(share: f64) -> String {
 
 /// Remarks about keys that were searched or given, and about masks that were left out.
 fn remarks(comparison: &Comparison) -> Vec<String> {
-    let (mut sets, mut remarks) = (Vec::new(), Vec::new());
+    let mut sets = Vec::new();
+    let mut remarks = Vec::new();
     for Compared {
         contender, setting, ..
     } in &comparison.masks
@@ -274,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_all_are_exact() {
+    fn writes_0_and_100_only_for_exact_shares() {
         let shares = [0.0, 0.001, 0.004, 0.006, 0.5, 0.994, 0.996, 0.9999, 1.0];
         assert_eq!(
             shares.map(whole_percent),

@@ -74,7 +74,8 @@ impl Tokens {
                     .map_or(0.0, |layer| derivatives[i].powi(2) * layer.squared_norm(i));
                 ensure!(
                     of_logit.is_finite() && of_layer.is_finite() && batch.advantages[i].is_finite(),
-                    "advantage or gradient of completion {b}, token {t}, is not finite (record the batch again)"
+                    "advantage or gradient of completion {b}, token {t}, is not finite (record \
+                     the batch again)"
                 );
                 self.by_logit.push(of_logit);
                 self.squares.push(of_layer);

@@ -20,7 +20,7 @@ use capo_loader::{ComponentConfig, component_names};
 use capo_plugin::BatchBuffer;
 
 pub use range::Range;
-pub use target::{Count, Found, Target, search};
+pub use target::{Count, Found, Search, Target};
 
 /// The result of a replay of all batches.
 struct Counts {
@@ -75,14 +75,13 @@ impl<'a> Sweep<'a> {
         device: Option<&'a Device>,
         ranges: &[Range],
     ) -> Result<Self> {
-        let (warned, watchdog) = (BTreeSet::new(), Watchdog::start(0, choose(None)?.names()));
         let mut sweep = Self {
             registry,
             choose,
             batches,
             device,
-            warned,
-            watchdog,
+            warned: BTreeSet::new(),
+            watchdog: Watchdog::start(0, choose(None)?.names()),
         };
         for range in ranges {
             let values = range.values();
@@ -104,9 +103,11 @@ impl<'a> Sweep<'a> {
             }
             let counts = self.table(range)?;
             if let Some(target) = target {
-                let found = search(range, &counts, target, &mut |value| {
-                    Ok(self.replay(range, value)?.all)
-                })?;
+                let search = Search {
+                    target,
+                    count: &mut |value| Ok(self.replay(range, value)?.all),
+                };
+                let found = search.run(range, &counts)?;
                 self.suggest(range, target, &found)?;
             }
         }
@@ -115,7 +116,8 @@ impl<'a> Sweep<'a> {
 
     /// Replays every value, and prints a line after each.
     fn table(&mut self, range: &Range) -> Result<Vec<(f64, Count)>> {
-        let (values, mut counts) = (range.values(), Vec::new());
+        let values = range.values();
+        let mut counts = Vec::new();
         let texts = range.column(&values);
         let name = range.key.rsplit('.').next().unwrap_or_default();
         let width = texts
@@ -137,7 +139,8 @@ impl<'a> Sweep<'a> {
                 "the batches hold no completion token (record others)"
             );
             if counts.is_empty() {
-                let (batches, tokens) = (self.batches.paths.len(), grouped(found.all.tokens));
+                let batches = self.batches.paths.len();
+                let tokens = grouped(found.all.tokens);
                 let plural = if batches == 1 { "" } else { "es" };
                 say(&format!(
                     "`{}` over {batches} batch{plural}, {tokens} tokens\n",
@@ -151,7 +154,8 @@ impl<'a> Sweep<'a> {
                     found.mean_weight.map_or("", |_| "  mean weight")
                 ));
             }
-            let (rejected, rate) = (grouped(found.all.rejected), percent(found.all.rate()));
+            let rejected = grouped(found.all.rejected);
+            let rate = percent(found.all.rate());
             say(&format!(
                 "  {text:>width$}  {rejected:>10}  {rate:>7}{}{}",
                 cells(&ids, &found.by_mask),
@@ -172,28 +176,25 @@ impl<'a> Sweep<'a> {
         let Some((value, count)) = found.best else {
             return Ok(());
         };
-        let (key, text) = (&range.key, range.text(value));
+        let key = &range.key;
+        let text = range.text(value);
         let replays = match found.replays {
             0 => String::new(),
             1 => ", found with 1 more replay".to_owned(),
             more => format!(", found with {more} more replays"),
         };
-        let (rate, rejected, tokens) = (
+        say(&format!(
+            "target {target}: {text} rejects {} ({} of {}){replays}\n",
             percent(count.rate()),
             grouped(count.rejected),
-            grouped(count.tokens),
-        );
-        say(&format!(
-            "target {target}: {text} rejects {rate} ({rejected} of {tokens}){replays}\n"
+            grouped(count.tokens)
         ));
         say(&format!("  --set {key}={text}\n"));
         let chosen = (self.choose)(Some(format!("{key}={text}")))?;
         let name = key.rsplit('.').next().unwrap_or_default();
         // The serializer writes small numbers without an exponent.
-        let (long, short) = (
-            format!("{name} = {}", toml::Value::Float(value)),
-            format!("{name} = {text}"),
-        );
+        let long = format!("{name} = {}", toml::Value::Float(value));
+        let short = format!("{name} = {text}");
         for line in toml::to_string(&chosen)?.lines() {
             say(format!("  {}", if line == long { &short } else { line }).trim_end());
         }
@@ -218,7 +219,7 @@ impl<'a> Sweep<'a> {
             warned: &mut self.warned,
             watchdog: &self.watchdog,
         };
-        let step = |path: &Path, batch: &BatchBuffer| -> Result<()> {
+        self.batches.each(|path: &Path, batch: &BatchBuffer| {
             let decision = replay_step(&mut deciders, &mut sink, path, self.device, batch)?;
             let tokens = batch.completion_tokens();
             let rejected = decision
@@ -230,15 +231,12 @@ impl<'a> Sweep<'a> {
                 .iter()
                 .map(|&weight| f64::from(weight))
                 .sum::<f64>();
-            let own = by_mask.iter_mut().zip(rejected);
-            let total = (&mut all, tokens - decision.tokens());
-            own.chain([total]).for_each(|(count, rejected)| {
-                count.rejected += rejected;
-                count.tokens += tokens;
-            });
+            all.add(tokens - decision.tokens(), tokens);
+            for (count, rejected) in by_mask.iter_mut().zip(rejected) {
+                count.add(rejected, tokens);
+            }
             Ok(())
-        };
-        self.batches.each(step)?;
+        })?;
         let mean_weight = (!deciders.weights.is_empty()).then(|| weight / all.tokens.max(1) as f64);
         Ok(Counts {
             all,
@@ -262,12 +260,11 @@ fn cells(ids: &[String], by_mask: &[Count]) -> String {
     if ids.len() < 2 {
         return String::new();
     }
-    let cell = |(id, count): (&String, &Count)| {
-        format!(
-            "  {:>width$}",
-            percent(count.rate()),
-            width = id.len().max(7)
-        )
-    };
-    ids.iter().zip(by_mask).map(cell).collect()
+    ids.iter()
+        .zip(by_mask)
+        .map(|(id, count)| {
+            let width = id.len().max(7);
+            format!("  {:>width$}", percent(count.rate()))
+        })
+        .collect()
 }

@@ -33,7 +33,8 @@ impl FromStr for Range {
     fn from_str(text: &str) -> Result<Self> {
         let range = Self::parse(text).ok_or_else(|| {
             anyhow!(
-                "`--sweep {text}` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or `KEY=LOW..HIGH:POINTS`)"
+                "`--sweep {text}` is not a range of numbers (write `--sweep KEY=LOW..HIGH` or \
+                 `KEY=LOW..HIGH:POINTS`)"
             )
         })?;
         let Self {
@@ -45,11 +46,13 @@ impl FromStr for Range {
         } = &range;
         ensure!(
             key.starts_with("mask.") || key.starts_with("weight."),
-            "`--sweep {text}`: `{key}` is no mask's or weight's setting, and a replay runs nothing else (write `mask.0.KEY=...`)"
+            "`--sweep {text}`: `{key}` is no mask's or weight's setting, and a replay runs \
+             nothing else (write `mask.0.KEY=...`)"
         );
         ensure!(
             low < high,
-            "`--sweep {text}` begins at {low:?} and ends at {high:?} (the first end must be the lower one)"
+            "`--sweep {text}` begins at {low:?} and ends at {high:?} (the first end must be the \
+             lower one)"
         );
         ensure!(
             (2..=MOST_POINTS).contains(points),
@@ -80,22 +83,14 @@ impl Range {
             None => (range, POINTS),
         };
         let (low, high) = range.split_once("..")?;
-        let (low, high) = (low.trim(), high.trim());
-        let whole = low.parse::<i32>().is_ok() && high.parse::<i32>().is_ok();
-        let finite = |number: &str| {
-            number
-                .parse()
-                .ok()
-                .filter(|number: &f64| number.is_finite())
-        };
-        let (key, advice) = (key.trim().to_owned(), "widen the range");
+        let whole = low.trim().parse::<i32>().is_ok() && high.trim().parse::<i32>().is_ok();
         Some(Self {
-            key,
+            key: key.trim().to_owned(),
             low: finite(low)?,
             high: finite(high)?,
             points,
             whole,
-            advice,
+            advice: "widen the range",
         })
     }
 
@@ -149,21 +144,28 @@ impl Range {
         if self.whole {
             return values.iter().map(|&x| self.text(x)).collect();
         }
-        let exponential = self.exponential();
-        let write = |x: f64, digits: usize| {
-            if exponential {
-                format!("{x:.digits$e}")
-            } else {
-                format!("{x:.digits$}")
-            }
-        };
-        let needed = |x: f64| {
-            (0..17)
-                .find(|&digits| write(x, digits).parse() == Ok(x))
-                .unwrap_or(17)
-        };
-        let digits = values.iter().map(|&x| needed(x)).max().unwrap_or_default();
-        values.iter().map(|&x| write(x, digits)).collect()
+        let digits = values
+            .iter()
+            .map(|&x| self.digits(x))
+            .max()
+            .unwrap_or_default();
+        values.iter().map(|&x| self.write(x, digits)).collect()
+    }
+
+    /// The value with so many digits behind the point.
+    fn write(&self, x: f64, digits: usize) -> String {
+        if self.exponential() {
+            format!("{x:.digits$e}")
+        } else {
+            format!("{x:.digits$}")
+        }
+    }
+
+    /// Number of digits behind the point that the value needs.
+    fn digits(&self, x: f64) -> usize {
+        (0..17)
+            .find(|&digits| self.write(x, digits).parse() == Ok(x))
+            .unwrap_or(17)
     }
 
     fn exponential(&self) -> bool {
@@ -177,11 +179,10 @@ impl Range {
     }
 
     fn between(&self, a: f64, b: f64, share: f64) -> f64 {
-        let line = |a: f64, b: f64| a * (1.0 - share) + b * share;
         if self.logarithmic() {
-            line(a.ln(), b.ln()).exp()
+            on_line(a.ln(), b.ln(), share).exp()
         } else {
-            line(a, b)
+            on_line(a, b, share)
         }
     }
 
@@ -189,23 +190,37 @@ impl Range {
     /// least three significant digits.
     fn round(&self, x: f64) -> f64 {
         let steps = (self.points - 1) as f64;
-        let digits = |step: f64| 2.0 - step.log10().floor();
         let text = if self.whole {
             format!("{x:.0}")
         } else if self.logarithmic() {
             let digits =
-                digits(((self.high.ln() - self.low.ln()) / steps).exp_m1()).clamp(3.0, 17.0);
+                digits_of(((self.high.ln() - self.low.ln()) / steps).exp_m1()).clamp(3.0, 17.0);
             format!("{x:.*e}", digits as usize - 1)
         } else {
             format!(
                 "{x:.*}",
-                digits(self.high / steps - self.low / steps).clamp(0.0, 340.0) as usize
+                digits_of(self.high / steps - self.low / steps).clamp(0.0, 340.0) as usize
             )
         };
         // Adding zero turns -0 into 0.
         text.parse::<f64>()
             .map_or(x, |x| x.clamp(self.low, self.high) + 0.0)
     }
+}
+
+fn finite(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().parse().ok()?;
+    number.is_finite().then_some(number)
+}
+
+/// A point of the line from `a` to `b`.
+fn on_line(a: f64, b: f64, share: f64) -> f64 {
+    a * (1.0 - share) + b * share
+}
+
+/// Number of digits behind the point that show a hundredth of `step`.
+fn digits_of(step: f64) -> f64 {
+    2.0 - step.log10().floor()
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use anyhow::{Error, Result, anyhow};
 use super::range::Range;
 use crate::terminal::percent;
 
+/// Largest number of times that a range is refined.
+const LOOKS: usize = 4;
+
 /// Number of rejected tokens among all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
@@ -18,6 +21,11 @@ impl Count {
     /// Share of rejected tokens; 0 if there are no tokens.
     pub fn rate(self) -> f64 {
         self.rejected as f64 / self.tokens.max(1) as f64
+    }
+
+    pub(super) fn add(&mut self, rejected: u64, tokens: u64) {
+        self.rejected += rejected;
+        self.tokens += tokens;
     }
 }
 
@@ -40,7 +48,8 @@ impl FromStr for Target {
         let rate = rate.ok().filter(|rate| 0.0 < *rate && *rate < 1.0);
         let rate = rate.ok_or_else(|| {
             anyhow!(
-                "`--target-rate {text}` is no share between 0 and 1 (write `0.02` or `2%` to reject one token in fifty)"
+                "`--target-rate {text}` is no share between 0 and 1 (write `0.02` or `2%` to \
+                 reject one token in fifty)"
             )
         })?;
         Ok(Self {
@@ -56,6 +65,7 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// Result of a search.
 #[derive(Debug, PartialEq)]
 pub struct Found {
     /// The value that rejects most without exceeding the target, and its count; `None` if every
@@ -63,128 +73,188 @@ pub struct Found {
     pub best: Option<(f64, Count)>,
     /// Number of replays beyond those of the table.
     pub replays: usize,
-    /// Why the search is incomplete.
+    /// Why a better value may exist.
     pub remark: Option<String>,
 }
 
-/// Searches between the values of a sweep, `counts`, for the value with the largest rate that is
-/// not above the target.
-pub fn search(
-    range: &Range,
-    counts: &[(f64, Count)],
-    target: &Target,
-    count: &mut dyn FnMut(f64) -> Result<Count>,
-) -> Result<Found> {
-    let key = &range.key;
-    let best = |counts: &[(f64, Count)]| {
+/// A search for the value of a range with the largest rate that is not above the target.
+///
+/// Where the rate moves one way, the search halves the part in which it crosses the target. A rate
+/// may turn, for example if a mask's state follows its decisions. Then the search takes a finer
+/// table of the part beside the best value.
+pub struct Search<'a> {
+    pub target: &'a Target,
+    /// Replays the batches at a value.
+    pub count: &'a mut dyn FnMut(f64) -> Result<Count>,
+}
+
+impl Search<'_> {
+    /// Searches between the values of a sweep of `range`, whose counts are `table`.
+    pub fn run(mut self, range: &Range, table: &[(f64, Count)]) -> Result<Found> {
+        let unsteady = format!(
+            "the rate does not move one way with `{}`: there may be better values between these",
+            range.key
+        );
+        let mut found = Found {
+            best: self.best(table),
+            replays: 0,
+            remark: outside(range, table, self.target),
+        };
+        if found.remark.is_some() && is_steady(table) {
+            return Ok(found);
+        }
+        let mut range = range.clone();
+        let mut table = table.to_vec();
+        for _ in 0..LOOKS {
+            if is_steady(&table) {
+                self.halve(&range, &table, &unsteady, &mut found)?;
+                break;
+            }
+            found.remark = Some(unsteady.clone());
+            let Some([best, worse]) = self.crossing_at_best(&table).filter(|_| table.len() > 2)
+            else {
+                break;
+            };
+            range = range.between_values(best.0, worse.0);
+            table = self.finer(&range, [best, worse], &mut found)?;
+            found.best = self.best(&table);
+        }
+        if found.best.is_none() {
+            found.remark = found
+                .remark
+                .map(|remark| remark + ", none of which rejects that little");
+        }
+        Ok(found)
+    }
+
+    /// The value that rejects most without exceeding the target.
+    fn best(&self, counts: &[(f64, Count)]) -> Option<(f64, Count)> {
         counts
             .iter()
             .copied()
-            .filter(|(_, count)| count.rate() <= target.rate)
+            .filter(|(_, count)| self.is_within(*count))
             .max_by_key(|(_, count)| count.rejected)
-    };
-    let unsteady = format!(
-        "the rate does not move one way with `{key}`: there may be better values between these"
-    );
-    if !steady(counts) {
-        let best = best(counts);
-        let remark = if best.is_some() {
-            unsteady
-        } else {
-            unsteady + ", none of which rejects that little"
-        };
-        return Ok(Found {
-            best,
-            replays: 0,
-            remark: Some(remark),
-        });
     }
-    if let Some(remark) = outside(range, counts, target) {
-        return Ok(Found {
-            best: best(counts),
-            replays: 0,
-            remark: Some(remark),
-        });
+
+    fn is_within(&self, count: Count) -> bool {
+        count.rate() <= self.target.rate
     }
-    let within = |count: Count| count.rate() <= target.rate;
-    let crossing = counts
-        .windows(2)
-        .find(|pair| within(pair[0].1) != within(pair[1].1));
-    let Some(&[a, b]) = crossing else {
-        return Ok(Found {
-            best: best(counts),
-            replays: 0,
-            remark: None,
-        });
-    };
-    let (mut good, mut bad) = if within(a.1) { (a, b) } else { (b, a) };
-    let (mut replays, mut remark) = (0, None);
-    let nearest = |count: Count| {
-        !within(Count {
+
+    /// True if a single token more would exceed the target.
+    fn is_nearest(&self, count: Count) -> bool {
+        !self.is_within(Count {
             rejected: count.rejected + 1,
             ..count
         })
-    };
-    while let Some(value) = range.middle(good.0, bad.0).filter(|_| !nearest(good.1)) {
-        let middle = (value, count(value)?);
-        replays += 1;
-        if !steady(&[good, middle, bad]) {
-            remark = Some(unsteady.clone());
-        }
-        *if within(middle.1) {
-            &mut good
-        } else {
-            &mut bad
-        } = middle;
     }
-    Ok(Found {
-        best: Some(good),
-        replays,
-        remark,
-    })
+
+    /// The best value and one beside it that exceeds the target.
+    fn crossing_at_best(&self, table: &[(f64, Count)]) -> Option<[(f64, Count); 2]> {
+        let best = self.best(table)?;
+        let place = table.iter().position(|(value, _)| *value == best.0)?;
+        let before = place.checked_sub(1).and_then(|before| table.get(before));
+        let after = table.get(place + 1);
+        [before, after]
+            .into_iter()
+            .flatten()
+            .find(|(_, count)| !self.is_within(*count))
+            .map(|worse| [best, *worse])
+    }
+
+    /// Replays the values of `range`, which lies between the two that are known.
+    fn finer(
+        &mut self,
+        range: &Range,
+        known: [(f64, Count); 2],
+        found: &mut Found,
+    ) -> Result<Vec<(f64, Count)>> {
+        let mut table = Vec::new();
+        for value in range.values() {
+            let count = match known.iter().find(|(known, _)| *known == value) {
+                Some((_, count)) => *count,
+                None => {
+                    found.replays += 1;
+                    (self.count)(value)?
+                }
+            };
+            table.push((value, count));
+        }
+        Ok(table)
+    }
+
+    /// Halves the part of a steady table in which the rate crosses the target.
+    fn halve(
+        &mut self,
+        range: &Range,
+        table: &[(f64, Count)],
+        unsteady: &str,
+        found: &mut Found,
+    ) -> Result<()> {
+        let crossing = table
+            .windows(2)
+            .find(|pair| self.is_within(pair[0].1) != self.is_within(pair[1].1));
+        let Some(&[a, b]) = crossing else {
+            return Ok(());
+        };
+        let (mut good, mut bad) = if self.is_within(a.1) { (a, b) } else { (b, a) };
+        while !self.is_nearest(good.1)
+            && let Some(value) = range.middle(good.0, bad.0)
+        {
+            let middle = (value, (self.count)(value)?);
+            found.replays += 1;
+            if !is_steady(&[good, middle, bad]) {
+                found.remark = Some(unsteady.to_owned());
+            }
+            if self.is_within(middle.1) {
+                good = middle;
+            } else {
+                bad = middle;
+            }
+        }
+        found.best = Some(good);
+        Ok(())
+    }
 }
 
 /// True if the count never rises or never falls.
-fn steady(counts: &[(f64, Count)]) -> bool {
+fn is_steady(counts: &[(f64, Count)]) -> bool {
     counts.is_sorted_by(|a, b| a.1.rejected <= b.1.rejected)
         || counts.is_sorted_by(|a, b| a.1.rejected >= b.1.rejected)
 }
 
-/// A remark if all values of a monotonic sweep are on one side of the target.
-fn outside(range: &Range, counts: &[(f64, Count)], target: &Target) -> Option<String> {
-    let (first, last) = (counts.first()?, counts.last()?);
+/// A remark if all values of a steady table are on one side of the target.
+fn outside(range: &Range, table: &[(f64, Count)], target: &Target) -> Option<String> {
+    let first = table.first()?;
+    let last = table.last()?;
     let (least, most) = if first.1.rejected <= last.1.rejected {
         (first, last)
     } else {
         (last, first)
     };
-    let (key, low, high) = (&range.key, range.text(first.0), range.text(last.0));
-    let at = |(value, count): &(f64, Count)| {
-        format!("{}, at {}", percent(count.rate()), range.text(*value))
-    };
-    if most.1.rate() <= target.rate {
-        let hint = if least.1 == most.1 {
-            "it makes no difference here"
-        } else {
-            range.advice
-        };
-        return Some(format!(
-            "no value of `{key}` from {low} to {high} rejects more than {} ({hint})",
-            at(most)
-        ));
-    }
-    if least.1.rate() <= target.rate {
+    let is_below = most.1.rate() <= target.rate;
+    if !is_below && least.1.rate() <= target.rate {
         return None;
     }
-    let floor = counts.iter().filter(|(_, count)| *count == least.1).count();
-    let hint = if floor > 1 {
+    let (reached, compared) = if is_below {
+        (most, "more")
+    } else {
+        (least, "less")
+    };
+    let at_least = table.iter().filter(|(_, count)| *count == least.1).count();
+    let hint = if is_below && least.1 == most.1 {
+        "it makes no difference here"
+    } else if !is_below && at_least > 1 {
         "other limits reject that much: loosen those"
     } else {
         range.advice
     };
     Some(format!(
-        "no value of `{key}` from {low} to {high} rejects less than {} ({hint})",
-        at(least)
+        "no value of `{}` from {} to {} rejects {compared} than {}, at {} ({hint})",
+        range.key,
+        range.text(first.0),
+        range.text(last.0),
+        percent(reached.1.rate()),
+        range.text(reached.0),
     ))
 }
 
@@ -204,9 +274,11 @@ mod tests {
             .into_iter()
             .map(|value| (value, count(value)))
             .collect();
-        search(&range, &counts, &target.parse().unwrap(), &mut |value| {
-            Ok(count(value))
-        })
+        Search {
+            target: &target.parse().unwrap(),
+            count: &mut |value| Ok(count(value)),
+        }
+        .run(&range, &counts)
         .unwrap()
     }
 
@@ -227,15 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_turns_is_not_searched() {
+    fn a_rate_that_turns_is_searched_beside_the_best_value() {
         let turning = found("mask.0.a=-1.0..1.0:5", "30%", |x| x * x);
-        assert_eq!(
-            (
-                turning.best.map(|(value, count)| (value, count.rate())),
-                turning.replays
-            ),
-            (Some((0.5, 0.25)), 0)
+        let (value, count) = turning.best.unwrap();
+        assert!(
+            (0.54..=0.548).contains(&value.abs()) && count.rate() <= 0.3,
+            "{turning:?}"
         );
+        assert!(turning.replays > 0);
         assert!(
             turning
                 .remark
@@ -247,6 +318,25 @@ mod tests {
             if x > 0.3 && x < 0.6 { 0.9 } else { 0.5 * x }
         });
         assert!(bump.remark.is_some() && bump.best.unwrap().1.rate() <= 0.4);
+        // The rate falls, except for a bump at the low end.
+        let falling = found("mask.0.a=1e-6..1e-2", "2%", |x| {
+            (1e-5 / x).min(if x < 2e-6 { 0.9 } else { 1.0 })
+        });
+        let (value, _) = falling.best.unwrap();
+        assert!((5e-4..5.02e-4).contains(&value), "{value}");
+        assert!(falling.remark.is_some());
+    }
+
+    #[test]
+    fn a_turning_rate_above_the_target_has_no_best_value() {
+        let found = found("mask.0.a=1..5", "2%", |x| 0.1 + (x - 3.0).abs() / 100.0);
+        assert_eq!(found.best, None);
+        assert!(
+            found
+                .remark
+                .unwrap()
+                .ends_with("none of which rejects that little")
+        );
     }
 
     #[test]

@@ -31,9 +31,12 @@ enum Source {
 /// step that has some. Damaged lines are left out.
 pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let path = dir.join(COMPLETIONS_FILE);
-    let cannot = || format!("cannot read `{}`", path.display());
+    read(dir, &path, steps).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+fn read(dir: &Path, path: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> {
     let mut sources = if path.symlink_metadata().is_ok() {
-        index(&path).with_context(cannot)?
+        index(path)?
     } else {
         BTreeMap::new()
     };
@@ -47,7 +50,7 @@ pub fn completions(dir: &Path, steps: usize) -> Result<BTreeMap<u64, Vec<Row>>> 
         .enumerate()
         .filter(|(at, _)| is_chosen(*at, count, steps));
     chosen
-        .map(|(_, (step, source))| Ok((step, rows(&path, &source).with_context(cannot)?)))
+        .map(|(_, (step, source))| Ok((step, rows(path, &source)?)))
         .collect()
 }
 
@@ -64,7 +67,9 @@ fn index(path: &Path) -> Result<BTreeMap<u64, Source>> {
         step: u64,
     }
     files::size(path)?;
-    let (mut file, mut line, mut first) = (BufReader::new(File::open(path)?), Vec::new(), 0);
+    let mut file = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    let mut first = 0;
     let mut sources = BTreeMap::new();
     loop {
         line.clear();

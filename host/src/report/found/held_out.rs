@@ -25,40 +25,36 @@ impl HeldOut {
     /// measured nothing.
     pub fn of(run: &FoundRun) -> Option<Self> {
         let metric = Self::metric(run)?;
-        let measured = || {
-            let numbers = run.lines.column(&metric).numbers();
-            numbers.map(|(row, value)| Measured {
+        let measured: Vec<Measured> = run
+            .lines
+            .column(&metric)
+            .numbers()
+            .map(|(row, value)| Measured {
                 value,
                 step: run.lines.steps[row],
             })
-        };
-        let better =
-            |best: Measured, now: Measured| if now.value > best.value { now } else { best };
-        let (first, last, best) = (
-            measured().next()?,
-            measured().next_back()?,
-            measured().reduce(better)?,
-        );
+            .collect();
         Some(Self {
             metric,
-            first,
-            last,
-            best,
+            first: *measured.first()?,
+            last: *measured.last()?,
+            best: measured
+                .iter()
+                .copied()
+                .reduce(|best, now| if now.value > best.value { now } else { best })?,
         })
     }
 
     /// The metric that says most about held-out prompts: the share of right answers, else their
     /// mean reward, else that of benchmarks.
     pub fn metric(run: &FoundRun) -> Option<String> {
-        let has = |name: &&str| run.lines.column(name).last().is_some();
-        let known = ["eval_accuracy", "eval_reward", "eval/TEST/pass@1"]
-            .into_iter()
-            .find(has);
-        let benchmark =
-            |name: &&str| name.starts_with("eval/") && name.ends_with("/pass@1") && has(name);
         let names = run.lines.columns.keys().map(String::as_str);
-        known
-            .or_else(|| names.into_iter().find(benchmark))
+        let benchmarks =
+            names.filter(|name| name.starts_with("eval/") && name.ends_with("/pass@1"));
+        ["eval_accuracy", "eval_reward", "eval/TEST/pass@1"]
+            .into_iter()
+            .chain(benchmarks)
+            .find(|name| run.lines.column(name).last().is_some())
             .map(str::to_owned)
     }
 

@@ -49,7 +49,8 @@ impl FoundRun {
     pub fn read(dir: &Path) -> Result<Self> {
         if !Self::is_run(dir) {
             bail!(
-                "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
+                "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that \
+                 `host train` printed)",
                 dir.display()
             );
         }
@@ -98,15 +99,14 @@ impl FoundRun {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect();
-        let (checked, remarks) = (Settings::default(), Vec::new());
         Self {
             dir: name.into(),
             name: name.into(),
-            checked,
+            checked: Settings::default(),
             settings,
             lines,
             at_work: false,
-            remarks,
+            remarks: Vec::new(),
         }
     }
 

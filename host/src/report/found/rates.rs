@@ -20,18 +20,15 @@ pub fn add_taken_rates(lines: &mut Lines) {
 /// without a step control.
 pub fn taken_share(run: &FoundRun) -> Option<f64> {
     run.lines.columns.get(&applied())?;
-    let sum = |column: &Column| {
-        column
-            .numbers()
-            .map(|(_, value)| value)
-            .filter(|value| value.is_finite())
-            .sum::<f64>()
-    };
-    let (taken, set) = (
-        sum(&taken(&run.lines)),
-        sum(run.lines.column("learning_rate")),
-    );
+    let taken = sum(&taken(&run.lines));
+    let set = sum(run.lines.column("learning_rate"));
     (set > 0.0).then(|| taken / set)
+}
+
+/// Sum of the finite values.
+fn sum(column: &Column) -> f64 {
+    let values = column.numbers().map(|(_, value)| value);
+    values.filter(|value| value.is_finite()).sum()
 }
 
 fn applied() -> String {

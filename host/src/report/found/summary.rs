@@ -71,10 +71,8 @@ impl Summary {
     }
 
     pub fn of(run: &FoundRun) -> Self {
-        let (step, max_steps) = (
-            run.lines.steps.last().copied().unwrap_or(0),
-            run.whole("train.max_steps"),
-        );
+        let step = run.lines.steps.last().copied().unwrap_or(0);
+        let max_steps = run.whole("train.max_steps");
         let status = match max_steps {
             _ if run.at_work => "running",
             Some(max_steps) if step >= max_steps => "finished",
@@ -86,11 +84,13 @@ impl Summary {
             step_control,
             ..
         } = &run.checked;
-        let accuracies = || run.lines.column("eval_accuracy").numbers();
+        let accuracies = run.lines.column("eval_accuracy");
         // The first of equally good values.
-        let best = accuracies().fold(None, |best: Option<(usize, f64)>, found| {
-            best.filter(|best| best.1 >= found.1).or(Some(found))
-        });
+        let best = accuracies
+            .numbers()
+            .fold(None, |best: Option<(usize, f64)>, found| {
+                best.filter(|best| best.1 >= found.1).or(Some(found))
+            });
         let controls = component_names(step_control);
         let found_rate = controls
             .iter()
@@ -114,7 +114,7 @@ impl Summary {
                 .flatten()
                 .map(|one| one.id.clone())
                 .collect(),
-            accuracy: accuracies().next_back().map(|(_, value)| value),
+            accuracy: accuracies.numbers().next_back().map(|(_, value)| value),
             best_accuracy: best.map(|(_, value)| value),
             best_step: best.map(|(row, _)| run.lines.steps[row]),
             held_out_reward: run.lines.column("eval_reward").last(),

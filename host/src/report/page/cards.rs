@@ -31,36 +31,41 @@ pub fn cards(runs: &[FoundRun], groups: &[Group]) -> String {
         .enumerate()
         .map(|(number, group)| card(runs, group, number, open))
         .collect();
-    let is_shown = |at: usize| groups.iter().any(|group| group.runs.contains(&at));
     let others: Vec<String> = (0..runs.len())
-        .filter(|at| !is_shown(*at))
+        .filter(|at| !groups.iter().any(|group| group.runs.contains(at)))
         .map(|at| shown(&runs[at].name))
         .collect();
     let others = match &others[..] {
         [] => String::new(),
         names => format!(
-            "<p class=\"note\">Of several runs with one seed the longest counts. Without a card: {}.</p>\n",
+            "<p class=\"note\">Of several runs with one seed the longest counts. Without a card: \
+             {}.</p>\n",
             names.join(", ")
         ),
     };
     format!("<section class=\"{class}\" aria-label=\"results\">\n{cards}</section>\n{others}")
 }
 
-/// A run of a card, and what is known of it.
+/// A run of a card, with its summary and its held-out measurements.
 struct Seed<'a> {
     run: &'a FoundRun,
     summary: Summary,
     held_out: Option<HeldOut>,
 }
 
+impl<'a> Seed<'a> {
+    fn of(run: &'a FoundRun) -> Self {
+        Self {
+            run,
+            summary: Summary::of(run),
+            held_out: HeldOut::of(run),
+        }
+    }
+}
+
 /// The card of a group; `open` is the attribute of its folded parts.
 fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
-    let of = |at: &usize| Seed {
-        run: &runs[*at],
-        summary: Summary::of(&runs[*at]),
-        held_out: HeldOut::of(&runs[*at]),
-    };
-    let seeds: Vec<Seed<'_>> = group.runs.iter().map(of).collect();
+    let seeds: Vec<Seed<'_>> = group.runs.iter().map(|at| Seed::of(&runs[*at])).collect();
     let (found, worst) = findings(&seeds, open);
     let color = number % COLORS;
     let chip = if seeds.len() > 1 {
@@ -69,7 +74,8 @@ fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
         String::new()
     };
     format!(
-        "<article class=\"card {worst}\">\n<h2><i class=\"swatch\" style=\"background:var(--color-{color})\"></i>{}{chip}{}</h2>\n\
+        "<article class=\"card {worst}\">\n\
+         <h2><i class=\"swatch\" style=\"background:var(--color-{color})\"></i>{}{chip}{}</h2>\n\
          <p class=\"facts\">{}</p>\n{}<dl>{}</dl>\n{}{found}</article>\n",
         shown(&group.name),
         status(&seeds),
@@ -86,12 +92,8 @@ fn card(runs: &[FoundRun], group: &Group, number: usize, open: &str) -> String {
 
 /// Whether the runs are done.
 fn status(seeds: &[Seed<'_>]) -> String {
-    let count = |status: &str| {
-        seeds
-            .iter()
-            .filter(|seed| seed.summary.status == status)
-            .count()
-    };
+    let finished = with_status(seeds, "finished");
+    let running = with_status(seeds, "running");
     let (text, class) = match seeds {
         [Seed { summary, .. }] => {
             let of = summary.max_steps.map_or_else(String::new, |max_steps| {
@@ -105,29 +107,20 @@ fn status(seeds: &[Seed<'_>]) -> String {
                 ),
             }
         }
-        seeds if count("finished") == seeds.len() => ("finished".to_owned(), "finished"),
-        seeds if count("running") > 0 => (
-            format!("{} of {} running", count("running"), seeds.len()),
-            "running",
-        ),
-        seeds => (
-            format!("{} of {} finished", count("finished"), seeds.len()),
-            "stopped",
-        ),
+        seeds if finished == seeds.len() => ("finished".to_owned(), "finished"),
+        seeds if running > 0 => (format!("{running} of {} running", seeds.len()), "running"),
+        seeds => (format!("{finished} of {} finished", seeds.len()), "stopped"),
     };
     format!(" <small class=\"chip {class}\">{text}</small>")
 }
 
+fn with_status(seeds: &[Seed<'_>], status: &str) -> usize {
+    let statuses = seeds.iter().map(|seed| seed.summary.status);
+    statuses.filter(|one| *one == status).count()
+}
+
 /// Method, size and time.
 fn facts(seeds: &[Seed<'_>]) -> String {
-    let of = |value: fn(&Summary) -> f64| {
-        mean(
-            &seeds
-                .iter()
-                .map(|seed| value(&seed.summary))
-                .collect::<Vec<_>>(),
-        )
-    };
     let first = &seeds[0].summary;
     let seed = first
         .seed
@@ -136,10 +129,10 @@ fn facts(seeds: &[Seed<'_>]) -> String {
     let steps = (first.step > 0).then(|| {
         format!(
             "{} steps",
-            grouped(of(|one| one.step as f64).round() as u64)
+            grouped(mean(seeds.iter().map(|seed| seed.summary.step as f64)).round() as u64)
         )
     });
-    let time = of(|one| one.seconds);
+    let time = mean(seeds.iter().map(|seed| seed.summary.seconds));
     let time = (time > 0.0).then(|| duration(time) + if seeds.len() > 1 { " each" } else { "" });
     [first.recipe.as_deref().map(shown), seed, steps, time]
         .into_iter()
@@ -155,19 +148,12 @@ fn outcome(seeds: &[Seed<'_>]) -> String {
         .filter_map(|seed| seed.held_out.as_ref())
         .collect();
     let Some(one) = measured.first() else {
-        return "<p class=\"outcome\"><small>nothing was measured on held-out prompts</small></p>\n".to_owned();
+        let nothing = "nothing was measured on held-out prompts";
+        return format!("<p class=\"outcome\"><small>{nothing}</small></p>\n");
     };
-    let of = |value: fn(&HeldOut) -> f64| {
-        measured
-            .iter()
-            .map(|found| value(found))
-            .collect::<Vec<f64>>()
-    };
-    let (first, last) = (
-        mean(&of(|found| found.first.value)),
-        of(|found| found.last.value),
-    );
-    let now = mean(&last);
+    let first = mean(measured.iter().map(|found| found.first.value));
+    let last: Vec<f64> = measured.iter().map(|found| found.last.value).collect();
+    let now = mean(last.iter().copied());
     let gain = if one.is_share() {
         format!("{:+.1} points", 100.0 * (now - first))
     } else {
@@ -196,7 +182,9 @@ fn outcome(seeds: &[Seed<'_>]) -> String {
         ""
     };
     format!(
-        "<p class=\"outcome\"><small>{}{since}{only}</small><span>{} <span class=\"arrow\">→</span> <b>{}</b>{error}</span> <em class=\"{direction}\">{gain}</em></p>\n",
+        "<p class=\"outcome\"><small>{}{since}{only}</small><span>{} <span \
+         class=\"arrow\">→</span> <b>{}</b>{error}</span> <em \
+         class=\"{direction}\">{gain}</em></p>\n",
         shown(&one.title()),
         one.shown(first),
         one.shown(now),
@@ -205,24 +193,23 @@ fn outcome(seeds: &[Seed<'_>]) -> String {
 
 /// Best, training reward and learning rate.
 fn rows(seeds: &[Seed<'_>]) -> String {
-    let entry = |title: &str, value: Option<String>| {
-        value.map(|value| format!("<dt>{title}</dt><dd>{value}</dd>"))
-    };
     let ends: Vec<(f64, f64)> = seeds
         .iter()
         .filter_map(|seed| seed.run.lines.column("reward").ends(REWARDS))
         .collect();
     let reward = (!ends.is_empty()).then(|| {
-        let [first, last] = [|ends: &(f64, f64)| ends.0, |ends: &(f64, f64)| ends.1]
-            .map(|end| mean(&ends.iter().map(end).collect::<Vec<_>>()));
+        let first = mean(ends.iter().map(|(first, _)| *first));
+        let last = mean(ends.iter().map(|(_, last)| *last));
         format!("{first:.3} → {last:.3}")
     });
-    let entries = [
-        entry("best", best(seeds)),
-        entry("training reward", reward),
-        entry("learning rate", rate(seeds)),
-    ];
-    entries.into_iter().flatten().collect()
+    [
+        ("best", best(seeds)),
+        ("training reward", reward),
+        ("learning rate", rate(seeds)),
+    ]
+    .into_iter()
+    .filter_map(|(title, value)| Some(format!("<dt>{title}</dt><dd>{}</dd>", value?)))
+    .collect()
 }
 
 /// The best held-out value, and its step.
@@ -238,12 +225,7 @@ fn best(seeds: &[Seed<'_>]) -> Option<String> {
             .map(|found| found.best.step)
             .collect::<Vec<_>>(),
     );
-    let value = one.shown(mean(
-        &measured
-            .iter()
-            .map(|found| found.best.value)
-            .collect::<Vec<_>>(),
-    ));
+    let value = one.shown(mean(measured.iter().map(|found| found.best.value)));
     let when = if measured.iter().all(|found| found.best.step == 0) {
         "before training".to_owned()
     } else {
@@ -260,16 +242,6 @@ fn best(seeds: &[Seed<'_>]) -> Option<String> {
 /// The learning rate that was found, or else the one that was taken, beside the one that was set.
 fn rate(seeds: &[Seed<'_>]) -> Option<String> {
     let set = seeds[0].summary.learning_rate?;
-    let number = |rate: f64| format!("{rate:.1e}").replace(".0e", "e");
-    let span = |rates: &[f64]| {
-        let [low, high] =
-            [f64::min, f64::max].map(|of| number(rates.iter().copied().reduce(of).unwrap_or(set)));
-        if low == high {
-            low
-        } else {
-            format!("{low} to {high}")
-        }
-    };
     let found: Vec<f64> = seeds
         .iter()
         .filter_map(|seed| seed.summary.found_rate)
@@ -278,7 +250,7 @@ fn rate(seeds: &[Seed<'_>]) -> Option<String> {
         return Some(format!(
             "{} found <small>of {} set</small>",
             span(&found),
-            number(set)
+            short_rate(set)
         ));
     }
     let taken: Vec<f64> = seeds
@@ -286,13 +258,29 @@ fn rate(seeds: &[Seed<'_>]) -> Option<String> {
         .filter_map(|seed| Some(set * taken_share(seed.run)?))
         .collect();
     Some(match &taken[..] {
-        [] => number(set),
+        [] => short_rate(set),
         taken => format!(
             "{} taken <small>of {} set</small>",
             span(taken),
-            number(set)
+            short_rate(set)
         ),
     })
+}
+
+/// A learning rate in a few characters: `5e-4`.
+fn short_rate(rate: f64) -> String {
+    format!("{rate:.1e}").replace(".0e", "e")
+}
+
+/// The smallest and the largest rate; one rate if they look alike.
+fn span(rates: &[f64]) -> String {
+    let low = short_rate(rates.iter().copied().fold(f64::INFINITY, f64::min));
+    let high = short_rate(rates.iter().copied().fold(0.0, f64::max));
+    if low == high {
+        low
+    } else {
+        format!("{low} to {high}")
+    }
 }
 
 /// A row for each seed.
@@ -301,7 +289,8 @@ fn each_seed(seeds: &[Seed<'_>], open: &str) -> String {
         .into_iter()
         .map(head)
         .collect();
-    let row = |Seed { run, held_out, .. }: &Seed<'_>| {
+    let mut rows = String::new();
+    for Seed { run, held_out, .. } in seeds {
         let cells = match held_out {
             Some(found) => [
                 found.shown(found.last.value),
@@ -310,13 +299,9 @@ fn each_seed(seeds: &[Seed<'_>], open: &str) -> String {
             ],
             None => ["–"; 3].map(str::to_owned),
         };
-        line(
-            "",
-            &run.name,
-            &cells.map(|cell| format!("<td>{cell}</td>")).concat(),
-        )
-    };
-    let rows: String = seeds.iter().map(row).collect();
+        let cells = cells.map(|cell| format!("<td>{cell}</td>")).concat();
+        rows += &line("", &run.name, &cells);
+    }
     format!(
         "<details{open}><summary>each seed</summary>\n{}</details>\n",
         table(" class=\"seeds\"", &heads, &rows)
@@ -336,7 +321,7 @@ impl Common<'_> {
     }
 }
 
-/// What went wrong in the runs of a card, and the class of the worst of it.
+/// The findings about the runs of a card in HTML, and the class of the gravest.
 fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
     let mut all: Vec<Common<'_>> = Vec::new();
     for seed in seeds {
@@ -352,33 +337,26 @@ fn findings(seeds: &[Seed<'_>], open: &str) -> (String, &'static str) {
         }
     }
     all.sort_by_key(|one| (one.severity(), rank(one.found[0].1.finding.check)));
-    let remarks = || {
-        seeds.iter().flat_map(|seed| {
-            seed.run
-                .remarks
-                .iter()
-                .map(move |remark| (seed.run, remark))
-        })
-    };
     let mut shown: String = all
         .iter()
         .map(|one| finding(one, seeds.len(), open))
         .collect();
-    shown.extend(remarks().map(|(run, remark)| {
+    for Seed { run, .. } in seeds {
         let of = if seeds.len() > 1 {
             format!("{}: ", super::tables::shown(&run.name))
         } else {
             String::new()
         };
-        format!(
-            "<div class=\"finding warning\"><p>{of}{}</p></div>\n",
-            sentence(remark)
-        )
-    }));
+        for remark in &run.remarks {
+            let remark = sentence(remark);
+            shown += &format!("<div class=\"finding warning\"><p>{of}{remark}</p></div>\n");
+        }
+    }
+    let has_remarks = seeds.iter().any(|seed| !seed.run.remarks.is_empty());
     let worst = match all.first().map(Common::severity) {
         Some(Severity::Error) => "error",
         Some(Severity::Warning) => "warning",
-        _ if remarks().next().is_some() => "warning",
+        _ if has_remarks => "warning",
         _ => "",
     };
     if shown.is_empty() && seeds.iter().any(|seed| !seed.run.lines.steps.is_empty()) {
@@ -418,33 +396,32 @@ fn finding(common: &Common<'_>, seeds: usize, open: &str) -> String {
             sentence(&advice)
         )
     };
-    let (what, page, check) = (
-        sentence(&first.finding.what),
-        first.finding.page,
-        first.finding.check,
-    );
+    let what = sentence(&first.finding.what);
+    let page = first.finding.page;
+    let check = first.finding.check;
     format!(
-        "<div class=\"finding {class}\"><p><b>{when}</b>: {what}</p>{advice}<small>{page}, check <code>{check}</code></small></div>\n"
+        "<div class=\"finding {class}\"><p><b>{when}</b>: {what}</p>{advice}<small>{page}, check \
+         <code>{check}</code></small></div>\n"
     )
 }
 
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
 }
 
 /// Standard error of the mean; `None` of a single value.
 fn standard_error(values: &[f64]) -> Option<f64> {
-    let (mean, count) = (mean(values), values.len() as f64);
+    let mean = mean(values.iter().copied());
+    let count = values.len() as f64;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (values.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
 }
 
 /// The smallest and the largest number.
 fn range(numbers: &[u64]) -> String {
-    let (low, high) = (
-        numbers.iter().min().copied().unwrap_or(0),
-        numbers.iter().max().copied().unwrap_or(0),
-    );
+    let low = numbers.iter().min().copied().unwrap_or(0);
+    let high = numbers.iter().max().copied().unwrap_or(0);
     if low == high {
         grouped(low)
     } else {
@@ -490,7 +467,8 @@ mod tests {
             &[
                 "</i>&lt;a&gt; <small class=\"chip finished\">finished</small>",
                 "grpo · seed 7 · 2 steps",
-                "<small>held-out accuracy</small><span>50.0% <span class=\"arrow\">→</span> <b>87.5%</b></span> <em class=\"up\">+37.5 points</em>",
+                "<small>held-out accuracy</small><span>50.0% <span class=\"arrow\">→</span> \
+                 <b>87.5%</b></span> <em class=\"up\">+37.5 points</em>",
                 "<dt>best</dt><dd>90.0% <small>after step 1</small></dd>",
                 "<dt>training reward</dt><dd>0.250 → 0.750</dd>",
                 "<dt>learning rate</dt><dd>5e-4 taken <small>of 1e-3 set</small></dd>",
@@ -510,7 +488,8 @@ mod tests {
         has(
             &card(&[of("a", 0.25, 4), of("b", 0.75, 2)]),
             &[
-                "<small class=\"chip\">2 seeds</small> <small class=\"chip stopped\">1 of 2 finished</small>",
+                "<small class=\"chip\">2 seeds</small> <small class=\"chip stopped\">1 of 2 \
+                 finished</small>",
                 "50.0% <span class=\"arrow\">→</span> <b>50.0%</b> <small>± 25.0</small>",
                 "<dd>62.5% <small>on average, after step 0 to 2</small></dd>",
                 "<th scope=\"row\">b</th><td>75.0%</td><td>75.0%</td><td>2</td>",
@@ -528,7 +507,8 @@ mod tests {
             &one,
             &[
                 "<article class=\"card error\">",
-                "<div class=\"finding error\"><p><b>after steps 10 to 20</b>: the completions of each prompt earned alike",
+                "<div class=\"finding error\"><p><b>after steps 10 to 20</b>: the completions of \
+                 each prompt earned alike",
             ],
         );
         let two = card(&[run("a", &[], &untaught), run("b", &[], "{\"step\":1}\n")]);

@@ -22,7 +22,8 @@ pub struct Chart {
 
 /// All charts, in order.
 pub fn all() -> Vec<Chart> {
-    let (mut section, mut charts) = ("", Vec::new());
+    let mut section = "";
+    let mut charts = Vec::new();
     for line in CHARTS.lines() {
         section = line.strip_prefix("# ").unwrap_or(section);
         if let [title, unit, scale, metrics] = line.split(" | ").collect::<Vec<_>>()[..]
@@ -65,27 +66,18 @@ pub fn find(names: &BTreeSet<&str>) -> Vec<Found> {
         .collect();
     let mut found = Vec::new();
     for chart in charts {
-        let matches = chart
-            .metrics
-            .iter()
-            .enumerate()
-            .flat_map(|(number, (pattern, _))| {
+        let mut matches = Vec::new();
+        for (number, (pattern, _)) in chart.metrics.iter().enumerate() {
+            for name in names {
                 // A metric that one chart names in full appears in no other chart.
-                let named = |name: &&&str| pattern == *name || !literal.contains(**name);
-                let star = |name: &&str| {
-                    Some((
-                        number,
-                        (*name).to_owned(),
-                        between(pattern, name)?.to_owned(),
-                    ))
-                };
-                names
-                    .iter()
-                    .filter(named)
-                    .filter_map(star)
-                    .collect::<Vec<_>>()
-            });
-        let matches: Vec<_> = matches.collect();
+                if pattern != name && literal.contains(name) {
+                    continue;
+                }
+                if let Some(star) = between(pattern, name) {
+                    matches.push((number, (*name).to_owned(), star.to_owned()));
+                }
+            }
+        }
         if !chart.title.contains('*') {
             found.push(Found {
                 title: chart.title.to_owned(),
@@ -135,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_has_its_own_chart_and_what_is_of_all_has_one() {
+    fn each_component_has_a_chart_and_their_total_has_one() {
         let names = [
             "mask/rejection_rate",
             "a.mask/rejection_rate",
@@ -171,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_metric_is_in_two_charts_and_every_line_is_one() {
+    fn no_metric_is_in_two_charts_and_every_line_is_a_chart() {
         let (charts, mut seen) = (all(), BTreeSet::new());
         assert!(
             charts

@@ -42,23 +42,36 @@ pub fn data(runs: &[FoundRun], groups: &[Group]) -> Value {
     let mut found = catalog::find(&names);
     leave_out_repeated(&mut found, runs);
     let main = main_charts(&found, runs);
-    let is_told =
-        |one: &Found| is_constant(one, runs) && !main.iter().any(|main| main.title == one.title);
-    let (constant, found): (Vec<Found>, Vec<Found>) = found.into_iter().partition(is_told);
+    let (constant, found): (Vec<Found>, Vec<Found>) = found.into_iter().partition(|one| {
+        let is_main = main.iter().any(|main| main.title == one.title);
+        !is_main && constant_of(one, runs).is_some()
+    });
     let bucket = Buckets::of(runs, &found);
     let mut columns: Vec<Columns<'_>> = runs.iter().map(|run| Columns::new(&run.lines)).collect();
     let charts: Vec<Value> = found
         .iter()
         .map(|found| chart(found, runs, &mut columns, &bucket))
         .collect();
-    let run = |(run, columns): (&FoundRun, Columns<'_>)| json!({ "name": run.name, "seed": run.whole("train.seed"), "grids": columns.grids });
+    let mut all_runs = Vec::new();
+    for (run, columns) in runs.iter().zip(columns) {
+        let seed = run.whole("train.seed");
+        all_runs.push(json!({ "name": run.name, "seed": seed, "grids": columns.grids }));
+    }
+    let groups: Vec<Value> = groups
+        .iter()
+        .map(|group| json!({ "name": group.name, "runs": group.runs }))
+        .collect();
+    let constant: Vec<Value> = constant
+        .iter()
+        .map(|one| json!({ "title": one.title, "value": constant_of(one, runs) }))
+        .collect();
     json!({
-        "runs": runs.iter().zip(columns).map(run).collect::<Vec<_>>(),
-        "groups": groups.iter().map(|group| json!({ "name": group.name, "runs": group.runs })).collect::<Vec<_>>(),
+        "runs": all_runs,
+        "groups": groups,
         "bucket": bucket.width,
         "main": main,
         "charts": charts,
-        "constant": constant.iter().map(|one| json!({ "title": one.title, "value": constant_of(one, runs) })).collect::<Vec<_>>(),
+        "constant": constant,
     })
 }
 
@@ -90,20 +103,15 @@ const STABILITY: [(&str, &str); 4] = [
 /// The charts that answer what became of the runs: held-out quality, training reward, and
 /// stability.
 fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
-    let with = |name: &str| {
-        found
-            .iter()
-            .find(|found| found.metrics.iter().any(|(_, metric, _)| metric == name))
-    };
     let held_out = runs.iter().find_map(HeldOut::metric);
     let held_out = held_out.map(|name| (name, "answers to prompts that training does not see"));
-    let trained = || {
-        runs.iter()
-            .filter(|run| run.lines.column("reward").last().is_some())
-    };
+    let mut trained: Vec<&FoundRun> = runs.iter().collect();
+    trained.retain(|run| run.lines.column("reward").last().is_some());
     // Runs can be compared by what all of them have.
-    let in_all = |name: &str| trained().all(|run| run.lines.column(name).last().is_some());
-    let stability = STABILITY.into_iter().find(|(name, _)| in_all(name));
+    let stability = STABILITY.into_iter().find(|(name, _)| {
+        let mut columns = trained.iter().map(|run| run.lines.column(name));
+        columns.all(|column| column.last().is_some())
+    });
     let reward = Some((
         "reward".to_owned(),
         "what training raises: it should rise together with the held-out answers",
@@ -113,18 +121,21 @@ fn main_charts(found: &[Found], runs: &[FoundRun]) -> Vec<Main> {
         reward,
         stability.map(|(name, hint)| (name.to_owned(), hint)),
     ];
-    let main = chosen.into_iter().flatten().filter_map(|(name, hint)| {
-        Some(Main {
-            title: with(&name)?.title.clone(),
-            hint,
-        })
-    });
-    main.collect()
+    let mut main = Vec::new();
+    for (name, hint) in chosen.into_iter().flatten() {
+        let chart = found
+            .iter()
+            .find(|found| found.metrics.iter().any(|(_, metric, _)| *metric == name));
+        if let Some(Found { title, .. }) = chart {
+            let title = title.clone();
+            main.push(Main { title, hint });
+        }
+    }
+    main
 }
 
-/// Leaves out charts that show again what an earlier one of their section shows: the only reward is
-/// the reward, the reward of held-out prompts their accuracy, and the only mask rejects what all
-/// do.
+/// Leaves out charts that repeat an earlier one of their section. A run with one reward, for
+/// example, has the same curve for that reward and for the sum of all.
 fn leave_out_repeated(found: &mut Vec<Found>, runs: &[FoundRun]) {
     let mut seen: Vec<(&str, Vec<&Column>)> = Vec::new();
     found.retain(|Found { chart, metrics, .. }| {
@@ -148,31 +159,21 @@ const EQUAL: f64 = 1e-5;
 /// their axis.
 fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     let same_rows = known.iter().zip(columns).all(|(known, column)| {
-        let gaps = |column: &Column| {
-            column
-                .values
-                .iter()
-                .map(|value| value.is_nan())
-                .collect::<Vec<_>>()
-        };
-        known.rows == column.rows && gaps(known) == gaps(column)
+        let values = known.values.iter().zip(&column.values);
+        known.rows == column.rows
+            && values
+                .map(|(x, y)| x.is_nan() == y.is_nan())
+                .all(|same| same)
     });
-    let values = |columns: &[&Column]| {
-        columns
-            .iter()
-            .flat_map(|column| column.values.clone())
-            .filter(|value| !value.is_nan())
-            .collect::<Vec<f64>>()
-    };
-    let (x, y) = (values(known), values(columns));
+    let x = numbers(known);
+    let y = numbers(columns);
     let lowest = (0..x.len()).min_by(|a, b| x[*a].total_cmp(&x[*b]));
     let highest = (0..x.len()).max_by(|a, b| x[*a].total_cmp(&x[*b]));
     let (Some(lowest), Some(highest)) = (lowest, highest) else {
         return same_rows;
     };
-    let near = |a: f64, b: f64, range: f64| (a - b).abs() <= EQUAL * range.max(f64::MIN_POSITIVE);
     let range = (x[highest] - x[lowest]).max(x[highest].abs());
-    if !same_rows || x.iter().zip(&y).all(|(x, y)| near(*x, *y, range)) {
+    if !same_rows || x.iter().zip(&y).all(|(x, y)| are_near(*x, *y, range)) {
         return same_rows;
     }
     // Two places lie on a line in any case.
@@ -181,33 +182,39 @@ fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
         .iter()
         .filter(|value| ![x[lowest], x[highest]].contains(value))
         .count();
-    let on_line = |(x_at, y_at): (&f64, &f64)| {
-        near(
-            y[lowest] + scale * (x_at - x[lowest]),
-            *y_at,
-            y[highest] - y[lowest],
-        )
-    };
-    inner > 0 && scale > 0.0 && scale.is_finite() && x.iter().zip(&y).all(on_line)
+    let rise = y[highest] - y[lowest];
+    let mut places = x.iter().zip(&y);
+    inner > 0
+        && scale > 0.0
+        && scale.is_finite()
+        && places.all(|(x_at, y_at)| are_near(y[lowest] + scale * (x_at - x[lowest]), *y_at, rise))
+}
+
+/// The values of the columns, without gaps.
+fn numbers(columns: &[&Column]) -> Vec<f64> {
+    let values = columns.iter().flat_map(|column| &column.values);
+    values.copied().filter(|value| !value.is_nan()).collect()
+}
+
+/// True if two values of a curve with this range count as equal.
+fn are_near(a: f64, b: f64, range: f64) -> bool {
+    (a - b).abs() <= EQUAL * range.max(f64::MIN_POSITIVE)
 }
 
 /// The value of a chart that has the same in every step of every run; `None` if it differs, or
 /// there are too few steps to tell.
 fn constant_of(found: &Found, runs: &[FoundRun]) -> Option<f64> {
-    let columns = || {
-        found
-            .metrics
-            .iter()
-            .flat_map(|(_, name, _)| runs.iter().map(move |run| run.lines.column(name)))
-    };
-    let mut values = columns().flat_map(|column| column.values.iter().copied());
+    let columns: Vec<&Column> = found
+        .metrics
+        .iter()
+        .flat_map(|(_, name, _)| runs.iter().map(move |run| run.lines.column(name)))
+        .collect();
+    let is_long = columns.iter().any(|column| column.values.len() > 1);
+    let mut values = columns
+        .iter()
+        .flat_map(|column| column.values.iter().copied());
     let first = values.next()?;
-    let is_long = columns().any(|column| column.values.len() > 1);
     (is_long && values.all(|value| value == first)).then_some(first)
-}
-
-fn is_constant(found: &Found, runs: &[FoundRun]) -> bool {
-    constant_of(found, runs).is_some()
 }
 
 fn chart(
@@ -218,9 +225,12 @@ fn chart(
 ) -> Value {
     let mut lines = Vec::new();
     for (run, columns) in columns.iter_mut().enumerate() {
-        let has =
-            |(_, name, _): &&(usize, String, String)| runs[run].lines.columns.contains_key(name);
-        let metrics: Vec<_> = found.metrics.iter().filter(has).collect();
+        let recorded = &runs[run].lines.columns;
+        let metrics: Vec<_> = found
+            .metrics
+            .iter()
+            .filter(|(_, name, _)| recorded.contains_key(name))
+            .collect();
         for (style, name, star) in &metrics {
             let (_, word) = found.chart.metrics[*style];
             // If several components recorded the metric, the legend says which one.
@@ -251,12 +261,19 @@ fn chart(
     } else {
         chart.unit
     };
-    // What has no noise of a batch is not smoothed: held-out measurements and the learning rate.
+    // Held-out measurements and the learning rate have no noise of a batch, and are not smoothed.
     let exact = found
         .metrics
         .iter()
         .all(|(_, name, _)| name.starts_with("eval") || name == TAKEN_RATE);
-    json!({ "section": chart.section, "title": title, "unit": unit, "log": chart.log, "exact": exact, "lines": lines })
+    json!({
+        "section": chart.section,
+        "title": title,
+        "unit": unit,
+        "log": chart.log,
+        "exact": exact,
+        "lines": lines,
+    })
 }
 
 /// Largest number of values of `name` in any run.
@@ -278,13 +295,18 @@ struct Buckets {
 
 impl Buckets {
     fn of(runs: &[FoundRun], found: &[Found]) -> Self {
-        let has = |run: &FoundRun, name: &str| usize::from(run.lines.columns.contains_key(name));
-        let metrics = || found.iter().flat_map(|found| &found.metrics);
-        let count: usize = metrics()
-            .map(|(_, name, _)| runs.iter().map(|run| has(run, name)).sum::<usize>())
-            .sum();
-        let limit = (NUMBERS / count.max(1)).clamp(FEWEST, MOST);
-        let is_long = metrics().any(|(_, name, _)| longest(runs, name) > limit);
+        let metrics = found.iter().flat_map(|found| &found.metrics);
+        let names: Vec<&String> = metrics.map(|(_, name, _)| name).collect();
+        let mut series = 0;
+        for run in runs {
+            let columns = &run.lines.columns;
+            series += names
+                .iter()
+                .filter(|name| columns.contains_key(**name))
+                .count();
+        }
+        let limit = (NUMBERS / series.max(1)).clamp(FEWEST, MOST);
+        let is_long = names.iter().any(|name| longest(runs, name) > limit);
         let last = runs
             .iter()
             .filter_map(|run| run.lines.steps.last())

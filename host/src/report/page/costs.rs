@@ -46,16 +46,23 @@ struct Costs<'a> {
     steps: f64,
 }
 
-impl Costs<'_> {
+impl<'a> Costs<'a> {
+    fn new(runs: &'a [FoundRun], group: &Group) -> Self {
+        let runs: Vec<&Lines> = group.runs.iter().map(|run| &runs[*run].lines).collect();
+        let steps = runs
+            .iter()
+            .map(|lines| lines.column("step_time").rows.len() as f64)
+            .sum();
+        Self { runs, steps }
+    }
+
     fn of_metric(&self, name: &str) -> f64 {
-        let sum = |lines: &&Lines| {
-            lines
-                .column(name)
-                .numbers()
-                .map(|(_, value)| value)
-                .sum::<f64>()
-        };
-        self.runs.iter().map(sum).sum::<f64>() / self.steps.max(1.0)
+        let mut sum = 0.0;
+        for lines in &self.runs {
+            let values = lines.column(name).numbers().map(|(_, value)| value);
+            sum += values.sum::<f64>();
+        }
+        sum / self.steps.max(1.0)
     }
 
     fn of(&self, stage: &str) -> f64 {
@@ -77,15 +84,7 @@ impl Costs<'_> {
 
 /// The table, with a column of seconds and one of shares per series.
 pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
-    let costs = |group: &Group| {
-        let runs: Vec<&Lines> = group.runs.iter().map(|run| &runs[*run].lines).collect();
-        let steps = runs
-            .iter()
-            .map(|lines| lines.column("step_time").rows.len() as f64)
-            .sum();
-        Costs { runs, steps }
-    };
-    let costs: Vec<Costs<'_>> = groups.iter().map(costs).collect();
+    let costs: Vec<Costs<'_>> = groups.iter().map(|group| Costs::new(runs, group)).collect();
     let heads: String = groups
         .iter()
         .map(|group| {
@@ -95,52 +94,44 @@ pub fn table(runs: &[FoundRun], groups: &[Group]) -> String {
             )
         })
         .collect();
-    let row = |class: &str, title: &str, seconds: Vec<f64>, whole: bool| {
-        let cell = |(costs, seconds): (&Costs<'_>, f64)| {
-            let share = match costs.total() {
-                total if total > 0.0 && whole => format!("{:.2}%", 100.0 * seconds / total + 0.0),
-                _ => String::new(),
-            };
-            format!("<td>{}</td><td>{share}</td>", significant(seconds))
-        };
-        let cells: String = costs.iter().zip(seconds).map(cell).collect();
-        line(class, title, &cells)
-    };
-    let of = |stage: &str| {
-        costs
+    let mut rows = String::new();
+    let total: Vec<f64> = costs.iter().map(Costs::total).collect();
+    rows += &line(" class=\"total\"", "a step", &cells_of_step(&costs, &total));
+    for (title, stage, is_part) in STAGES {
+        let seconds: Vec<f64> = costs.iter().map(|costs| costs.of(stage)).collect();
+        if is_part && seconds.iter().all(|seconds| *seconds <= 0.0) {
+            continue;
+        }
+        let class = if is_part { " class=\"part\"" } else { "" };
+        rows += &line(class, title, &cells_of_step(&costs, &seconds));
+    }
+    for (title, stage, _) in OUTSIDE {
+        let cells: String = costs
             .iter()
-            .map(|costs| costs.of(stage))
-            .collect::<Vec<_>>()
-    };
-    let taken = |(_, stage, part): &&Stage| !part || of(stage).iter().any(|seconds| *seconds > 0.0);
-    let stages: String = STAGES
-        .iter()
-        .filter(taken)
-        .map(|(title, stage, part)| {
-            row(
-                if *part { " class=\"part\"" } else { "" },
-                title,
-                of(stage),
-                true,
-            )
-        })
-        .collect();
-    let outside: String = OUTSIDE
-        .iter()
-        .map(|(title, stage, _)| row("", &format!("{title}, outside the steps"), of(stage), false))
-        .collect();
-    let total = row(
-        " class=\"total\"",
-        "a step",
-        costs.iter().map(Costs::total).collect(),
-        true,
-    );
-    let rows = [total, stages, outside].concat();
+            .map(|costs| format!("<td>{}</td><td></td>", significant(costs.of(stage))))
+            .collect();
+        rows += &line("", &format!("{title}, outside the steps"), &cells);
+    }
     super::tables::table(
         " class=\"costs\"",
         &(head("seconds per step") + &heads),
         &rows,
     )
+}
+
+/// For each series, a cell with its seconds and one with their share of a step.
+fn cells_of_step(costs: &[Costs<'_>], seconds: &[f64]) -> String {
+    let mut cells = String::new();
+    for (costs, seconds) in costs.iter().zip(seconds) {
+        let total = costs.total();
+        let share = if total > 0.0 {
+            format!("{:.2}%", 100.0 * seconds / total + 0.0)
+        } else {
+            String::new()
+        };
+        cells += &format!("<td>{}</td><td>{share}</td>", significant(*seconds));
+    }
+    cells
 }
 
 /// Seconds with three significant digits.
@@ -160,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_and_the_rest_are_a_step() {
+    fn stages_and_the_rest_add_up_to_a_step() {
         let text = "{\"step\":1,\"step_time\":3.0,\"timing_s/rollout\":2.0}\n{\"step\":2,\"step_time\":1.5,\"timing_s/backward\":1.0,\"timing_s/eval\":0.5}\n";
         let lines = Lines::parse(text.as_bytes()).unwrap();
         let costs = Costs {
@@ -196,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_have_three_digits() {
+    fn writes_seconds_with_three_digits() {
         let shown = [135.84, 3.988, 0.01234, 0.0, -0.0, 4e-9].map(significant);
         assert_eq!(shown, ["136", "3.99", "0.0123", "0", "0", "0.000000"]);
     }

@@ -28,8 +28,10 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (at, of) in settings.iter().enumerate() {
         // Runs whose settings cannot be read form no series.
-        let same = |group: &&mut Group| !of.is_empty() && settings[group.runs[0]] == *of;
-        match groups.iter_mut().find(same) {
+        let same = groups
+            .iter_mut()
+            .find(|group| !of.is_empty() && settings[group.runs[0]] == *of);
+        match same {
             Some(group) => add(runs, group, at),
             None => groups.push(Group {
                 name: String::new(),
@@ -51,16 +53,14 @@ pub fn group(runs: &[FoundRun]) -> Vec<Group> {
 /// Adds a run to its group. It takes the place of a shorter run with its seed, since equal runs are
 /// no more evidence than one.
 fn add(runs: &[FoundRun], group: &mut Group, at: usize) {
-    let (seed, length) = (
-        |at: usize| runs[at].whole("train.seed"),
-        |at: usize| runs[at].lines.steps.len(),
-    );
-    match group
+    let run = &runs[at];
+    let seed = run.whole("train.seed");
+    let with_seed = group
         .runs
         .iter_mut()
-        .find(|other| seed(**other) == seed(at))
-    {
-        Some(other) if length(*other) < length(at) => *other = at,
+        .find(|other| runs[**other].whole("train.seed") == seed);
+    match with_seed {
+        Some(other) if runs[*other].lines.steps.len() < run.lines.steps.len() => *other = at,
         Some(_) => {}
         None => group.runs.push(at),
     }
@@ -72,43 +72,37 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Name of a group: the recipe if no other group has it. Else a group of seeds is called by what
-/// distinguishes it from those with its recipe, or by its first run and the number of the others;
-/// and a single run by its name.
+/// Name of a group. It is the recipe, if no other group has it. Otherwise a single run keeps its own
+/// name, and several seeds get the settings that distinguish them from the groups with the same
+/// recipe, or the name of their first run and the number of the others.
 fn name(
     runs: &[FoundRun],
     settings: &[BTreeMap<&str, &str>],
     firsts: &[usize],
     group: &Group,
 ) -> String {
-    let recipe = |at: usize| runs[at].setting("recipe");
     let first = group.runs[0];
-    let title = recipe(first).filter(|_| firsts.len() > 1);
-    let is_alone = |title: &String| {
-        firsts
+    let first_name = &runs[first].name;
+    let recipe = runs[first].setting("recipe");
+    if let Some(recipe) = recipe.filter(|_| firsts.len() > 1) {
+        let of_recipe: Vec<&BTreeMap<&str, &str>> = firsts
             .iter()
-            .filter(|other| recipe(**other).as_ref() == Some(title))
-            .count()
-            == 1
-    };
-    let rivals = || {
-        firsts
-            .iter()
-            .filter(|other| title.is_some() && recipe(**other) == title)
-    };
-    let told = rivals().map(|other| &settings[*other]).collect::<Vec<_>>();
-    let apart = title
-        .as_ref()
-        .and_then(|title| distinguished(title, &settings[first], &told));
-    title
-        .clone()
-        .filter(is_alone)
-        .unwrap_or_else(|| match group.runs.len() {
-            1 => runs[first].name.clone(),
-            _ if apart.is_some() => apart.unwrap_or_default(),
-            2 => format!("{} and another seed", runs[first].name),
-            several => format!("{} and {} other seeds", runs[first].name, several - 1),
-        })
+            .filter(|other| runs[**other].setting("recipe").as_ref() == Some(&recipe))
+            .map(|other| &settings[*other])
+            .collect();
+        if of_recipe.len() == 1 {
+            return recipe;
+        }
+        let apart = distinguished(&recipe, &settings[first], &of_recipe);
+        if let Some(apart) = apart.filter(|_| group.runs.len() > 1) {
+            return apart;
+        }
+    }
+    match group.runs.len() {
+        1 => first_name.clone(),
+        2 => format!("{first_name} and another seed"),
+        several => format!("{first_name} and {} other seeds", several - 1),
+    }
 }
 
 /// Largest number of settings in a name.
@@ -122,19 +116,17 @@ fn distinguished(
     all: &[&BTreeMap<&str, &str>],
 ) -> Option<String> {
     let keys: BTreeSet<&str> = all.iter().flat_map(|one| one.keys().copied()).collect();
-    let differs = |key: &&str| all.iter().any(|one| one.get(key) != own.get(key));
-    let keys: Vec<&str> = keys.into_iter().filter(differs).collect();
-    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
-    let said = keys.iter().map(|key| {
-        format!(
-            "{} {}",
-            last(key),
-            own.get(key).copied().unwrap_or("not set")
-        )
-    });
-    (1..=MOST_KEYS)
-        .contains(&keys.len())
-        .then(|| format!("{recipe}, {}", said.collect::<Vec<_>>().join(", ")))
+    let mut name = recipe.to_owned();
+    let mut count = 0;
+    for key in keys {
+        if all.iter().any(|one| one.get(key) != own.get(key)) {
+            let last = key.rsplit('.').next().unwrap_or(key);
+            let value = own.get(key).copied().unwrap_or("not set");
+            name += &format!(", {last} {value}");
+            count += 1;
+        }
+    }
+    (1..=MOST_KEYS).contains(&count).then_some(name)
 }
 
 #[cfg(test)]

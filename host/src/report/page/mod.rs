@@ -52,13 +52,11 @@ pub fn html(mut runs: Vec<FoundRun>) -> String {
     let groups = groups::group(&runs);
     let data = charts::data(&runs, &groups);
     let (completions, remarks) = tokens::data(&runs);
-    let remark = |remark: &String| {
-        format!(
-            "<p class=\"finding warning\">{}</p>\n",
-            tables::sentence(remark)
-        )
-    };
-    let remarks: String = remarks.iter().map(remark).collect();
+    let remarks: String = remarks
+        .iter()
+        .map(|remark| tables::sentence(remark))
+        .map(|remark| format!("<p class=\"finding warning\">{remark}</p>\n"))
+        .collect();
     let scripts: String = SCRIPTS
         .iter()
         .map(|script| format!("<script>\n{script}</script>\n"))
@@ -79,10 +77,13 @@ pub fn html(mut runs: Vec<FoundRun>) -> String {
     ];
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{GENERATOR}\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <!--\nuPlot 1.6.32\n{LICENSE}-->\n<script>\n{THEME}</script>\n<style>\n{}</style>\n</head>\n<body>\n\
-         <header><h1>{title}</h1><button id=\"theme\" type=\"button\" title=\"light or dark\"></button></header>\n{}\
-         <form id=\"controls\"></form>\n<noscript><p>Charts are drawn by a script, which is switched off.</p></noscript>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<!--\nuPlot 1.6.32\n{LICENSE}-->\n<script>\n{THEME}</script>\n\
+         <style>\n{}</style>\n</head>\n<body>\n\
+         <header><h1>{title}</h1>\
+         <button id=\"theme\" type=\"button\" title=\"light or dark\"></button></header>\n{}\
+         <form id=\"controls\"></form>\n\
+         <noscript><p>Charts are drawn by a script, which is switched off.</p></noscript>\n\
          <main id=\"charts\"></main>\n<div id=\"tokens\"></div>\n{remarks}\
          <h2>Tables</h2>\n{}{}{}{scripts}</body>\n</html>\n",
         STYLES.concat(),

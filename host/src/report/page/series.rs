@@ -49,17 +49,9 @@ pub struct Columns<'a> {
 impl<'a> Columns<'a> {
     /// Starts from a run's lines.
     pub fn new(lines: &'a Lines) -> Self {
-        let newest = |name: &str| {
-            let mut values = vec![f64::NAN; lines.steps.len()];
-            lines
-                .column(name)
-                .numbers()
-                .for_each(|(row, value)| values[row] = value);
-            values
-        };
         let progress = [
-            newest("num_tokens"),
-            newest("num_completions"),
+            at_each_line(lines, "num_tokens"),
+            at_each_line(lines, "num_completions"),
             lines.running_sum("step_time"),
         ];
         Self {
@@ -82,58 +74,56 @@ impl<'a> Columns<'a> {
         if grid == next {
             self.grids.push(self.grid(rows, &ranges, bucket));
         }
-        let each = |of: fn(&[f64]) -> f64| {
-            ranges
-                .iter()
-                .map(|range| short(of(&values[range.clone()])))
-                .collect()
-        };
-        let (low, high) = match bucket {
-            None => (Vec::new(), Vec::new()),
-            Some(_) => (
-                each(|values| extreme(values, f64::min)),
-                each(|values| extreme(values, f64::max)),
-            ),
-        };
-        Series {
+        let mut series = Series {
             grid,
-            y: each(mean),
-            low,
-            high,
+            y: Vec::new(),
+            low: Vec::new(),
+            high: Vec::new(),
+        };
+        for range in ranges {
+            let values = &values[range];
+            series.y.push(short(mean(values)));
+            if bucket.is_some() {
+                series.low.push(short(extreme(values, f64::min)));
+                series.high.push(short(extreme(values, f64::max)));
+            }
         }
+        series
     }
 
     fn grid(&self, rows: &[u32], ranges: &[std::ops::Range<usize>], bucket: Option<u64>) -> Grid {
-        let places = || ranges.iter().map(|range| &rows[range.clone()]);
-        let step = |rows: &[u32]| match (self.lines.steps[rows[0] as usize], bucket) {
+        let mut grid = Grid::default();
+        for range in ranges {
+            let rows = &rows[range.clone()];
+            let step = self.lines.steps[rows[0] as usize];
             // The middle of the bucket, in every run, even if the run lacks some of its steps.
-            (step, Some(width)) => step / width * width + (width - 1) / 2,
-            (step, None) => step,
-        };
-        let of = |values: &Vec<f64>| {
-            let mean = |rows: &[u32]| {
-                mean(
-                    &rows
-                        .iter()
-                        .map(|row| values[*row as usize])
-                        .collect::<Vec<_>>(),
-                )
-            };
-            places().map(|rows| rounded(mean(rows), 9)).collect()
-        };
-        let [tokens, completions, seconds] = self.progress.each_ref().map(of);
-        Grid {
-            step: places().map(|rows| step(rows).into()).collect(),
-            tokens,
-            completions,
-            seconds,
+            let step = bucket.map_or(step, |width| step / width * width + (width - 1) / 2);
+            grid.step.push(step.into());
+            let [tokens, completions, seconds] = self.progress.each_ref().map(|values| {
+                let values: Vec<f64> = rows.iter().map(|row| values[*row as usize]).collect();
+                rounded(mean(&values), 9)
+            });
+            grid.tokens.push(tokens);
+            grid.completions.push(completions);
+            grid.seconds.push(seconds);
         }
+        grid
     }
+}
+
+/// The value of `name` at each line; NaN where it is unknown.
+fn at_each_line(lines: &Lines, name: &str) -> Vec<f64> {
+    let mut values = vec![f64::NAN; lines.steps.len()];
+    for (row, value) in lines.column(name).numbers() {
+        values[row] = value;
+    }
+    values
 }
 
 /// Ranges of the ascending `steps` that share a bucket; without buckets, each step alone.
 fn ranges(steps: impl Iterator<Item = u64>, bucket: Option<u64>) -> Vec<std::ops::Range<usize>> {
-    let (mut ranges, mut last): (Vec<std::ops::Range<usize>>, _) = (Vec::new(), None);
+    let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut last = None;
     for (at, step) in steps.enumerate() {
         let key = bucket.map_or(step, |width| step / width);
         match ranges.last_mut() {
@@ -147,8 +137,8 @@ fn ranges(steps: impl Iterator<Item = u64>, bucket: Option<u64>) -> Vec<std::ops
 
 /// Mean of the finite values; NaN if there are none.
 fn mean(values: &[f64]) -> f64 {
-    let numbers = || values.iter().filter(|value| value.is_finite());
-    numbers().sum::<f64>() / numbers().count() as f64
+    let numbers = values.iter().filter(|value| value.is_finite());
+    numbers.clone().sum::<f64>() / numbers.count() as f64
 }
 
 fn extreme(values: &[f64], of: fn(f64, f64) -> f64) -> f64 {
@@ -196,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_stand_as_they_are() {
+    fn keeps_few_values_as_they_are() {
         let lines = lines(3, |step| 1.0 / step as f64);
         let mut columns = Columns::new(&lines);
         let series = columns.series("kl", None);
@@ -220,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_gap() {
+    fn a_value_that_is_not_a_number_is_a_gap() {
         let lines = lines(4, |step| if step < 3 { f64::NAN } else { 2.0 });
         let mut columns = Columns::new(&lines);
         assert_eq!(
@@ -236,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn prints_short_numbers() {
         let shown = [0.123456789, 1234567.0, 1.5e-9, -0.0, 48.0, f64::INFINITY].map(short);
         assert_eq!(
             json!(shown).to_string(),

@@ -11,7 +11,7 @@ use crate::terminal::{duration, grouped, percent};
 /// Text of an empty cell.
 const NONE: &str = "–";
 
-/// Others' text in HTML, with its control characters made visible.
+/// A run's text in HTML, with its control characters made visible.
 pub fn shown(text: &str) -> String {
     escape(&terminal::escape(text))
 }
@@ -21,16 +21,16 @@ pub fn shown(text: &str) -> String {
 pub fn sentence(text: &str) -> String {
     let mut parts = text.split('`');
     let first = shown(parts.next().unwrap_or_default());
-    let code = |(at, part): (usize, &str)| match at % 2 {
-        0 => {
-            format!(
-                "<code>{}</code>",
-                part.split(' ').map(code_word).collect::<Vec<_>>().join(" ")
-            )
-        }
-        _ => shown(part),
-    };
-    first + &parts.enumerate().map(code).collect::<String>()
+    let mut sentence = first;
+    for (at, part) in parts.enumerate() {
+        sentence += &if at % 2 == 0 {
+            let words: Vec<String> = part.split(' ').map(code_word).collect();
+            format!("<code>{}</code>", words.join(" "))
+        } else {
+            shown(part)
+        };
+    }
+    sentence
 }
 
 /// Longest word of code that a phone shows in one line, characters.
@@ -48,7 +48,8 @@ fn code_word(word: &str) -> String {
 /// A table that scrolls where it is too wide; `class` is an attribute or empty.
 pub fn table(class: &str, heads: &str, rows: &str) -> String {
     format!(
-        "<div class=\"wide\" tabindex=\"0\"><table{class}>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+        "<div class=\"wide\" tabindex=\"0\"><table{class}>\n<thead><tr>{heads}</tr></thead>\n\
+         <tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }
 
@@ -77,34 +78,28 @@ pub fn overview(runs: &[FoundRun]) -> String {
 }
 
 fn row(run: &Summary) -> String {
-    let none = || NONE.to_owned();
     let of = run.max_steps.map_or_else(String::new, |max_steps| {
         format!(" <small>of {}</small>", grouped(max_steps))
     });
-    let best = match (run.best_accuracy, run.best_step) {
-        (Some(best), Some(step)) => {
-            format!("{} <small>step {}</small>", percent(best), grouped(step))
-        }
-        _ => none(),
-    };
+    let best = run.best_accuracy.zip(run.best_step);
+    let best =
+        best.map(|(best, step)| format!("{} <small>step {}</small>", percent(best), grouped(step)));
     // The columns that a narrow screen shows without scrolling come first.
     let cells = [
-        run.held_out().unwrap_or_else(none),
+        run.held_out(),
         best,
-        run.reward
-            .map_or_else(none, |reward| format!("{reward:.3}")),
-        format!("{}{of}", grouped(run.step)),
-        run.status.to_owned(),
-        run.recipe.as_deref().map_or_else(none, shown),
-        run.seed.map_or_else(none, |seed| seed.to_string()),
-        run.rejected.map_or_else(none, percent),
-        run.num_tokens
-            .map_or_else(none, |tokens| grouped(tokens as u64)),
-        duration(run.seconds),
+        run.reward.map(|reward| format!("{reward:.3}")),
+        Some(format!("{}{of}", grouped(run.step))),
+        Some(run.status.to_owned()),
+        run.recipe.as_deref().map(shown),
+        run.seed.map(|seed| seed.to_string()),
+        run.rejected.map(percent),
+        run.num_tokens.map(|tokens| grouped(tokens as u64)),
+        Some(duration(run.seconds)),
     ];
     let cells: String = cells
         .iter()
-        .map(|cell| format!("<td>{cell}</td>"))
+        .map(|cell| format!("<td>{}</td>", cell.as_deref().unwrap_or(NONE)))
         .collect();
     line("", &run.name, &cells)
 }
@@ -116,36 +111,42 @@ pub fn settings(runs: &[FoundRun]) -> String {
         .flat_map(|run| run.settings.keys())
         .map(String::as_str)
         .collect();
-    let value = |run: &FoundRun, key: &str| run.settings.get(key).cloned();
-    let (differing, same): (Vec<&str>, Vec<&str>) = keys.into_iter().partition(|key| {
-        runs.iter()
-            .any(|run| value(run, key) != value(&runs[0], key))
-    });
+    let mut differing = String::new();
+    let mut same = String::new();
+    for key in keys {
+        let mut values = runs.iter().map(|run| run.settings.get(key));
+        if values.all(|value| value == runs[0].settings.get(key)) {
+            same += &setting(key, &runs[..1]);
+        } else {
+            differing += &setting(key, runs);
+        }
+    }
     let names: String = runs.iter().map(|run| head(&shown(&run.name))).collect();
-    let row = |key: &str, runs: &[FoundRun]| {
-        let cell =
-            |run: &FoundRun| value(run, key).map_or_else(|| NONE.to_owned(), |value| shown(&value));
-        let cells: String = runs
-            .iter()
-            .map(|run| format!("<td>{}</td>", cell(run)))
-            .collect();
-        line("", key, &cells)
-    };
-    let differing: String = differing.into_iter().map(|key| row(key, runs)).collect();
-    let same: String = same.into_iter().map(|key| row(key, &runs[..1])).collect();
-    let table =
-        |heads: &str, rows: &str| table(" class=\"settings\"", &(head("setting") + heads), rows);
     let apart = if differing.is_empty() {
         String::new()
     } else {
-        folded("Settings that differ", &table(&names, &differing))
+        folded("Settings that differ", &of_settings(&names, &differing))
     };
     let all = if runs.len() == 1 {
         "Settings"
     } else {
         "Settings that all runs share"
     };
-    apart + &folded(all, &table(&head("value"), &same))
+    apart + &folded(all, &of_settings(&head("value"), &same))
+}
+
+fn of_settings(heads: &str, rows: &str) -> String {
+    table(" class=\"settings\"", &(head("setting") + heads), rows)
+}
+
+/// A row with a cell for each run.
+fn setting(key: &str, runs: &[FoundRun]) -> String {
+    let mut cells = String::new();
+    for run in runs {
+        let value = run.settings.get(key).map(|value| shown(value));
+        cells += &format!("<td>{}</td>", value.as_deref().unwrap_or(NONE));
+    }
+    line("", key, &cells)
 }
 
 /// A part of the page that is folded at first.
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_comes_first_and_nothing_is_markup() {
+    fn differing_settings_come_first_and_texts_are_escaped() {
         let runs = [run("one\u{202e}", "1"), run("<two>", "2")];
         let settings = settings(&runs);
         let (apart, same) = settings.split_once("Settings that all runs share").unwrap();
@@ -191,8 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn code_breaks_between_its_words_alone() {
-        let expected = "try <code><span>--set</span> <span>a=&lt;i&gt;</span></code>, or <code><span>open</span></code>";
+    fn code_breaks_only_between_its_words() {
+        let expected = "try <code><span>--set</span> <span>a=&lt;i&gt;</span></code>, or \
+         <code><span>open</span></code>";
         assert_eq!(sentence("try `--set a=<i>`, or `open"), expected);
     }
 }

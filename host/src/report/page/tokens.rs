@@ -20,7 +20,8 @@ const TOKENS: &str = "tokens/";
 
 /// The completions, and messages about files that cannot be read.
 pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
-    let (mut shown, mut remarks) = (Vec::new(), Vec::new());
+    let mut shown = Vec::new();
+    let mut remarks = Vec::new();
     // Each run gets an equal share of the page's numbers.
     let most = NUMBERS / runs.len().max(1);
     for (number, run) in runs.iter().enumerate() {
@@ -35,7 +36,8 @@ pub fn data(runs: &[FoundRun]) -> (Value, Vec<String>) {
 /// The completions of a run, within `most` numbers. In each step, those with the most rejected
 /// tokens come first.
 fn of_run(run: usize, found: BTreeMap<u64, Vec<Row>>, most: usize) -> Vec<Value> {
-    let (mut shown, mut left) = (Vec::new(), most);
+    let mut shown = Vec::new();
+    let mut left = most;
     for (step, mut rows) in found {
         rows.sort_by_key(|row| std::cmp::Reverse(rejected(row)));
         for row in rows.iter().take(OF_A_STEP) {
@@ -58,15 +60,11 @@ fn list<'a>(row: &'a Row, name: &str) -> &'a [Value] {
 }
 
 fn rejected(row: &Row) -> usize {
-    let observed = |at: usize| {
-        list(row, "observed")
-            .get(at)
-            .is_some_and(|one| one.as_u64() == Some(1))
-    };
+    let observed = list(row, "observed");
     list(row, "token_mask")
         .iter()
         .enumerate()
-        .filter(|(at, keep)| keep.as_u64() == Some(0) && !observed(*at))
+        .filter(|(at, kept)| kept.as_u64() == Some(0) && observed.get(*at) != Some(&1.into()))
         .count()
 }
 
@@ -78,23 +76,28 @@ fn size(row: &Row) -> usize {
         + 20
 }
 
+/// A text with its control characters made visible.
+fn text(value: Option<&Value>) -> Value {
+    let text = value.and_then(Value::as_str).unwrap_or_default();
+    terminal::escape(text).into()
+}
+
+/// The texts of a list; a null stays null.
+fn texts(row: &Row, name: &str) -> Vec<Value> {
+    list(row, name)
+        .iter()
+        .map(|value| match value {
+            Value::Null => Value::Null,
+            value => text(Some(value)),
+        })
+        .collect()
+}
+
+fn number(value: &Value) -> Value {
+    short(value.as_f64().unwrap_or(f64::NAN))
+}
+
 fn completion(run: usize, step: u64, row: &Row) -> Value {
-    let text = |value: Option<&Value>| {
-        Value::from(terminal::escape(
-            value.and_then(Value::as_str).unwrap_or_default(),
-        ))
-    };
-    let number = |value: &Value| short(value.as_f64().unwrap_or(f64::NAN));
-    let texts = |name: &str| -> Vec<Value> {
-        let shown = |value: &Value| {
-            if value.is_null() {
-                Value::Null
-            } else {
-                text(Some(value))
-            }
-        };
-        list(row, name).iter().map(shown).collect()
-    };
     let parts = row.iter().filter_map(|(name, value)| {
         Some((name.strip_prefix("rewards/")?.to_owned(), number(value)))
     });
@@ -117,9 +120,9 @@ fn completion(run: usize, step: u64, row: &Row) -> Value {
         "parts": parts.collect::<Map<String, Value>>(),
         "truncated": row.get("truncated") == Some(&Value::Bool(true)),
         "ids": list(row, "id"),
-        "texts": texts("text"),
-        "rejectedBy": texts("rejected_by"),
-        "token_mask": list(row, "token_mask"),
+        "texts": texts(row, "text"),
+        "rejectedBy": texts(row, "rejected_by"),
+        "keep": list(row, "keep"),
         "observed": list(row, "observed"),
         "numbers": columns.collect::<Map<String, Value>>(),
     })
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rejected_comes_first_and_nothing_hides() {
+    fn rejected_rows_come_first_and_control_characters_are_visible() {
         let rows = vec![row(&[1, 1], "kept"), row(&[0, 1], "out\u{202e}")];
         let shown = of_run(3, BTreeMap::from([(7, rows)]), 1000);
         assert_eq!(shown.len(), 2);
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_environment_said_is_not_rejected() {
+    fn tokens_of_an_environment_do_not_count_as_rejected() {
         let mut played = row(&[0, 0, 1], "played");
         played.insert("tokens/observed".into(), json!([1, 1, 0]));
         assert_eq!(rejected(&played), 0);

@@ -1,6 +1,6 @@
-//! TRL settings that components of libmasks implement here. Each has TRL's name in `[train]`. It is
-//! removed from there, and the component with the same effect is appended to `[[mask]]` or
-//! `[[weight]]`. VESPO has its correction in the objective, as in TRL.
+//! Settings of TRL that components of libmasks implement here. A config has each under TRL's name in
+//! `[train]`. The setting is removed from there, and the component with its effect is appended to
+//! `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;
@@ -106,10 +106,8 @@ impl TrlConfig {
     /// The correction for a sampler whose policy differs. Any of its settings turns it on, except
     /// `..._correction = false`.
     fn importance_sampling(&self, in_objective: bool) -> Option<Alias> {
-        let (mode, low) = (
-            self.vllm_importance_sampling_mode,
-            self.vllm_importance_sampling_clip_min,
-        );
+        let mode = self.vllm_importance_sampling_mode;
+        let low = self.vllm_importance_sampling_clip_min;
         let high = self.vllm_importance_sampling_clip_max;
         let setting = match self.vllm_importance_sampling_correction {
             Some(false) => return None,
@@ -184,9 +182,10 @@ impl Draft {
             .filter_map(|name| table.remove_entry(*name))
             .collect();
         self.table.insert("train".into(), Value::Table(table));
-        let origin = |key: &str| self.origin(&[&format!("train.{key}")]);
-        let aliases = read_section::<TrlConfig>("train", Value::Table(taken), origin)?
-            .aliases(objective.as_deref());
+        let settings: TrlConfig = read_section("train", Value::Table(taken), |key| {
+            self.origin(&[&format!("train.{key}")])
+        })?;
+        let aliases = settings.aliases(objective.as_deref());
         for alias in &aliases {
             if alias.section == "objective" {
                 self.give_objective(alias)?;
@@ -206,7 +205,8 @@ impl Draft {
                 let Alias { setting, id, .. } = alias;
                 let origin = self.origin(&[&format!("train.{setting}")]);
                 bail!(
-                    "`train.{setting}` of {origin} is the component `{id}`, which is named as well (leave one out)"
+                    "`train.{setting}` of {origin} is the component `{id}`, which is named as \
+                     well (leave one out)"
                 );
             }
             list.push(alias.table());
@@ -222,13 +222,14 @@ impl Draft {
             .filter_map(|path| path.strip_prefix("objective."))
             .collect();
         let table = self.table.get("objective").and_then(Value::as_table);
-        let given = |key: &&String| {
+        let given = alias.keys.keys().find(|key| {
             by_set.contains(&key.as_str()) || table.is_some_and(|table| table.contains_key(*key))
-        };
-        if let Some(key) = alias.keys.keys().find(given) {
+        });
+        if let Some(key) = given {
             let origin = self.origin(&[&format!("train.{}", alias.setting)]);
             bail!(
-                "`train.{}` of {origin} sets `objective.{key}`, which is set as well (leave one out)",
+                "`train.{}` of {origin} sets `objective.{key}`, which is set as well (leave one \
+                 out)",
                 alias.setting
             );
         }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_a_component_and_what_is_off_is_nothing() {
+    fn each_setting_becomes_a_component_unless_it_is_off() {
         let cases = [
             (
                 "mask_truncated_completions=true",
@@ -281,16 +282,20 @@ mod tests {
                 "mask { off_policy_mask_threshold = 0.5, use = \"masks.off-policy-sequence\" }",
             ),
             (
-                "vllm_importance_sampling_mode=token_truncate vllm_importance_sampling_clip_min=0.5",
+                "vllm_importance_sampling_mode=token_truncate \
+                 vllm_importance_sampling_clip_min=0.5",
                 "weight { mode = \"truncate\", rollout_is = \"token\", rollout_is_threshold = 3.0, \
                  rollout_is_threshold_lower = 0.5, use = \"masks.tis\" }",
             ),
             (
                 "vllm_importance_sampling_correction=true",
-                "weight { mode = \"mask\", rollout_is = \"sequence\", rollout_is_threshold = 3.0, use = \"masks.tis\" }",
+                "weight \
+                 { mode = \"mask\", rollout_is = \"sequence\", rollout_is_threshold = 3.0, use \
+                  = \"masks.tis\" }",
             ),
             (
-                "vllm_importance_sampling_correction=false vllm_importance_sampling_mode=token_mask",
+                "vllm_importance_sampling_correction=false \
+                 vllm_importance_sampling_mode=token_mask",
                 "",
             ),
             (
@@ -324,7 +329,8 @@ mod tests {
         assert_eq!(
             taken("train.seed=1").unwrap(),
             "alias      train.vllm_importance_sampling_clip_max: objective `vespo.objective`, \
-             { vllm_importance_sampling_mode = \"sequence_mask\", vllm_importance_sampling_clip_max = 2.5 }"
+             { vllm_importance_sampling_mode = \"sequence_mask\", \
+              vllm_importance_sampling_clip_max = 2.5 }"
         );
         assert_eq!(
             taken("objective.vllm_importance_sampling_mode=token_mask")

@@ -1,6 +1,6 @@
 //! Limits on single settings and on combinations of settings.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use capo_loader::{ComponentConfig, component_names};
 use host_data::Arithmetic;
 use host_model::device::{CPU, Dtype};
@@ -16,11 +16,17 @@ use super::{
 use crate::algorithms::GROUP_ADVANTAGES;
 use crate::exam::RightAnswer;
 use crate::reward::{self, RewardConfig};
+use crate::{refuse, require};
 
-/// Refuses settings that are out of range, do not fit together or make other settings ineffective;
-/// returns the sizes of the run.
+/// Refuses settings that are out of range, contradict each other or disable each other. Returns the
+/// sizes of the run.
 pub(super) fn check(config: &Config) -> Result<Sizes> {
-    let (data, rollout, train) = (&config.data, &config.rollout, &config.train);
+    let Config {
+        data,
+        rollout,
+        train,
+        ..
+    } = config;
     config.model.check()?;
     config.logging.check()?;
     in_section("model", &config.model)?;
@@ -31,18 +37,22 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     in_section("logging", &config.logging)?;
     in_section("warnings", &config.warnings)?;
     environment(config)?;
-    ensure!(
+    require!(
+        ["reward", "data.preset"],
         !config.reward.is_empty(),
-        "the number of `[[reward]]` tables is 0 (give one, as `--set 'reward=[{{use=\"math\"}}]'` does, or `data.preset`, which brings one)"
+        "the number of `[[reward]]` tables is 0 (give one, as `--set 'reward=[{{use=\"math\"}}]'` \
+         does, or `data.preset`, which brings one)"
     );
     optimizer(train)?;
     warmup(train.lr_scheduler_type, train.warmup_ratio)?;
     self::data(data)?;
     config.check_eval()?;
     let sizes = Sizes::new(rollout, train)?;
-    ensure!(
+    require!(
+        ["train.save_steps"],
         train.save_steps.is_multiple_of(sizes.steps_per_rollout),
-        "`train.save_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple)",
+        "`train.save_steps` is {}, but checkpoints are written between rollouts, every {} steps \
+         (use a multiple)",
         train.save_steps,
         sizes.steps_per_rollout
     );
@@ -50,16 +60,24 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
     best_model(config, &sizes)?;
     dynamic_sampling(rollout)?;
     groups_of_one(config)?;
-    ensure!(
+    require!(
+        ["train.second_moment"],
         train.second_moment == SecondMoment::Kept
             || !(config.mask.is_empty() && config.weight.is_empty()),
-        "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a component with `--mask` or `--weight`, or remove it)"
+        "`train.second_moment` is `kept_and_rejected`, but nothing rejects tokens (add a \
+         component with `--mask` or `--weight`, or remove it)"
     );
     loss_factors(config)?;
-    ensure!(
+    require!(
+        [
+            "train.loss_distribution",
+            "train.loss_temperature",
+            "rollout.temperature"
+        ],
         train.loss_distribution == LossDistribution::Full
             || rollout.temperature == train.loss_temperature as f32,
-        "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and `rollout.temperature` {} (set both to the same)",
+        "`train.loss_distribution` is `sampler`, but `train.loss_temperature` is {} and \
+         `rollout.temperature` {} (set both to the same)",
         train.loss_temperature,
         rollout.temperature
     );
@@ -68,7 +86,11 @@ pub(super) fn check(config: &Config) -> Result<Sizes> {
 
 /// Refuses numbers of a section outside of the limits that stand at their fields.
 pub fn in_section<S: Settings>(section: &str, settings: &S) -> Result<()> {
-    setting::check(settings, |name| format!("`{section}.{name}`"))
+    if let Some(refused) = setting::check(settings)? {
+        let setting = format!("{section}.{}", refused.setting);
+        refuse!([setting.clone()], "`{setting}` {refused}");
+    }
+    Ok(())
 }
 
 /// Refuses the environment's reward without an environment, turns that are longer than an episode,
@@ -79,7 +101,8 @@ fn environment(config: &Config) -> Result<()> {
             .reward
             .iter()
             .find(|reward| reward.id == reward::OF_ENVIRONMENT);
-        ensure!(
+        require!(
+            ["reward", "environment"],
             own.is_none(),
             "`[[reward]]` names `{}`, but the run has no environment (add `[environment]`)",
             reward::OF_ENVIRONMENT
@@ -87,22 +110,27 @@ fn environment(config: &Config) -> Result<()> {
         return Ok(());
     };
     in_section("environment", episode)?;
-    let (length, most) = (
-        episode.max_turn_length,
-        config.rollout.max_completion_length,
-    );
-    ensure!(
+    let length = episode.max_turn_length;
+    let most = config.rollout.max_completion_length;
+    require!(
+        [
+            "environment.max_turn_length",
+            "rollout.max_completion_length"
+        ],
         length <= most,
-        "`environment.max_turn_length` is {length}, but a whole episode has at most `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
+        "`environment.max_turn_length` is {length}, but a whole episode has at most \
+         `rollout.max_completion_length` {most} tokens (lower the one, or raise the other)"
     );
-    ensure!(
+    require!(
+        ["environment.keep_thinking", "data.format"],
         !episode.keep_thinking || config.data.format == Format::Chat,
-        "`environment.keep_thinking` is true, but `data.format` is `text`, and no template drops thoughts (set `data.format` to `chat`, or remove it)"
+        "`environment.keep_thinking` is true, but `data.format` is `text`, and no template drops \
+         thoughts (set `data.format` to `chat`, or remove it)"
     );
     Ok(())
 }
 
-/// Refuses `train.loss_factors` that the run does not have.
+/// Refuses names in `train.loss_factors` that are not masks or weights of the run.
 fn loss_factors(config: &Config) -> Result<()> {
     let names = [
         component_names(&config.mask),
@@ -115,53 +143,66 @@ fn loss_factors(config: &Config) -> Result<()> {
         .iter()
         .find(|name| !names.contains(name))
     {
-        bail!(
-            "`train.loss_factors` names `{name}`, which is no mask and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
+        refuse!(
+            ["train.loss_factors"],
+            "`train.loss_factors` names `{name}`, which is no mask \
+         and no weight of this run (add it to `[[mask]]` or `[[weight]]`, or leave it out)"
         );
     }
     Ok(())
 }
 
-/// Refuses settings of the best checkpoint without a metric, and evaluations at steps without a
-/// checkpoint.
+/// Refuses settings of the best checkpoint without a metric that chooses it, and evaluations at
+/// steps that have no checkpoint.
 fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
-    let (train, eval) = (&config.train, &config.eval);
+    let Config { train, eval, .. } = config;
     let Some(metric) = &train.metric_for_best_model else {
         if let Some((key, _)) = given(train, "metric") {
-            bail!(
-                "`train.{key}` is set, but no metric is compared (set `train.metric_for_best_model`, or remove it)"
+            refuse!(
+                [format!("train.{key}"), "train.metric_for_best_model"],
+                "`train.{key}` is set, but no metric is compared (set \
+                 `train.metric_for_best_model`, or remove it)"
             );
         }
         return Ok(());
     };
-    ensure!(
+    require!(
+        ["train.metric_for_best_model", "eval.eval_steps"],
         eval.eval_steps > 0,
-        "`train.metric_for_best_model` is `{metric}`, but `eval.eval_steps` is 0: only the last step is evaluated (set how often)"
+        "`train.metric_for_best_model` is `{metric}`, but `eval.eval_steps` is 0: only the last \
+         step is evaluated (set how often)"
     );
-    ensure!(
+    require!(
+        ["eval.eval_steps", "train.metric_for_best_model"],
         eval.eval_steps.is_multiple_of(sizes.steps_per_rollout),
-        "`eval.eval_steps` is {}, but checkpoints are written between rollouts, every {} steps (use a multiple, or remove `train.metric_for_best_model`)",
+        "`eval.eval_steps` is {}, but checkpoints are written between rollouts, every {} steps \
+         (use a multiple, or remove `train.metric_for_best_model`)",
         eval.eval_steps,
         sizes.steps_per_rollout
     );
-    ensure!(
+    require!(
+        ["train.metric_for_best_model", "eval.num_prompts"],
         !metric.starts_with("eval_") || eval.num_prompts > 0,
         "`train.metric_for_best_model` is `{metric}`, but `eval.num_prompts` is 0 (set it)"
     );
-    ensure!(
+    require!(
+        ["train.metric_for_best_model", "eval.reward"],
         RightAnswer::of(config) != RightAnswer::Undecided
             || !(metric == "eval_accuracy" || metric.contains('@')),
-        "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which answers are right (name it with `eval.reward`)"
+        "`train.metric_for_best_model` is `{metric}`, but of several rewards none says which \
+         answers are right (name it with `eval.reward`)"
     );
     let benchmark = metric
         .strip_prefix("eval/")
         .map(|rest| rest.split('/').next().unwrap_or(rest));
     if let Some(name) = benchmark.filter(|name| *name != TEST) {
-        ensure!(
+        require!(
+            ["train.metric_for_best_model"],
             eval.benchmark
                 .iter()
                 .any(|benchmark| benchmark.name == name),
-            "`train.metric_for_best_model` is `{metric}`, but no benchmark is called `{name}` (add an `[[eval.benchmark]]` table)"
+            "`train.metric_for_best_model` is `{metric}`, but no benchmark is called `{name}` \
+             (add an `[[eval.benchmark]]` table)"
         );
     }
     Ok(())
@@ -174,59 +215,87 @@ fn score_at_sampling(config: &Config, sizes: &Sizes) -> Result<()> {
         return Ok(());
     }
     let key = "`train.score_at_sampling` is on";
-    ensure!(
+    require!(
+        [
+            "train.score_at_sampling",
+            "rollout.temperature",
+            "train.loss_temperature",
+            "rollout.top_k",
+            "rollout.top_p",
+            "rollout.dtype",
+            "train.dtype"
+        ],
         !config.sampler_differs(),
-        "{key}, but completions are drawn from another distribution than the one that the loss sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)"
+        "{key}, but completions are drawn from another distribution than the one that the loss \
+         sees (set `rollout.temperature` to `train.loss_temperature`, `rollout.top_k` to 0, \
+         `rollout.top_p` to 1 and `rollout.dtype` to `train.dtype`, or turn it off)"
     );
     let uses = sizes.steps_per_rollout;
-    ensure!(
+    require!(
+        [
+            "train.score_at_sampling",
+            "train.steps_per_generation",
+            "train.num_iterations"
+        ],
         uses == 1,
-        "{key}, but {uses} steps use each rollout, and all after the first have another policy (use each once, or turn it off)"
+        "{key}, but {uses} steps use each rollout, and all after the first have another policy \
+         (use each once, or turn it off)"
     );
-    ensure!(
+    require!(
+        ["train.score_at_sampling", "rollout.filter_groups"],
         !config.rollout.filter_groups,
-        "{key}, but `rollout.filter_groups` puts a rollout together from several (turn one of them off)"
+        "{key}, but `rollout.filter_groups` puts a rollout together from several (turn one of \
+         them off)"
     );
-    ensure!(
+    require!(
+        ["train.score_at_sampling", "model.lora_dropout"],
         config.model.lora().is_none_or(|lora| lora.dropout == 0.0),
-        "{key}, but the passes of a step have dropout and the sampler has none (set `model.lora_dropout` to 0, or turn it off)"
+        "{key}, but the passes of a step have dropout and the sampler has none (set \
+         `model.lora_dropout` to 0, or turn it off)"
     );
     Ok(())
 }
 
-/// Refuses groups that cannot differ in reward, and a limit that has no effect.
+/// Refuses dynamic sampling with groups of one, and its limit without dynamic sampling.
 fn dynamic_sampling(rollout: &RolloutConfig) -> Result<()> {
-    let (group, most) = (rollout.num_generations, rollout.max_num_gen_batches);
+    let group = rollout.num_generations;
+    let most = rollout.max_num_gen_batches;
     if rollout.filter_groups {
-        ensure!(
+        require!(
+            ["rollout.filter_groups", "rollout.num_generations"],
             group > 1,
-            "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group of one has no difference (raise it, or turn it off)"
+            "`rollout.filter_groups` is on, but `rollout.num_generations` is {group}, and a group \
+             of one has no difference (raise it, or turn it off)"
         );
         return Ok(());
     }
-    ensure!(
+    require!(
+        ["rollout.max_num_gen_batches", "rollout.filter_groups"],
         most == RolloutConfig::default().max_num_gen_batches,
-        "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each rollout is sampled once (turn it on, or remove it)"
+        "`rollout.max_num_gen_batches` is {most}, but `rollout.filter_groups` is off, and each \
+         rollout is sampled once (turn it on, or remove it)"
     );
     Ok(())
 }
 
-/// Refuses groups of one where the advantage compares the completions of each prompt: it would be 0
-/// throughout.
+/// Refuses groups of one if the advantage compares the completions of each prompt: every advantage
+/// would be 0.
 fn groups_of_one(config: &Config) -> Result<()> {
     let ComponentConfig { id, table } = &config.advantage;
     let baseline = table.get("baseline").and_then(toml::Value::as_str);
-    ensure!(
+    require!(
+        ["rollout.num_generations"],
         config.rollout.num_generations > 1
             || !(GROUP_ADVANTAGES.contains(&id.as_str()) || baseline == Some("group")),
-        "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use 2 or more, or an advantage that does not: `--set recipe=reinforce`)"
+        "`rollout.num_generations` is 1, but `{id}` compares the completions of each prompt (use \
+         2 or more, or an advantage that does not: `--set recipe=reinforce`)"
     );
     Ok(())
 }
 
-/// Gives the rewards the weights of an advantage that sums them itself, or the advantage those of
-/// the rewards, so that the metric `reward` has the weights that the run learns by, as in TRL.
-/// Refuses weights that contradict each other.
+/// Gives the rewards and an advantage that sums them itself the same weights: those of the
+/// advantage, else those of the rewards. So the metric `reward` has the weights that the run learns
+/// by, as in TRL. Refuses weights that contradict each other.
 pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
     const KEY: &str = "reward_weights";
     let Config {
@@ -248,19 +317,24 @@ pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
         }
         return Ok(());
     };
-    // The component itself refuses what is no list of numbers.
+    // The component itself refuses a value that is not a list of numbers.
     let Ok(own) = own.clone().try_into::<Vec<f64>>() else {
         return Ok(());
     };
-    let (given, count) = (own.len(), rewards.len());
-    ensure!(
+    let given = own.len();
+    let count = rewards.len();
+    require!(
+        [format!("advantage.{KEY}"), "reward"],
         given == count,
-        "`advantage.{KEY}` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
+        "`advantage.{KEY}` has {given} numbers, but the run has {count} rewards (give one for \
+         each `[[reward]]`, in their order)"
     );
     for (RewardConfig { id, weight, .. }, own) in rewards.iter_mut().zip(own) {
-        ensure!(
+        require!(
+            [format!("advantage.{KEY}"), "reward"],
             *weight == 1.0 || *weight == own,
-            "the `weight` of the reward `{id}` is {weight}, but its number in `advantage.{KEY}` is {own} (remove one of them)"
+            "the `weight` of the reward `{id}` is {weight}, but its number in `advantage.{KEY}` \
+             is {own} (remove one of them)"
         );
         *weight = own;
     }
@@ -269,9 +343,11 @@ pub(super) fn reward_weights(config: &mut Config) -> Result<()> {
 
 /// Refuses a warm-up that the schedule would ignore.
 pub fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
-    ensure!(
+    require!(
+        ["train.warmup_ratio", "train.lr_scheduler_type"],
         kind != ScheduleKind::Constant || warmup_ratio == 0.0,
-        "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
+        "`train.warmup_ratio` is {warmup_ratio}, but `train.lr_scheduler_type` `constant` has no \
+         warm-up (use `constant_with_warmup`, or set `train.warmup_ratio` to 0)"
     );
     Ok(())
 }
@@ -279,26 +355,34 @@ pub fn warmup(kind: ScheduleKind, warmup_ratio: f64) -> Result<()> {
 /// Refuses settings that the chosen optimizer does not read.
 fn optimizer(train: &TrainConfig) -> Result<()> {
     match train.optimizer {
-        OptimizerName::AdamW => ensure!(
+        OptimizerName::AdamW => require!(
+            ["train.sgd_momentum", "train.optimizer", "train.adam_beta1"],
             train.sgd_momentum == 0.0,
-            "`train.sgd_momentum` is {}, but `train.optimizer` is `adamw`, whose momentum is `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)",
+            "`train.sgd_momentum` is {}, but `train.optimizer` is `adamw`, whose momentum is \
+             `train.adam_beta1` (set `train.optimizer` to `sgd`, or remove it)",
             train.sgd_momentum
         ),
         OptimizerName::Sgd => {
-            ensure!(
+            require!(
+                ["train.second_moment", "train.optimizer"],
                 train.second_moment == SecondMoment::Kept,
-                "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
+                "`train.second_moment` is `kept_and_rejected`, but `train.optimizer` is `sgd`, \
+                 which has no second moment (set `train.optimizer` to `adamw`, or remove it)"
             );
             if let Some((key, value)) = given(train, "adam") {
-                bail!(
-                    "`train.{key}` is {value}, but `train.optimizer` is `sgd`, which does not read it (set `train.optimizer` to `adamw`, or remove it)"
+                refuse!(
+                    [format!("train.{key}"), "train.optimizer"],
+                    "`train.{key}` is {value}, but `train.optimizer` is `sgd`, which does not \
+                     read it (set `train.optimizer` to `adamw`, or remove it)"
                 );
             }
         }
     }
-    ensure!(
+    require!(
+        ["train.moments_dtype", "train.device"],
         train.moments_dtype == Dtype::F32 || train.device == CPU,
-        "`train.moments_dtype` is `bf16`, which only the CPU supports, but `train.device` is `{}` (remove one of them)",
+        "`train.moments_dtype` is `bf16`, which only the CPU supports, but `train.device` is `{}` \
+         (remove one of them)",
         train.device
     );
     Ok(())
@@ -308,29 +392,45 @@ fn optimizer(train: &TrainConfig) -> Result<()> {
 /// plain-text prompts.
 pub fn data(data: &DataConfig) -> Result<()> {
     if let (Format::Text, Some((key, _))) = (data.format, given(data, "chat")) {
-        bail!(
-            "`data.{key}` is set, but `data.format` is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
+        refuse!(
+            [format!("data.{key}"), "data.format"],
+            "`data.{key}` is set, but `data.format` \
+         is `text`, which has no use for it (set `data.format` to `chat`, or remove it)"
         );
     }
-    ensure!(
+    require!(
+        ["data.add_special_tokens", "data.format"],
         data.format == Format::Text || data.add_special_tokens,
-        "`data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone writes special tokens (remove it)"
+        "`data.add_special_tokens` is `false`, but `data.format` is `chat`, whose template alone \
+         writes special tokens (remove it)"
     );
     datasets::check(data)?;
     if !Arithmetic::NAMES.contains(&data.dataset_name.as_str()) {
         return Ok(());
     }
     let name = &data.dataset_name;
-    ensure!(
+    require!(
+        [
+            "data.dataset_name",
+            "data.eval_dataset_name",
+            "data.dataset_test_split"
+        ],
         data.eval_dataset_name.is_none() && data.dataset_test_split.is_none(),
-        "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and `dataset_test_split`)"
+        "dataset `{name}` has its own held-out prompts (remove `eval_dataset_name` and \
+         `dataset_test_split`)"
     );
     if let Some((key, column)) = given(data, "columns") {
         let column = column.as_str().unwrap_or_default();
-        bail!("`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)");
+        refuse!(
+            [format!("data.{key}"), "data.dataset_name"],
+            "`data.{key}` is `{column}`, but dataset `{name}` has no columns (remove it)"
+        );
     }
     if let Some((key, _)) = given(data, "rows") {
-        bail!("`data.{key}` is set, but dataset `{name}` is made, not read (remove it)");
+        refuse!(
+            [format!("data.{key}"), "data.dataset_name"],
+            "`data.{key}` is set, but dataset `{name}` is made, not read (remove it)"
+        );
     }
     Ok(())
 }

@@ -51,9 +51,11 @@ pub struct DataConfig {
     #[setting(default = "solution", needs = "columns")]
     pub solution_column: String,
     /// The longest prompt. A row with a longer one is a bad row.
-    #[setting(default = 512, unit = "tokens", at_least = 1, at_most = LONGEST, trl, verl = ["data.max_prompt_length"])]
+    #[setting(default = 512, unit = "tokens", at_least = 1, at_most = LONGEST, trl)]
+    #[setting(verl = ["data.max_prompt_length"])]
     #[setting(
-        differs = "TRL has removed it. Longer prompts are an error, or left out and counted; none is cut"
+        differs = "TRL has removed it. Longer prompts are an error, or left out and counted; none \
+         is cut"
     )]
     pub max_prompt_length: usize,
     /// True leaves rows with longer prompts out instead.

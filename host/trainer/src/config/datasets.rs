@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use host_data::{
     Arithmetic, Columns, Dataset, Filter, Order, PROMPT, Purpose, Reading, Rows, Source, Tokenizer,
     Wanted, find,
@@ -11,6 +11,7 @@ use host_model::{ModelFiles, Policy, hub};
 
 use super::data::{DataConfig, SourceConfig};
 use super::setting::given;
+use crate::{refuse, require};
 
 /// Setting with the configuration of the only dataset.
 const CONFIG_KEY: &str = "`data.dataset_config`";
@@ -36,13 +37,9 @@ impl DataConfig {
             shuffle: self.shuffle_dataset,
             max_train_samples: self.max_train_samples,
         };
-        let (train, eval) = (train(self)?, eval(self)?);
-        Ok(Dataset::Rows(Rows::open(
-            &train,
-            eval.as_ref(),
-            order,
-            &demands,
-        )?))
+        let eval = eval(self)?;
+        let rows = Rows::open(&train(self)?, eval.as_ref(), order, &demands)?;
+        Ok(Dataset::Rows(rows))
     }
 }
 
@@ -119,15 +116,16 @@ fn open(
     };
     let files = find(&located(&config.path)?, wanted)?;
     let preset = config.preset.or(data.preset);
-    let column = |own: &Option<String>, shared: &String| own.as_ref().unwrap_or(shared).clone();
-    let named = || Columns {
-        prompt: column(&config.prompt_column, &data.prompt_column),
-        answer: column(&config.answer_column, &data.answer_column),
-        solution: column(&config.solution_column, &data.solution_column),
-    };
     let reading = Reading {
-        // A preset makes columns of the usual names, whatever those of other datasets are.
-        columns: preset.map_or_else(named, |_| Columns::default()),
+        columns: match preset {
+            // A preset makes columns of the usual names, whatever those of other datasets are.
+            Some(_) => Columns::default(),
+            None => Columns {
+                prompt: own_or(&config.prompt_column, &data.prompt_column),
+                answer: own_or(&config.answer_column, &data.answer_column),
+                solution: own_or(&config.solution_column, &data.solution_column),
+            },
+        },
         preset,
         template: config
             .prompt_template
@@ -148,6 +146,11 @@ fn open(
     })
 }
 
+/// A dataset's own column, else that of `[data]`.
+fn own_or(own: &Option<String>, shared: &str) -> String {
+    own.as_deref().unwrap_or(shared).to_owned()
+}
+
 /// File or folder of a dataset's name: a path, or the newest snapshot of an id in the Hub's cache.
 fn located(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
@@ -156,7 +159,8 @@ fn located(name: &str) -> Result<PathBuf> {
     }
     hub::find_dataset(name)?.with_context(|| {
         format!(
-            "no dataset `{name}`: neither an embedded one, nor a file or folder, nor in the Hub's cache (embedded: `{}`; fetch one with `hf download --repo-type dataset OWNER/NAME`)",
+            "no dataset `{name}`: neither an embedded one, nor a file or folder, nor in the Hub's \
+             cache (embedded: `{}`; fetch one with `hf download --repo-type dataset OWNER/NAME`)",
             Arithmetic::NAME
         )
     })
@@ -171,29 +175,36 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         .chain([&data.prompt_template])
         .flatten()
     {
-        ensure!(
+        require!(
+            ["data.prompt_template"],
             template.contains(PROMPT),
-            "`prompt_template` is `{template}`, which has no place for the prompt (write `{PROMPT}` where it goes)"
+            "`prompt_template` is `{template}`, which has no place for the prompt (write \
+             `{PROMPT}` where it goes)"
         );
     }
-    let has_preset = |one: &&SourceConfig| one.preset.or(data.preset).is_some();
-    let own = data
+    let preset = data.preset;
+    let mut laid_out = data
         .datasets
         .iter()
-        .filter(has_preset)
-        .find_map(|one| given(one, "columns"));
-    let shared = given(data, "columns")
-        .filter(|_| data.preset.is_some() || data.datasets.iter().any(|one| has_preset(&one)));
+        .filter(|one| one.preset.or(preset).is_some())
+        .peekable();
+    let any_preset = preset.is_some() || laid_out.peek().is_some();
+    let own = laid_out.find_map(|one| given(one, "columns"));
+    let shared = given(data, "columns").filter(|_| any_preset);
     if let Some((key, name)) = own.or(shared) {
         let name = name.as_str().unwrap_or_default();
-        bail!(
-            "`data.{key}` is `{name}`, but a `preset` says what the columns are (remove one of them)"
+        refuse!(
+            [format!("data.{key}")],
+            "`data.{key}` is `{name}`, but a `preset` says what the \
+         columns are (remove one of them)"
         );
     }
     if data.datasets.is_empty() {
-        ensure!(
+        require!(
+            ["data.dataset_name"],
             !data.dataset_name.is_empty(),
-            "`data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, or `{}`)",
+            "`data.dataset_name` is missing (name a file, a folder, a dataset in the Hub's cache, \
+             or `{}`)",
             Arithmetic::NAME
         );
         return Ok(());
@@ -208,14 +219,19 @@ pub(super) fn check(data: &DataConfig) -> Result<()> {
         ),
     ];
     if let Some((key, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
-        bail!("`data.{key}` is set, but `[[data.datasets]]` name the data (remove one of them)");
+        refuse!(
+            [format!("data.{key}")],
+            "`data.{key}` is set, but `[[data.datasets]]` name the \
+         data (remove one of them)"
+        );
     }
     let weighted = data
         .datasets
         .iter()
         .filter(|one| one.weight.is_some())
         .count();
-    ensure!(
+    require!(
+        ["data.datasets"],
         weighted == 0 || weighted == data.datasets.len(),
         "{weighted} of {} `[[data.datasets]]` have a `weight` (give each one, or none)",
         data.datasets.len()

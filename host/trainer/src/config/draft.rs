@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use capo_loader::{ComponentConfig, tables};
-use capo_plugin::plain;
 use capo_system::files;
 use toml::{Table, Value};
 
 use super::check::{check, reward_weights};
 use super::hints;
+use super::read::read;
 use super::sets::{numbered, parse_set, set};
 use super::setting::{Settings, names as names_of};
-use super::{Config, EnvironmentConfig, EpisodeConfig, Sizes, TrainConfig, sections};
+use super::{Config, ConfigError, EnvironmentConfig, EpisodeConfig, Sizes, TrainConfig, sections};
 use crate::reward::{RewardConfig, reads_answer};
 
 /// The sections of components, which recipes fill in.
@@ -24,7 +24,7 @@ pub(super) const COMPONENT_SECTIONS: [&str; 5] =
 #[derive(Debug)]
 pub struct Draft {
     pub(super) table: Table,
-    /// Sections and `section.key`s that the user's file and `--set` contain.
+    /// Sections and settings such as `train.seed` that the user's file and `--set` contain.
     pub(super) given: BTreeSet<String>,
     /// Name of the file, or of the text in its place, for messages.
     origin: String,
@@ -99,44 +99,39 @@ impl Draft {
 
     /// Origin of the sections or dotted `keys` for a message: the file, `--set` or both.
     pub fn origin(&self, keys: &[&str]) -> String {
-        let under = |long: &str, short: &str| {
-            long.strip_prefix(short)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        let of = |key: &str, path: &str| under(path, key) || under(key, path);
         let sets: Vec<&str> = self
             .sets()
-            .filter(|path| keys.iter().any(|key| of(key, path)))
+            .filter(|set| {
+                keys.iter()
+                    .any(|key| is_within(set, key) || is_within(key, set))
+            })
             .collect();
-        match &sets[..] {
-            [] => self.origin.clone(),
-            _ if keys
-                .iter()
-                .all(|key| sets.iter().any(|path| under(key, path))) =>
-            {
-                "`--set`".to_owned()
-            }
-            sets => format!("{} and `--set {}`", self.origin, sets.join("`, `--set ")),
+        if sets.is_empty() {
+            self.origin.clone()
+        } else if keys
+            .iter()
+            .all(|key| sets.iter().any(|set| is_within(key, set)))
+        {
+            "`--set`".to_owned()
+        } else {
+            format!("{} and `--set {}`", self.origin, sets.join("`, `--set "))
         }
     }
 
-    /// Beginning of a message about settings that do not fit together: the origin of the settings
-    /// that `sentence` has in backticks.
-    pub fn do_not_fit(&self, sentence: &str) -> String {
-        let keys: Vec<&str> = sentence
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter(|word| word.contains('.'))
-            .collect();
+    /// Puts the origin of the settings that `error` is about in front of its sentence.
+    pub fn do_not_fit(&self, error: Error) -> Error {
+        let settings = ConfigError::of(&error).map_or(&[][..], ConfigError::settings);
+        let keys: Vec<&str> = settings.iter().map(String::as_str).collect();
         let origin = self.origin(&keys);
-        // The sentence may be about a setting whose full name it does not give.
+        // The error may be about a setting that it does not name.
         let sets = if origin == self.origin && !self.sets.is_empty() {
             " and `--set`"
         } else {
             ""
         };
-        format!("the settings of {origin}{sets} do not fit together")
+        error.context(format!(
+            "the settings of {origin}{sets} do not fit together"
+        ))
     }
 
     /// True if the user's file or `--set` chooses the data that a model is measured on.
@@ -226,7 +221,11 @@ impl Draft {
         self.apply_components()?;
         let plain = sections().map(|(section, _)| section);
         self.only(&[&["recipe"], &plain[..], &COMPONENT_SECTIONS, &["reward"]].concat())?;
-        let reward = |value: Value| to_reward(value, &self.origin(&["reward"]));
+        let rewards = self
+            .list("reward")?
+            .into_iter()
+            .map(|value| to_reward(value, &self.origin(&["reward"])))
+            .collect::<Result<_>>()?;
         let mut config = Config {
             recipe: self.recipe()?.map(str::to_owned),
             model: self.section("model")?,
@@ -247,20 +246,13 @@ impl Draft {
                 .cloned()
                 .map(|value| self.environment(value))
                 .transpose()?,
-            reward: self
-                .list("reward")?
-                .into_iter()
-                .map(reward)
-                .collect::<Result<_>>()?,
+            reward: rewards,
             sizes: Sizes::default(),
         };
         config.data.answer_is_unread = !config.reward.iter().any(|reward| reads_answer(&reward.id));
         config.sizes = reward_weights(&mut config)
             .and_then(|()| check(&config))
-            .map_err(|error| {
-                let settings = self.do_not_fit(&error.to_string());
-                error.context(settings)
-            })?;
+            .map_err(|error| self.do_not_fit(error))?;
         Ok(config)
     }
 
@@ -284,32 +276,21 @@ impl Draft {
             .chain(set)
             .find(|key| !known.contains(key))
         {
-            bail!(
-                "{}: {}",
-                self.origin(&[unknown]),
-                hints::unknown_section(unknown, known)
-            );
+            let hint = hints::unknown_section(unknown, known);
+            let sentence = format!("{}: {hint}", self.origin(&[unknown]));
+            return Err(ConfigError::unknown(unknown, sentence).into());
         }
         Ok(())
     }
 
     /// Appends components, then applies the overrides of components.
     fn apply_components(&mut self) -> Result<()> {
-        let table = |id: &String| {
-            Value::Table(Table::from_iter([(
-                "use".to_owned(),
-                Value::String(id.clone()),
-            )]))
-        };
-        for (section, _, ids) in self
-            .appended
-            .clone()
-            .lists()
-            .into_iter()
-            .filter(|(_, _, ids)| !ids.is_empty())
-        {
+        for (section, _, ids) in self.appended.clone().lists() {
+            if ids.is_empty() {
+                continue;
+            }
             let mut list = self.list(section)?;
-            list.extend(ids.iter().map(table));
+            list.extend(ids.iter().map(|id| using(id)));
             self.table.insert(section.into(), Value::Array(list));
         }
         self.apply_sets(is_of_component)
@@ -372,10 +353,15 @@ impl Draft {
 
     fn component(&self, section: &str) -> Result<ComponentConfig> {
         match self.table.get(section) {
-            None => bail!(
-                "`[{section}]` is missing from {}, and no recipe fills it in (name a component with `use = \"...\"`, or take a whole recipe with `recipe = \"grpo\"`)",
-                self.origin
-            ),
+            None => {
+                let sentence = format!(
+                    "`[{section}]` is missing from {}, and no recipe fills it in (name a \
+                     component with `use = \"...\"`, or take a whole recipe with \
+                     `recipe = \"grpo\"`)",
+                    self.origin
+                );
+                Err(ConfigError::missing(section, sentence).into())
+            }
             Some(value) => tables::component(
                 &format!("[{section}]"),
                 value.clone(),
@@ -401,7 +387,18 @@ pub fn component_timeout(path: Option<&Path>, sets: &[String]) -> u64 {
         .unwrap_or(TrainConfig::default().component_timeout)
 }
 
-/// The `section.key`s of a section.
+/// The table of a component without keys of its own.
+pub(super) fn using(id: &str) -> Value {
+    Value::Table(Table::from_iter([("use".to_owned(), id.into())]))
+}
+
+/// True if the dotted `path` is `outer`, or a key in it.
+fn is_within(path: &str, outer: &str) -> bool {
+    path.strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The settings in a section, such as `train.seed`.
 fn names(section: &str, table: &Table) -> Vec<String> {
     table.keys().map(|key| format!("{section}.{key}")).collect()
 }
@@ -428,33 +425,27 @@ pub(super) fn read_section<T: Settings>(
     origin: impl Fn(&str) -> String,
 ) -> Result<T> {
     let known = names_of::<T>();
-    let unknown = |table: &Table| {
-        table
-            .keys()
-            .find(|key| !known.contains(&key.as_str()))
-            .cloned()
-    };
-    if let Some(unknown) = value.as_table().and_then(unknown) {
-        bail!(
-            "`[{name}]` of {}: {}",
-            origin(&unknown),
-            hints::unknown_key(name, &unknown, &known)
-        );
+    let mut keys = value.as_table().into_iter().flat_map(Table::keys);
+    if let Some(unknown) = keys.find(|key| !known.contains(&key.as_str())) {
+        let hint = hints::unknown_key(name, unknown, &known);
+        let sentence = format!("`[{name}]` of {}: {hint}", origin(unknown));
+        return Err(ConfigError::unknown(format!("{name}.{unknown}"), sentence).into());
     }
-    value.try_into().map_err(|error: toml::de::Error| {
-        let parsers = error.to_string();
-        // The parser's message ends with the key.
-        let key = parsers
-            .trim()
-            .rsplit_once("in `")
-            .map_or("", |(_, key)| key.trim_end_matches('`'));
-        let sentence = plain::toml(&parsers);
-        let hint = if sentence.ends_with(" is missing") {
-            " (configs/README.md lists every key)"
-        } else {
-            ""
+    read(value).map_err(|refusal| {
+        let key = refusal.key();
+        let setting = match key.as_str() {
+            "" => name.to_owned(),
+            key => format!("{name}.{key}"),
         };
-        anyhow::anyhow!("`[{name}]` of {}: {sentence}{hint}", origin(key))
+        let sentence = format!("`[{name}]` of {}: {refusal}", origin(&key));
+        if refusal.is_missing() {
+            let hint = "(configs/README.md lists every key)";
+            ConfigError::missing(setting, format!("{sentence} {hint}")).into()
+        } else if refusal.is_unknown() {
+            ConfigError::unknown(setting, sentence).into()
+        } else {
+            ConfigError::wrong_type(setting, sentence).into()
+        }
     })
 }
 

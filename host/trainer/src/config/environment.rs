@@ -21,7 +21,8 @@ pub struct EnvironmentConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeConfig {
     /// Most turns of the model in an episode.
-    #[setting(default = 8, at_least = 1, trl = ["max_tool_calling_iterations"], differs = "one more: it counts the last turn too")]
+    #[setting(default = 8, at_least = 1, trl = ["max_tool_calling_iterations"])]
+    #[setting(differs = "one more: it counts the last turn too")]
     #[setting(verl = ["rollout.multi_turn.max_assistant_turns"])]
     pub max_turns: usize,
     /// The longest turn of the model; 0 is no limit but `rollout.max_completion_length`, which

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use host_data::{Demands, Example, Preset, examples};
 use host_model::SamplingParams;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use toml::Table;
 use super::data::{DataConfig, SourceConfig};
 use super::datasets;
 use super::setting::{self, Setting, Settings, given, settings};
+use crate::{refuse, require};
 
 /// Largest number of samples per prompt.
 const MOST_SAMPLES: usize = 1 << 16;
@@ -25,7 +26,8 @@ pub struct EvalConfig {
     #[setting(default = 0)]
     pub num_prompts: usize,
     /// Evaluates every so many optimizer steps as well; 0 is off.
-    #[setting(default = 0, unit = "steps", trl = ["eval_steps", "eval_strategy"], verl = ["trainer.test_freq"])]
+    #[setting(default = 0, unit = "steps", trl = ["eval_steps", "eval_strategy"])]
+    #[setting(verl = ["trainer.test_freq"])]
     #[setting(differs = "[evaluation](../docs/evaluation.md) is always counted in steps")]
     pub eval_steps: u64,
     /// Most answers that are sampled at a time; 0 is 512.
@@ -69,7 +71,8 @@ pub struct BenchmarkConfig {
     #[setting(unset = "as in `[data]`", needs = "columns")]
     pub answer_column: Option<String>,
     /// Answers to each prompt.
-    #[setting(default = 1, at_least = 1, at_most = MOST_SAMPLES, trl = ["num_generations_eval"], needs = "temperature")]
+    #[setting(default = 1, at_least = 1, at_most = MOST_SAMPLES, trl = ["num_generations_eval"])]
+    #[setting(needs = "temperature")]
     pub samples: usize,
     /// Divides the logits. 0 takes the likeliest token and allows one answer only.
     #[setting(default = 0.0)]
@@ -144,29 +147,37 @@ impl BenchmarkConfig {
     /// Refuses values out of range, and those that others disable; `preset` is that of `[data]`.
     fn check(&self, preset: Option<Preset>) -> Result<()> {
         let name = &self.name;
-        ensure!(
+        require!(
+            ["eval.benchmark"],
             !name.is_empty()
                 && name
                     .chars()
                     .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
             "the `name` of a benchmark is `{name}` (use letters, digits, `-`, `_` and `.`)"
         );
-        let of = |key: &str| format!("`{key}` of benchmark `{name}`");
-        setting::check(self, of)?;
+        if let Some(refused) = setting::check(self)? {
+            let key = refused.setting;
+            refuse!(
+                ["eval.benchmark"],
+                "`{key}` of benchmark `{name}` {refused}"
+            );
+        }
         if let Err(error) = self.sampling().check() {
-            bail!("benchmark `{name}`: {error}");
+            refuse!(["eval.benchmark"], "benchmark `{name}`: {error}");
         }
         if let (true, Some((key, value))) = (self.temperature == 0.0, given(self, "temperature")) {
-            bail!(
-                "{} is {value}, but at `temperature` 0 each token is the likeliest (set a temperature, or remove it)",
-                of(key)
+            refuse!(
+                ["eval.benchmark"],
+                "`{key}` of benchmark `{name}` is {value}, but at \
+             `temperature` 0 each token is the likeliest (set a temperature, or remove it)"
             );
         }
         if let (Some(_), Some((key, value))) = (self.preset.or(preset), given(self, "columns")) {
             let value = value.as_str().unwrap_or_default();
-            bail!(
-                "{} is `{value}`, but a `preset` says what the columns are (remove one of them)",
-                of(key)
+            refuse!(
+                ["eval.benchmark", "data.preset"],
+                "`{key}` of benchmark `{name}` is \
+             `{value}`, but a `preset` says what the columns are (remove one of them)"
             );
         }
         Ok(())
@@ -192,13 +203,16 @@ impl EvalConfig {
         for benchmark in &self.benchmark {
             benchmark.check(preset)?;
             let name = &benchmark.name;
-            ensure!(
+            require!(
+                ["eval.benchmark"],
                 names.insert(name),
-                "two benchmarks are called `{name}`, or one by the name of their mean (give each a `name` in `[[eval.benchmark]]`; `--benchmark` takes that of the file)"
+                "two benchmarks are called `{name}`, or one by the name of their mean (give each \
+                 a `name` in `[[eval.benchmark]]`; `--benchmark` takes that of the file)"
             );
         }
         if let Some(reward) = &self.reward {
-            ensure!(
+            require!(
+                ["eval.reward"],
                 rewards.contains(reward),
                 "`eval.reward` is `{reward}`, but the run has no such reward (it has `{}`)",
                 rewards.join("`, `")

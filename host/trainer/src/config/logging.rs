@@ -1,22 +1,25 @@
 //! `[logging]`: output of a run, and its destinations.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::setting::{Setting, Settings, given, settings};
+use crate::refuse;
 
 /// Section `[logging]`.
 #[settings]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoggingConfig {
     /// A line on the terminal every so many steps.
-    #[setting(default = 10, unit = "steps", at_least = 1, trl = ["logging_steps", "logging_strategy"])]
+    #[setting(default = 10, unit = "steps", at_least = 1)]
+    #[setting(trl = ["logging_steps", "logging_strategy"])]
     pub logging_steps: u64,
     /// Trackers that get the metrics, besides `metrics.jsonl`: `none`, `tensorboard`, or a list of
     /// names ([reports](../docs/seeing.md)).
     #[setting(default = Vec::new(), unset = "`none`", trl, verl = ["trainer.logger"])]
     #[setting(
-        differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is always written"
+        differs = "it knows `tensorboard`, whose files `wandb sync` takes; `metrics.jsonl` is \
+         always written"
     )]
     #[serde(deserialize_with = "one_or_several")]
     pub report_to: Vec<Tracker>,
@@ -32,7 +35,8 @@ pub struct LoggingConfig {
     #[setting(default = 1, unit = "steps", at_least = 1, needs = "completions")]
     pub completions_steps: u64,
     /// Most completions written of a step; 0 is all.
-    #[setting(default = 0, trl = ["num_completions_to_print"], differs = "how many are written", needs = "completions")]
+    #[setting(default = 0, trl = ["num_completions_to_print"], differs = "how many are written")]
+    #[setting(needs = "completions")]
     pub num_completions: usize,
     /// True writes only the first completion of each prompt.
     #[setting(default = false, trl, needs = "completions")]
@@ -81,14 +85,18 @@ impl LoggingConfig {
             return Err(host_data::features::missing("parquet", "datasets"));
         }
         if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
-            bail!(
-                "`logging.{key}` is set, but no completions are written (set `logging.log_completions = true`, or remove it)"
+            refuse!(
+                [format!("logging.{key}")],
+                "`logging.{key}` is set, but no completions are \
+             written (set `logging.log_completions = true`, or remove it)"
             );
         }
         if let (true, Some((key, value))) = (self.report_to.is_empty(), given(self, "tracker")) {
             let value = value.as_str().unwrap_or_default();
-            bail!(
-                "`logging.{key}` is `{value}`, but no tracker gets metrics, and `metrics.jsonl` has all (set `logging.report_to`, or remove it)"
+            refuse!(
+                [format!("logging.{key}"), "logging.report_to"],
+                "`logging.{key}` is `{value}`, but no tracker gets metrics, and `metrics.jsonl` \
+                 has all (set `logging.report_to`, or remove it)"
             );
         }
         Ok(())
@@ -100,7 +108,8 @@ fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Trac
     #[derive(Deserialize)]
     #[serde(
         untagged,
-        expecting = "it names `tensorboard`, a list of such names, or `none` (for Weights & Biases: `wandb sync RUN` takes the files of `tensorboard`)"
+        expecting = "it names `tensorboard`, a list of such names, or `none` (for Weights & \
+         Biases: `wandb sync RUN` takes the files of `tensorboard`)"
     )]
     enum Given {
         None(Nothing),

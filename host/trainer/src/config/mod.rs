@@ -7,10 +7,13 @@ mod data;
 mod datasets;
 mod draft;
 mod environment;
+mod error;
 mod eval;
 mod hints;
 mod logging;
 mod model;
+pub mod names;
+mod read;
 mod recipe;
 mod replayed;
 mod rollout;
@@ -36,6 +39,7 @@ use crate::reward::{self, RewardConfig};
 pub use data::{DataConfig, Format, SourceConfig};
 pub use draft::{Appended, Draft, component_timeout};
 pub use environment::{EnvironmentConfig, EpisodeConfig};
+pub use error::ConfigError;
 pub use eval::{ANSWERS_AT_ONCE, BenchmarkConfig, EvalConfig, TEST};
 pub use logging::{CompletionsFormat, ComponentMetrics, LoggingConfig, Tracker};
 pub use model::{ModelConfig, TargetModules};
@@ -43,7 +47,7 @@ pub use recipe::{Resolved, resolve};
 pub use replayed::replayed_settings;
 pub use rollout::RolloutConfig;
 pub use sets::{parse_set, set};
-pub use setting::{Setting, Settings};
+pub use setting::{Expected, Setting, Settings};
 pub use sizes::Sizes;
 pub use train::{LossDistribution, MaskDenominator, TrainConfig};
 pub use trl::TrlConfig;
@@ -53,7 +57,7 @@ pub use warnings::WarningsConfig;
 /// holds only components.
 pub const DEFAULT: &str = include_str!("../../../../configs/tiny/default.toml");
 
-/// Search for a name among the ids of the Hub's cache; `None` if it is none.
+/// A search for a name among the ids of the Hub's cache; `None` if it is not there.
 type Find = fn(&str) -> Result<Option<PathBuf>>;
 
 /// All settings of a run, a field for each section.
@@ -125,43 +129,40 @@ impl Config {
                 "each shortens what the one before left of a step",
             ),
         ];
-        let of = |(point, list, effect): (&str, &Vec<ComponentConfig>, &str)| {
+        let recipe = match &self.recipe {
+            Some(recipe) => format!("; the recipe `{recipe}` may bring one"),
+            None => String::new(),
+        };
+        let mut sentences = Vec::new();
+        for (point, list, effect) in lists {
             let again = component_names(list)
                 .into_iter()
-                .find_map(|name| Some(name.split_once('#')?.0.to_owned()))?;
-            let recipe = self
-                .recipe
-                .iter()
-                .map(|recipe| format!("; the recipe `{recipe}` may bring one"))
-                .collect::<String>();
-            Some(format!(
-                "the {point} `{again}` is named more than once: {effect} (leave out what is not meant{recipe})"
-            ))
-        };
-        lists.into_iter().filter_map(of).collect()
+                .find_map(|name| Some(name.split_once('#')?.0.to_owned()));
+            let Some(again) = again else { continue };
+            sentences.push(format!(
+                "the {point} `{again}` is named more than once: {effect} (leave out what is not \
+                 meant{recipe})"
+            ));
+        }
+        sentences
     }
 
     /// All settings as TOML. A line lists those that have no value.
     pub fn in_full(&self) -> Result<String> {
         let text = toml::to_string(self)?;
         let table: Table = text.parse()?;
-        let is_there = |section: &str, key: &str| {
-            table
-                .get(section)
-                .is_some_and(|table| table.get(key).is_some())
-        };
-        let of = |(section, settings): (&'static str, &'static [Setting])| {
-            let settings = if section == "environment" && self.environment.is_none() {
-                &[]
-            } else {
-                settings
-            };
-            let absent = settings
-                .iter()
-                .filter(move |setting| !is_there(section, setting.name));
-            absent.map(move |setting| format!("{section}.{}", setting.name))
-        };
-        let unset: Vec<String> = sections().into_iter().flat_map(of).collect();
+        let mut unset = Vec::new();
+        for (section, settings) in sections() {
+            if section == "environment" && self.environment.is_none() {
+                continue;
+            }
+            let given = table.get(section);
+            for Setting { name, .. } in settings {
+                if given.and_then(|section| section.get(name)).is_none() {
+                    unset.push(format!("{section}.{name}"));
+                }
+            }
+        }
         Ok(format!("{text}\n# not set: {}", unset.join(", ")))
     }
 
@@ -174,10 +175,12 @@ impl Config {
     /// Number of evaluations after the steps of `range`, which begins with the number of steps done
     /// before it.
     pub fn evaluations(&self, range: Range<u64>) -> u64 {
-        let (every, last) = (self.eval.eval_steps, self.train.max_steps);
-        let regular = |step: u64| step.checked_div(every).unwrap_or(0);
-        let at_the_end = range.end >= last && regular(last) * every < last;
-        regular(range.end) - regular(range.start) + u64::from(at_the_end)
+        let every = self.eval.eval_steps;
+        let last = self.train.max_steps;
+        let [start, end, of_run] =
+            [range.start, range.end, last].map(|step| step.checked_div(every).unwrap_or(0));
+        let at_the_end = range.end >= last && of_run * every < last;
+        end - start + u64::from(at_the_end)
     }
 
     /// Floating-point type of the sampler.
@@ -273,12 +276,11 @@ impl Config {
         let files = files
             .chain([&mut data.dataset_name])
             .chain(&mut data.eval_dataset_name);
-        let found = |find: Find| move |name| (name, find);
-        let template = data.chat_template.iter_mut().map(found(|_| Ok(None)));
+        let templates = data.chat_template.iter_mut();
         models
-            .map(found(hub::find))
-            .chain(files.map(found(hub::find_dataset)))
-            .chain(template)
+            .map(|name| (name, hub::find as Find))
+            .chain(files.map(|name| (name, hub::find_dataset as Find)))
+            .chain(templates.map(|name| (name, (|_| Ok(None)) as Find)))
     }
 }
 
@@ -299,18 +301,17 @@ pub fn sections() -> [(&'static str, &'static [Setting]); 8] {
 /// All settings of a run, each with its section; those of TRL's come last, which become components.
 pub fn settings() -> impl Iterator<Item = (&'static str, &'static Setting)> {
     let of_trl = ("train", TrlConfig::SETTINGS);
-    let of = |(section, settings): (&'static str, &'static [Setting])| {
-        settings.iter().map(move |one| (section, one))
-    };
-    sections().into_iter().chain([of_trl]).flat_map(of)
+    sections()
+        .into_iter()
+        .chain([of_trl])
+        .flat_map(|(section, settings)| settings.iter().map(move |one| (section, one)))
 }
 
 /// The default of `section.key`, as TOML.
 pub fn default_of(path: &str) -> Option<String> {
-    let is = |(section, setting): &(&str, &Setting)| {
-        path.split_once('.') == Some((section, setting.name))
-    };
-    Some(settings().find(is)?.1.default()?.to_string())
+    let (_, setting) = settings()
+        .find(|(section, setting)| path.split_once('.') == Some((section, setting.name)))?;
+    Some(setting.default()?.to_string())
 }
 
 /// Makes a path absolute. An id of the Hub becomes the path that `find` has for it.

@@ -1,11 +1,12 @@
 //! `[model]`: the weights to train, and the adapter that is trained instead, if any.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use host_model::{LoraConfig, Targets};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::setting::{Setting, Settings, given, settings};
+use crate::{refuse, require};
 
 /// Largest rank of an adapter: no matrix is wider.
 const LARGEST_RANK: usize = 1 << 20;
@@ -18,7 +19,8 @@ pub struct ModelConfig {
     /// Hub's cache, or `embedded:tiny-arithmetic`; see [models](../docs/models.md).
     #[setting(trl, verl = ["model.path"])]
     #[setting(
-        differs = "a directory, or an id in the Hub's cache; `host download` fetches one. [Families](../docs/models.md)"
+        differs = "a directory, or an id in the Hub's cache; `host download` fetches one. \
+         [Families](../docs/models.md)"
     )]
     pub model_name_or_path: String,
     /// The reference model for an objective's `beta`; see
@@ -27,7 +29,9 @@ pub struct ModelConfig {
         unset = "the model that training starts from",
         differs = "it is not synchronised"
     )]
-    #[setting(trl = ["ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"])]
+    #[setting(trl = [
+        "ref_model", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"
+    ])]
     pub ref_model_name_or_path: Option<String>,
     /// True starts from random weights in that model's architecture, drawn from `train.seed`. Its
     /// own weights are not read.
@@ -42,7 +46,8 @@ pub struct ModelConfig {
     )]
     pub use_peft: Option<bool>,
     /// The adapter's rank. This and the next four need `use_peft`.
-    #[setting(default = 16, at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"], needs = "adapter")]
+    #[setting(default = 16, at_least = 1, at_most = LARGEST_RANK, trl, verl = ["model.lora_rank"])]
+    #[setting(needs = "adapter")]
     pub lora_r: usize,
     /// The adapter's product is multiplied by `lora_alpha / lora_r`.
     #[setting(default = 32.0, above = 0, at_most = f32::MAX, hint = "twice the rank is usual", trl)]
@@ -60,7 +65,8 @@ pub struct ModelConfig {
     )]
     pub lora_dropout: f64,
     /// Names of modules, or endings of names, or `"all-linear"`.
-    #[setting(unset = "`[\"q_proj\", \"v_proj\"]`", trl, verl = ["model.target_modules"], needs = "adapter")]
+    #[setting(unset = "`[\"q_proj\", \"v_proj\"]`", trl, verl = ["model.target_modules"])]
+    #[setting(needs = "adapter")]
     pub lora_target_modules: Option<TargetModules>,
     /// True divides `lora_alpha` by the root of the rank instead.
     #[setting(default = false, trl, needs = "adapter")]
@@ -78,24 +84,30 @@ pub enum TargetModules {
 }
 
 impl ModelConfig {
-    /// Refuses adapter settings if no adapter is trained, and names that are none.
+    /// Refuses adapter settings if no adapter is trained, and unknown target modules.
     pub(super) fn check(&self) -> Result<()> {
         if self.use_peft != Some(true) {
             if let Some((key, value)) = given(self, "adapter") {
-                bail!(
-                    "`model.{key}` is {value}, but no adapter is trained (set `model.use_peft` to `true`, or remove it)"
+                refuse!(
+                    [format!("model.{key}"), "model.use_peft"],
+                    "`model.{key}` is {value}, but no adapter is trained (set `model.use_peft` to \
+                     `true`, or remove it)"
                 );
             }
             return Ok(());
         }
-        ensure!(
+        require!(
+            ["model.fresh_weights", "model.use_peft"],
             !self.fresh_weights,
-            "`model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to weights that a file holds (set one of them to `false`)"
+            "`model.fresh_weights` and `model.use_peft` are both true, but an adapter belongs to \
+             weights that a file holds (set one of them to `false`)"
         );
         if let Some(TargetModules::All(name)) = &self.lora_target_modules {
-            ensure!(
+            require!(
+                ["model.lora_target_modules"],
                 name == "all-linear",
-                "`model.lora_target_modules` is `{name}` (write `all-linear`, or a list of names as in `[\"{name}\"]`)"
+                "`model.lora_target_modules` is `{name}` (write `all-linear`, or a list of names \
+                 as in `[\"{name}\"]`)"
             );
         }
         Ok(())
@@ -126,9 +138,11 @@ impl ModelConfig {
     /// folder.
     pub fn check_continued(&self) -> Result<()> {
         let name = &self.model_name_or_path;
-        ensure!(
+        require!(
+            ["model.fresh_weights", "model.use_peft"],
             self.use_peft != Some(false) && !self.fresh_weights,
-            "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it with `host export` first)",
+            "`{name}` is an adapter, but {} (remove it to go on with the adapter, or merge it \
+             with `host export` first)",
             if self.fresh_weights {
                 "`model.fresh_weights` is true"
             } else {
@@ -136,8 +150,11 @@ impl ModelConfig {
             }
         );
         if let Some((key, value)) = given(self, "adapter") {
-            bail!(
-                "`model.{key}` is {value}, but `{name}` is an adapter, which has its own (remove it, or name the base model to begin with a fresh one)"
+            refuse!(
+                [format!("model.{key}")],
+                "`model.{key}` is {value}, but `{name}` is an \
+             adapter, which has its own (remove it, or name the base model to begin with a fresh \
+             one)"
             );
         }
         Ok(())

@@ -9,7 +9,7 @@ use host_data::Preset;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
-use super::draft::{COMPONENT_SECTIONS, read_section, to_reward};
+use super::draft::{COMPONENT_SECTIONS, read_section, to_reward, using};
 use super::setting::names;
 use super::{Config, Draft, EnvironmentConfig, EpisodeConfig, RolloutConfig, TrainConfig, hints};
 use crate::algorithms::{DEFAULT_RECIPE, OF_PLUGINS};
@@ -107,23 +107,26 @@ fn recipe<'r>(registry: &'r Registry, name: &str) -> Result<&'r OfferedRecipe> {
     })
 }
 
-/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where;
-/// and unknown keys of environment and rewards, as the component's own message could not suggest
-/// those that the host reads.
+/// Refuses keys of a built-in advantage or objective that are settings elsewhere, and says where.
+/// Also refuses unknown keys of environment and rewards: the message of the component itself could
+/// not suggest the keys that the host reads.
 fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
     for (section, component) in [
         ("advantage", &config.advantage),
         ("objective", &config.objective),
     ] {
-        let of = |offer: &&Offer| offer.id == component.id && offer.origin == Origin::BuiltIn;
-        let offer = registry.offers().into_iter().find(of);
-        let is_unknown = |key: &&String| offer.is_some_and(|offer| !offer.keys.contains(key));
-        let advice = |key: &String| Some((key.clone(), hints::advice(key)?));
-        if let Some((key, advice)) = component.table.keys().filter(is_unknown).find_map(advice) {
-            bail!(
-                "`[{section}]` with `use = \"{}\"`: unknown key `{key}` ({advice})",
-                component.id
-            );
+        let id = &component.id;
+        let offer = registry
+            .offers()
+            .into_iter()
+            .find(|offer| offer.id == *id && offer.origin == Origin::BuiltIn);
+        let Some(Offer { keys, .. }) = offer else {
+            continue;
+        };
+        for key in component.table.keys().filter(|key| !keys.contains(key)) {
+            if let Some(advice) = hints::advice(key) {
+                bail!("`[{section}]` with `use = \"{id}\"`: unknown key `{key}` ({advice})");
+            }
         }
     }
     let environment = config
@@ -142,8 +145,11 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
         ("[[reward]]", Point::Reward, id, table, vec!["weight"])
     });
     for (section, point, id, table, own) in environment.chain(rewards) {
-        let of = |offer: &&Offer| offer.point == point && offer.id == *id;
-        let Some(Offer { keys, .. }) = registry.offers().into_iter().find(of) else {
+        let offer = registry
+            .offers()
+            .into_iter()
+            .find(|offer| offer.point == point && offer.id == *id);
+        let Some(Offer { keys, .. }) = offer else {
             continue;
         };
         let known: Vec<&str> = keys
@@ -151,12 +157,12 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
             .map(String::as_str)
             .chain(own.iter().copied())
             .collect();
-        // A component that lists no key may read any.
-        let may_be = |key: &str| keys.is_empty() && nearest(key, own.iter().copied()).is_none();
-        if let Some(typed) = table
-            .keys()
-            .find(|key| !known.contains(&key.as_str()) && !may_be(key))
-        {
+        let unknown = table.keys().find(|key| {
+            // A component that lists no key may read any.
+            let may_be_read = keys.is_empty() && nearest(key, own.iter().copied()).is_none();
+            !known.contains(&key.as_str()) && !may_be_read
+        });
+        if let Some(typed) = unknown {
             let sentence = hints::unknown_key(section.trim_matches(['[', ']']), typed, &known);
             bail!("`{section}` with `use = \"{id}\"`: {sentence}");
         }
@@ -168,16 +174,15 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
 /// have TRL's key for the level of its ratio. The loss of any other objective may not be
 /// proportional to the advantages.
 fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias]) {
-    let is_trls = |offer: &&Offer| {
-        let has_level = || {
-            offer
-                .keys
-                .iter()
-                .any(|key| key == "importance_sampling_level")
-        };
-        offer.id == config.objective.id && (offer.origin == Origin::BuiltIn || has_level())
-    };
-    if !registry.offers().into_iter().any(|offer| is_trls(&offer)) {
+    let offers = registry.offers();
+    let is_trls = offers
+        .iter()
+        .filter(|offer| offer.id == config.objective.id)
+        .any(|offer| {
+            let mut keys = offer.keys.iter();
+            offer.origin == Origin::BuiltIn || keys.any(|key| key == "importance_sampling_level")
+        });
+    if !is_trls {
         return;
     }
     let names = [
@@ -204,7 +209,8 @@ impl Draft {
     /// Returns the names of all that it took.
     pub fn merge_recipe(&mut self, name: &str, text: &str) -> Result<Vec<String>> {
         let origin = format!("recipe `{name}`");
-        let (mut components, mut settings) = (Vec::new(), Vec::new());
+        let mut components = Vec::new();
+        let mut settings = Vec::new();
         for (section, value) in tables::parse(text, &origin)? {
             if COMPONENT_SECTIONS.contains(&section.as_str()) {
                 if !self.table.contains_key(&section) {
@@ -235,9 +241,8 @@ impl Draft {
     fn take_preset_reward(&mut self) -> Option<String> {
         let preset = self.table.get("data")?.get("preset")?.clone();
         let reward = preset.clone().try_into::<Preset>().ok()?.reward();
-        let table = Table::from_iter([("use".to_owned(), Value::String(reward.into()))]);
         self.table
-            .insert("reward".into(), Value::Array(vec![Value::Table(table)]));
+            .insert("reward".into(), Value::Array(vec![using(reward)]));
         Some(format!("preset     {}: reward {reward}", preset.as_str()?))
     }
 
@@ -274,15 +279,15 @@ impl Draft {
                 .get("use")
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            let same = |own: &&mut Table| own.get("use").and_then(Value::as_str) == Some(id);
-            for own in own.iter_mut().filter_map(Value::as_table_mut).filter(same) {
-                for (key, value) in reward
-                    .iter()
-                    .filter(|(key, _)| !own.contains_key(*key))
-                    .collect::<Vec<_>>()
-                {
-                    taken.push(format!("reward.{id}.{key} = {value}"));
-                    own.insert(key.clone(), value.clone());
+            for own in own.iter_mut().filter_map(Value::as_table_mut) {
+                if own.get("use").and_then(Value::as_str) != Some(id) {
+                    continue;
+                }
+                for (key, value) in reward {
+                    if !own.contains_key(key) {
+                        taken.push(format!("reward.{id}.{key} = {value}"));
+                        own.insert(key.clone(), value.clone());
+                    }
                 }
             }
         }
@@ -325,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_sets_what_the_user_did_not() {
+    fn a_recipe_sets_what_the_user_did_not() {
         let taken = |sets: &[&str]| draft(sets).merge_recipe("new", TUNED).unwrap().join(", ");
         assert_eq!(
             taken(&[]),

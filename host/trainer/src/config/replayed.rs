@@ -44,7 +44,9 @@ pub fn replayed_settings(
                 "train.adam_beta2" => &mut optimizer.adam_beta2,
                 "train.adam_epsilon" => &mut optimizer.adam_epsilon,
                 _ => bail!(
-                    "`--set {path}=...`: {command} does not read it (it reads `{}`, and of the optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and `train.adam_epsilon`)",
+                    "`--set {path}=...`: {command} does not read it (it reads `{}`, and of the \
+                     optimizer `train.learning_rate`, `train.adam_beta1`, `train.adam_beta2` and \
+                     `train.adam_epsilon`)",
                     reads.join("`, `")
                 ),
             };

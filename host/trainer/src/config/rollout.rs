@@ -24,21 +24,22 @@ pub struct RolloutConfig {
     /// The sampling temperature, which divides the logits; 1 samples from the model itself.
     #[setting(default = 1.0, above = 0, at_most = 100, trl, verl = ["rollout.temperature"])]
     #[setting(hint = "for greedy evaluation see `[eval]`; sampling needs more than 0")]
-    #[setting(
-        differs = "TRL's divides the logits of the loss too; here that is `train.loss_temperature`, 1 by default"
-    )]
+    #[setting(differs = "TRL's divides the logits of the loss too; here that is \
+         `train.loss_temperature`, 1 by default")]
     pub temperature: f32,
     /// Number of most likely tokens to sample from; 0 turns top-k off.
     #[setting(default = 0, trl, verl = ["rollout.top_k"])]
     pub top_k: usize,
     /// Total probability of the most likely tokens to sample from; 1 turns top-p off.
-    #[setting(default = 1.0, above = 0, at_most = 1, hint = "1 is off", trl, verl = ["rollout.top_p"])]
+    #[setting(default = 1.0, above = 0, at_most = 1, hint = "1 is off", trl)]
+    #[setting(verl = ["rollout.top_p"])]
     pub top_p: f32,
     /// Most completions that are sampled at a time; 0 samples all at once. A completion that ends
     /// frees its place for a waiting prompt, so that a few long ones do not hold up the rest.
     #[setting(default = 0, verl = ["rollout.max_num_seqs"], differs = "a setting of vLLM's")]
     #[setting(trl = [
-        "use_transformers_continuous_batching", "transformers_continuous_batching_config", "use_transformers_paged"
+        "use_transformers_continuous_batching", "transformers_continuous_batching_config",
+        "use_transformers_paged"
     ])]
     pub max_num_seqs: usize,
     /// Drops groups whose completions all have the same reward, and samples others in their place:

@@ -4,6 +4,8 @@ use anyhow::{Result, bail};
 use capo_loader::{ComponentConfig, component_names};
 use toml::{Table, Value};
 
+use super::read::list;
+
 /// Largest number of parts of a dotted key: a table that is nested too deeply cannot even be
 /// dropped.
 const MOST_PARTS: usize = 16;
@@ -15,7 +17,8 @@ pub fn parse_set(text: &str) -> Result<(String, Value)> {
     };
     if path.split('.').count() > MOST_PARTS {
         bail!(
-            "`--set {}...` names a key of more than {MOST_PARTS} parts (write `--set section.key=value`)",
+            "`--set {}...` names a key of more than {MOST_PARTS} parts (write `--set \
+             section.key=value`)",
             &path[..path.floor_char_boundary(60)]
         );
     }
@@ -24,8 +27,8 @@ pub fn parse_set(text: &str) -> Result<(String, Value)> {
         .parse::<Table>()
         .ok()
         .and_then(|mut table| table.remove("v"));
-    let bare = || Value::String(text[path.len() + 1..].to_owned());
-    Ok((path.trim().to_owned(), value.unwrap_or_else(bare)))
+    let value = value.unwrap_or_else(|| Value::String(text[path.len() + 1..].to_owned()));
+    Ok((path.trim().to_owned(), value))
 }
 
 /// Sets `value` at the dotted `path`.
@@ -44,7 +47,8 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
         here = match next {
             Value::Table(inner) => inner,
             Value::Array(items) => {
-                let (index, count) = (parts.next().unwrap_or_default(), items.len());
+                let index = parts.next().unwrap_or_default();
+                let count = items.len();
                 let item = index
                     .parse::<usize>()
                     .ok()
@@ -53,7 +57,8 @@ pub fn set(table: &mut Table, path: &str, value: Value) -> Result<()> {
                     Some(Value::Table(inner)) => inner,
                     _ if count == 0 => bail!("`--set {path}=...`: `{part}` has no entries"),
                     _ => bail!(
-                        "`--set {path}=...`: `{part}` has entries 0 to {} (write `--set {part}.0.key=value`)",
+                        "`--set {path}=...`: `{part}` has entries 0 to {} (write `--set \
+                         {part}.0.key=value`)",
                         count - 1
                     ),
                 }
@@ -88,39 +93,36 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
         };
         let what = section.replace('_', " ");
         bail!(
-            "`--set {path}=...`: this run has no {what} ({advice}; `host plugins --plugin LIB` lists those of a plugin)"
+            "`--set {path}=...`: this run has no {what} ({advice}; `host plugins --plugin LIB` \
+             lists those of a plugin)"
         );
     }
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(path.to_owned());
     }
     let names = names(entries);
-    let number = |(index, key): (usize, &str)| format!("{section}.{index}.{key}");
     let whole = names
         .iter()
         .enumerate()
         .filter_map(|(index, name)| Some((index, key_of(rest, name)?)));
     // The longest name, in case one name begins with another.
-    if let Some(found) = whole.max_by_key(|(index, _)| names[*index].len()) {
-        return Ok(number(found));
+    if let Some((index, key)) = whole.max_by_key(|(index, _)| names[*index].len()) {
+        return Ok(format!("{section}.{index}.{key}"));
     }
-    let vendor = |name: &str| {
-        name.split('.')
-            .next()
-            .and_then(|vendor| key_of(rest, vendor))
-    };
-    let by_vendor: Vec<_> = names
-        .iter()
-        .enumerate()
-        .filter_map(|(index, name)| Some((index, vendor(name)?)))
-        .collect();
-    let listed = |names: &[&str]| format!("`{}`", names.join("`, `"));
+    let mut by_vendor = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let vendor = name.split('.').next().unwrap_or_default();
+        if let Some(key) = key_of(rest, vendor) {
+            by_vendor.push((index, key));
+        }
+    }
     match by_vendor[..] {
-        [found] => Ok(number(found)),
+        [(index, key)] => Ok(format!("{section}.{index}.{key}")),
         [] => bail!(
-            "`--set {path}=...`: no {} is called so (there are {}; write `--set {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
+            "`--set {path}=...`: no {} is called so (there are {}; write `--set \
+             {section}.{}.KEY=VALUE` or `--set {section}.0.KEY=VALUE`)",
             section.replace('_', " "),
-            listed(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+            list(&names.iter().map(String::as_str).collect::<Vec<_>>()),
             names[0]
         ),
         _ => {
@@ -130,7 +132,7 @@ pub(super) fn numbered(table: &Table, section: &str, path: &str) -> Result<Strin
                 .collect();
             bail!(
                 "`--set {path}=...` may mean {} (write the whole name)",
-                listed(&several)
+                list(&several)
             )
         }
     }
@@ -145,18 +147,15 @@ fn key_of<'r>(rest: &'r str, name: &str) -> Option<&'r str> {
 
 /// Names of the entries in reports: `ID`, or `ID#2` for the second use of a component.
 fn names(entries: &[Value]) -> Vec<String> {
-    let component = |entry: &Value| {
-        let id = entry
-            .get("use")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        ComponentConfig {
-            id,
+    let mut components = Vec::new();
+    for entry in entries {
+        let id = entry.get("use").and_then(Value::as_str);
+        components.push(ComponentConfig {
+            id: id.unwrap_or_default().to_owned(),
             table: Table::new(),
-        }
-    };
-    component_names(&entries.iter().map(component).collect::<Vec<_>>())
+        });
+    }
+    component_names(&components)
 }
 
 #[cfg(test)]
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_by_name() {
+    fn finds_entries_by_name() {
         let ids = [
             "capo.curvature",
             "advdecay.mask",
@@ -198,15 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none() {
+    fn refuses_unknown_names() {
         let ids = ["advdecay.mask", "advdecay.other"];
         assert_eq!(
             of(&ids, "mask.advdecay.quantile"),
-            "`--set mask.advdecay.quantile=...` may mean `advdecay.mask`, `advdecay.other` (write the whole name)"
+            "`--set mask.advdecay.quantile=...` may mean `advdecay.mask`, `advdecay.other` (write \
+             the whole name)"
         );
         assert_eq!(
             of(&ids, "mask.adv.quantile"),
-            "`--set mask.adv.quantile=...`: no mask is called so (there are `advdecay.mask`, `advdecay.other`; write `--set mask.advdecay.mask.KEY=VALUE` or `--set mask.0.KEY=VALUE`)"
+            "`--set mask.adv.quantile=...`: no mask is called so (there are `advdecay.mask`, \
+             `advdecay.other`; write `--set mask.advdecay.mask.KEY=VALUE` or `--set \
+             mask.0.KEY=VALUE`)"
         );
     }
 }

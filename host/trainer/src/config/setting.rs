@@ -1,12 +1,15 @@
-//! The description of a setting. `#[settings]` of `host-settings` takes it from the field; parsing,
+//! The description of a setting. `#[settings]` of `host-settings` takes it from the field. Parsing,
 //! refusals, hints and the tables of the documentation read it here.
 
-use anyhow::{Result, bail};
+use std::fmt;
+
+use anyhow::Result;
 pub use host_settings::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::de::value::{Error, StrDeserializer};
 use toml::{Table, Value};
+
+use super::read::{Why, wanted};
 
 /// A struct of settings: a section, or a table in it.
 pub trait Settings: Default + Serialize + DeserializeOwned {
@@ -26,8 +29,8 @@ pub struct Setting {
     pub unset: &'static str,
     /// Unit of a number.
     pub unit: &'static str,
-    /// Limits of a number, which is also finite if it has any. A number of 32 bits has the largest
-    /// of these as its limit.
+    /// Limits of a number. A number with any limit must also be finite. The upper limit of a 32-bit
+    /// number is at most the largest such number.
     pub at_least: Option<f64>,
     pub above: Option<f64>,
     pub at_most: Option<f64>,
@@ -43,9 +46,21 @@ pub struct Setting {
     pub verl: &'static [&'static str],
     /// The difference from TRL.
     pub differs: &'static str,
-    /// Behind the methods of these names.
+    /// Called by `default()`.
     pub default: fn(&str) -> Option<Value>,
-    pub expected: fn() -> String,
+    /// Called by `expected()`.
+    pub expected: fn() -> Expected,
+}
+
+/// What the type of a setting accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expected {
+    /// One of these names.
+    Names(&'static [&'static str]),
+    /// A value of the Rust type that serde calls so: `u64`, `a boolean`.
+    Type(String),
+    /// A text, or a value that the type itself describes.
+    Text,
 }
 
 impl Setting {
@@ -71,18 +86,24 @@ impl Setting {
         }
     }
 
-    /// The default; `None` if that is no value, or none is possible.
+    /// The default. `None` if the setting is absent by default, or required.
     pub fn default(&self) -> Option<Value> {
         (self.default)(self.name).filter(|_| !self.required)
     }
 
-    /// Names of the possible values in serde's words, or the name of their type.
-    pub fn expected(&self) -> String {
+    /// The values that the setting's type accepts.
+    pub fn expected(&self) -> Expected {
         (self.expected)()
     }
 
-    /// The limits in words: `at least 1`. Of two limits of a whole number, only the one that
-    /// `value` exceeds, unless that is not given.
+    /// True if TRL or verl has the setting under `name`.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        let mut in_verl = self.verl.iter().filter_map(|path| path.rsplit('.').next());
+        self.trl.contains(&name) || in_verl.any(|last| last == name)
+    }
+
+    /// The limits in words, such as `at least 1`. Of the two limits of a whole number, only the one
+    /// that `value` exceeds; both without a `value`.
     pub fn limits(&self, is_whole: bool, value: Option<f64>) -> Option<String> {
         let most = self.at_most.filter(|most| *most < f64::from(f32::MAX));
         Some(match (self.at_least, self.above, most, self.below) {
@@ -102,31 +123,57 @@ impl Setting {
         })
     }
 
-    /// Refuses a number outside of the limits; `key` is the setting in the message.
-    fn check(&self, key: &str, value: &Value) -> Result<()> {
-        let (number, is_whole, shown) = match value {
-            Value::Integer(number) => (*number as f64, true, number.to_string()),
-            Value::Float(number) => (*number, false, number.to_string()),
+    /// True if `number` is within the limits.
+    fn allows(&self, number: f64) -> bool {
+        number >= self.at_least.unwrap_or(f64::MIN)
+            && number <= self.at_most.unwrap_or(f64::MAX)
+            && self.above.is_none_or(|above| number > above)
+            && self.below.is_none_or(|below| number < below)
+    }
+
+    /// Refuses a number outside of the limits.
+    fn check(&self, value: &Value) -> Result<(), OutOfRange> {
+        let (number, is_whole) = match value {
+            Value::Integer(number) => (*number as f64, true),
+            Value::Float(number) => (*number, false),
             _ => return Ok(()),
         };
-        let Some(limits) = self.limits(is_whole, Some(number)) else {
-            return Ok(());
-        };
-        let (low, high) = (
-            self.at_least.unwrap_or(f64::MIN),
-            self.at_most.unwrap_or(f64::MAX),
-        );
-        let inside =
-            number >= low && number <= high && self.above.is_none_or(|above| number > above);
-        if inside && self.below.is_none_or(|below| number < below) {
-            return Ok(());
+        match self.limits(is_whole, Some(number)) {
+            Some(limits) if !self.allows(number) => Err(OutOfRange {
+                setting: self.name,
+                value: match value {
+                    // Display writes 1 where Debug writes 1.0.
+                    Value::Float(number) => number.to_string(),
+                    other => other.to_string(),
+                },
+                limits,
+                hint: self.hint,
+            }),
+            _ => Ok(()),
         }
-        let hint = if self.hint.is_empty() {
-            String::new()
-        } else {
-            format!("; {}", self.hint)
-        };
-        bail!("{key} is {shown} (it must be {limits}{hint})");
+    }
+}
+
+/// A number outside of its limits. Its sentence has no subject: `is 0 (it must be at least 1)`.
+#[derive(Debug)]
+pub struct OutOfRange {
+    /// Name of the setting, without its section.
+    pub setting: &'static str,
+    value: String,
+    limits: String,
+    hint: &'static str,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            value,
+            limits,
+            hint,
+            ..
+        } = self;
+        let end = if hint.is_empty() { "" } else { "; " };
+        write!(f, "is {value} (it must be {limits}{end}{hint})")
     }
 }
 
@@ -135,37 +182,30 @@ pub fn names<S: Settings>() -> Vec<&'static str> {
     S::SETTINGS.iter().map(|setting| setting.name).collect()
 }
 
-/// Refuses numbers outside of their limits; `named` is a setting in the message.
-pub fn check<S: Settings>(settings: &S, named: impl Fn(&str) -> String) -> Result<()> {
+/// Refuses the first number outside of its limits.
+pub fn check<S: Settings>(settings: &S) -> Result<Option<OutOfRange>> {
     let table = Table::try_from(settings)?;
-    let given = S::SETTINGS
+    Ok(S::SETTINGS
         .iter()
-        .filter_map(|setting| Some((setting, table.get(setting.name)?)));
-    given
-        .into_iter()
-        .try_for_each(|(setting, value)| setting.check(&named(setting.name), value))
+        .filter_map(|setting| Some((setting, table.get(setting.name)?)))
+        .find_map(|(setting, value)| setting.check(value).err()))
 }
 
 /// The first setting with this need whose value is not its default, and the value.
 pub(super) fn given<S: Settings>(settings: &S, needs: &str) -> Option<(&'static str, Value)> {
     let mut table = Table::try_from(settings).ok()?;
-    let needing = S::SETTINGS.iter().filter(|setting| setting.needs == needs);
-    let values = needing.filter_map(|setting| Some((setting, table.remove(setting.name)?)));
-    let mut given = values.filter(|(setting, value)| setting.default().as_ref() != Some(value));
-    given.next().map(|(setting, value)| (setting.name, value))
+    S::SETTINGS
+        .iter()
+        .filter(|setting| setting.needs == needs)
+        .filter_map(|setting| Some((setting, table.remove(setting.name)?)))
+        .find(|(setting, value)| setting.default().as_ref() != Some(value))
+        .map(|(setting, value)| (setting.name, value))
 }
 
-/// The type or the values that `T` expects, from its error about an empty text; empty if `T`
-/// accepts one.
-fn expected<T: DeserializeOwned>() -> String {
-    let refused = T::deserialize(StrDeserializer::<Error>::new(""))
-        .err()
-        .map(|error| error.to_string());
-    let words = refused
-        .as_deref()
-        .and_then(|said| Some(said.split_once("expected ")?.1));
-    words
-        .unwrap_or_default()
-        .trim_start_matches("one of ")
-        .to_owned()
+fn expected<T: DeserializeOwned>() -> Expected {
+    match wanted::<T>() {
+        Some(Why::Name { known, .. }) => Expected::Names(known),
+        Some(Why::Value { wanted, .. }) => Expected::Type(wanted),
+        _ => Expected::Text,
+    }
 }

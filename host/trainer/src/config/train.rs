@@ -68,7 +68,8 @@ pub struct TrainConfig {
     #[setting(default = 0, trl)]
     pub generation_batch_size: usize,
     /// How often a rollout is used.
-    #[setting(default = 1, at_least = 1, at_most = MOST_ITERATIONS, trl, verl = ["actor.ppo_epochs"])]
+    #[setting(default = 1, at_least = 1, at_most = MOST_ITERATIONS, trl)]
+    #[setting(verl = ["actor.ppo_epochs"])]
     pub num_iterations: usize,
     /// The peak learning rate.
     #[setting(default = 1e-6, at_least = 0, trl, verl = ["actor.optim.lr"])]
@@ -80,7 +81,8 @@ pub struct TrainConfig {
     #[setting(default = 0.0, at_least = 0, at_most = 1, trl = ["warmup_steps"])]
     #[setting(verl = ["actor.optim.lr_warmup_steps_ratio"])]
     #[setting(
-        differs = "a share of `max_steps`: divide a number of steps by it. TRL takes a number below 1 as a share"
+        differs = "a share of `max_steps`: divide a number of steps by it. TRL takes a number \
+         below 1 as a share"
     )]
     pub warmup_ratio: f64,
     /// Decoupled weight decay, with either optimizer. It does not apply to biases and norms.
@@ -94,15 +96,18 @@ pub struct TrainConfig {
     #[setting(default = 0.0, at_least = 0, below = 1)]
     pub sgd_momentum: f64,
     /// Decay rate of Adam's first moment.
-    #[setting(default = 0.9, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"], needs = "adam")]
+    #[setting(default = 0.9, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
+    #[setting(needs = "adam")]
     pub adam_beta1: f64,
     /// Decay rate of Adam's second moment.
-    #[setting(default = 0.999, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"], needs = "adam")]
+    #[setting(default = 0.999, at_least = 0, below = 1, trl, verl = ["actor.optim.betas"])]
+    #[setting(needs = "adam")]
     pub adam_beta2: f64,
     // Weights are f32: a smaller number rounds to 0, and a weight without gradients would become 0
     // / 0.
     /// The number that is added to the square root of Adam's second moment.
-    #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX, hint = "1e-8 is usual", trl, needs = "adam")]
+    #[setting(default = 1e-8, at_least = f32::MIN_POSITIVE, at_most = f32::MAX)]
+    #[setting(hint = "1e-8 is usual", trl, needs = "adam")]
     pub adam_epsilon: f64,
     /// The gradients that enter Adam's second moment: those `kept` by the masks, or
     /// `kept_and_rejected` ones: [why](#what-adam-undoes).
@@ -195,7 +200,8 @@ pub struct TrainConfig {
     #[setting(default = 65_536, unit = "MiB")]
     pub component_state_limit: u64,
     /// A folder that does not exist yet, or that of a run which ended before its first step.
-    #[setting(unset = "`runs/RECIPE-seedN`", trl = ["output_dir", "run_name"], verl = ["trainer.default_local_dir"])]
+    #[setting(unset = "`runs/RECIPE-seedN`", trl = ["output_dir", "run_name"])]
+    #[setting(verl = ["trainer.default_local_dir"])]
     #[setting(differs = "its last folder is the run's name")]
     pub output_dir: Option<PathBuf>,
 }
@@ -231,11 +237,8 @@ impl TrainConfig {
 
     /// True if a larger value of `metric_for_best_model` is better.
     pub fn is_greater_better(&self) -> bool {
-        let is_loss = || {
-            self.metric_for_best_model
-                .as_deref()
-                .is_some_and(|metric| metric.ends_with("loss"))
-        };
-        self.greater_is_better.unwrap_or_else(|| !is_loss())
+        let metric = self.metric_for_best_model.as_deref();
+        let is_loss = metric.is_some_and(|metric| metric.ends_with("loss"));
+        self.greater_is_better.unwrap_or(!is_loss)
     }
 }

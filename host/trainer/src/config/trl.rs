@@ -20,7 +20,8 @@ pub struct TrlConfig {
     /// Keeps this share of the tokens, those with the highest entropy; 1 keeps all.
     #[setting(
         trl,
-        differs = "over a step; dropped ones count as zeros with `train.mask_denominator = \"original\"`"
+        differs = "over a step; dropped ones count as zeros with `train.mask_denominator \
+         = \"original\"`"
     )]
     pub top_entropy_quantile: Option<f64>,
     /// Drops completions that the policy has moved away from, beyond this KL divergence, and whose
@@ -31,7 +32,8 @@ pub struct TrlConfig {
     /// it on too, unless this is `false`.
     #[setting(
         trl,
-        differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as in TRL"
+        differs = "off by default, TRL's is on with vLLM; with `vespo` the correction is in φ, as \
+         in TRL"
     )]
     pub vllm_importance_sampling_correction: Option<bool>,
     /// The ratio of a token or a sequence, and what becomes of a ratio that is too large.
@@ -39,7 +41,8 @@ pub struct TrlConfig {
     #[setting(differs = "modes that mask need `train.mask_denominator = \"original\"`, as above")]
     pub vllm_importance_sampling_mode: Option<Mode>,
     /// The largest ratio.
-    #[setting(unset = "3, when on", trl = ["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"])]
+    #[setting(unset = "3, when on")]
+    #[setting(trl = ["vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"])]
     pub vllm_importance_sampling_clip_max: Option<f64>,
     /// The smallest ratio.
     #[setting(trl)]

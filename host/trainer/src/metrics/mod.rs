@@ -9,6 +9,7 @@ mod mismatch;
 pub mod names;
 mod rollout;
 mod step;
+pub mod table;
 mod tensorboard;
 
 pub use line::{Line, Values};
