@@ -202,8 +202,9 @@ impl Sft {
                 .data
                 .open(train.seed, Purpose::Teaching, &files, &tokenizer, &policy)?;
         policy.check_lengths(
+            "eval",
             settings.data.max_prompt_length,
-            ("eval", settings.eval.max_completion_length),
+            settings.eval.max_completion_length,
             settings.eval.num_prompts.min(ANSWERS_AT_ONCE),
         )?;
         let held_out = if settings.eval.num_prompts == 0 {

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use candle_core::{DType, Tensor};
 
-use super::decoder::{Decoder, Heads, Layer, Saved};
+use super::decoder::{Decoder, Gated, Heads, Layer, QueriesAndKeys, Saved};
 use super::gradients::Gradients;
 use super::linear::Linear;
-use super::ops;
+use super::ops::{self, Rope};
 use super::packed::{Packed, Tokens};
 use super::sequences::Sequences;
 use super::shapes::{EMBEDDING, FINAL_NORM, HEAD};
@@ -33,8 +33,10 @@ pub(super) struct Tape {
     pub(super) padding: Option<u32>,
 }
 
+/// What a forward pass stores of one layer.
 #[derive(Clone)]
 pub(super) enum Stored {
+    /// All activations that its backward pass needs.
     All(Saved),
     /// The input of the layer, `[N, D]`, from which its activations are recomputed.
     Input(Tensor),
@@ -94,39 +96,43 @@ impl LayerGradients<'_> {
         Ok(dx)
     }
 
-    /// Adds the gradient of the head norm `part`. Returns the gradient by `x`, `[N, H * head_dim]`;
-    /// `dy` has the same shape.
-    fn head_norm(
-        &mut self,
-        part: &str,
-        weight: &Tensor,
-        x: &Tensor,
-        dy: &Tensor,
-        eps: f64,
-    ) -> Result<Tensor> {
-        let heads = |tensor: &Tensor| tensor.reshape(((), weight.dim(0)?));
-        let (dx, d_weight) = ops::rms_norm_backward(&heads(x)?, weight, &heads(dy)?, eps, None)?;
+    /// Adds the gradient of a norm of heads. Returns the gradient by its input `x`,
+    /// `[N, H * head_dim]`; `dy` has the same shape.
+    fn head_norm(&mut self, norm: &HeadNorm<'_>, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let HeadNorm { part, weight, eps } = *norm;
+        let width = weight.dim(0)?;
+        let heads = x.reshape(((), width))?;
+        let d_heads = dy.reshape(((), width))?;
+        let (dx, d_weight) = ops::rms_norm_backward(&heads, weight, &d_heads, eps, None)?;
         self.add_own(&format!("{part}.weight"), d_weight)?;
         Ok(dx.reshape(x.shape())?)
     }
 }
 
+/// The RMSNorm of each query head, or of each key head.
+struct HeadNorm<'a> {
+    /// Name of the norm in its layer.
+    part: &'static str,
+    /// `[head_dim]`.
+    weight: &'a Tensor,
+    eps: f64,
+}
+
 impl Tape {
-    /// A tape of the rows `rows` alone, whose tokens are `own` and their completion tokens
-    /// `chosen`, with copies of their activations.
+    /// A tape with only the rows `rows`, and copies of their activations. `own` are these rows, and
+    /// `chosen` are the places of their completion tokens among all of the tape.
     pub(super) fn of(&self, rows: &[usize], own: &Sequences, chosen: &Tensor) -> Result<Self> {
         let packed = Packed::new(own, self.packed.shares);
         let places = Tensor::new(packed.places_in(&self.packed, rows), self.last.device())?;
-        let own_rows = |tensor: &Tensor| tensor.contiguous()?.index_select(&places, 0);
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            layers.push(layer.map(|tensor| tensor.contiguous()?.index_select(&places, 0))?);
+        }
         Ok(Self {
             model: Arc::new(self.model.of(&packed.numbered(&own.numbers))),
             tokens: packed.with_table(self.tokens.rope.table.clone(), self.last.device())?,
             packed: Arc::new(packed),
-            layers: self
-                .layers
-                .iter()
-                .map(|layer| layer.map(own_rows))
-                .collect::<candle_core::Result<_>>()?,
+            layers,
             last: self.last.index_select(chosen, 0)?,
             tied: self.tied,
             padding: self.padding,
@@ -139,12 +145,15 @@ impl Tape {
         let sum = std::cell::Cell::new(0);
         let count = |tensor: &Tensor| {
             sum.set(sum.get() + tensor.elem_count() * tensor.dtype().size_in_bytes());
-            Ok(tensor.clone())
         };
-        self.layers.iter().for_each(|layer| _ = layer.map(count));
-        [&self.tokens.ids, &self.last]
-            .into_iter()
-            .for_each(|tensor| _ = count(tensor));
+        for layer in &self.layers {
+            let _ = layer.map(|tensor| {
+                count(tensor);
+                Ok(tensor.clone())
+            });
+        }
+        count(&self.tokens.ids);
+        count(&self.last);
         sum.get()
     }
 
@@ -179,8 +188,8 @@ impl Tape {
         } else {
             0
         };
-        // The first tokens of all completions of a prompt come after the same token, whose gradient
-        // is their sum.
+        // The first tokens of all completions of a prompt come after the same token, so its gradient
+        // is the sum of theirs.
         let zeros = Tensor::zeros(
             (self.packed.ids.len(), d_last.dim(1)?),
             DType::F32,
@@ -230,7 +239,7 @@ impl Tape {
     }
 }
 
-/// The gradient by a layer's input, `[N, D]`, from the gradient by its output.
+/// The gradient by a layer's input, `[N, D]`, from the gradient `dx` by its output.
 ///
 /// Cheap activations are recomputed. Norms and the gate's product would take a third of a layer's
 /// stored bytes.
@@ -241,68 +250,113 @@ fn layer_backward(
     dx: &Tensor,
     gradients: &mut LayerGradients<'_>,
 ) -> Result<Tensor> {
-    let (
-        Saved {
-            x,
-            unnormed,
-            heads,
-            mixed,
-            gated,
-        },
-        eps,
-    ) = (saved, layer.sizes.eps);
+    let Saved {
+        x,
+        unnormed,
+        heads,
+        mixed,
+        gated,
+    } = saved;
+    let dx = mlp_backward(layer, gated, dx, gradients)?;
+    let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
+    let d_heads = attention_backward(layer, &heads, &d_mixed, tokens)?;
+    let d_heads = head_norms_backward(layer, unnormed.as_ref(), d_heads, gradients)?;
+    projections_backward(layer, &x, &d_heads, &dx, gradients)
+}
+
+/// The gradient by the residual stream after attention, from the gradient `dx` by the layer's
+/// output.
+fn mlp_backward(
+    layer: &Layer,
+    gated: Gated,
+    dx: &Tensor,
+    gradients: &mut LayerGradients<'_>,
+) -> Result<Tensor> {
+    let eps = layer.sizes.eps;
     let inner = ops::swiglu(&gated.gate, &gated.up)?;
     let d_inner = gradients.linear("mlp.down_proj", &layer.down, &inner, dx)?;
     drop(inner);
     let (d_gate, d_up) = ops::swiglu_backward(&gated.gate, &gated.up, &d_inner)?;
     let normed = ops::rms_norm(&gated.x, &layer.post_norm, eps)?;
-    let d_normed = ops::add(
-        &gradients.linear("mlp.gate_proj", &layer.gate, &normed, &d_gate)?,
-        &gradients.linear("mlp.up_proj", &layer.up, &normed, &d_up)?,
-    )?;
+    let by_gate = gradients.linear("mlp.gate_proj", &layer.gate, &normed, &d_gate)?;
+    let by_up = gradients.linear("mlp.up_proj", &layer.up, &normed, &d_up)?;
+    let d_normed = ops::add(&by_gate, &by_up)?;
     let (dx, d_norm) =
         ops::rms_norm_backward(&gated.x, &layer.post_norm, &d_normed, eps, Some(dx))?;
     gradients.add_own("post_attention_layernorm.weight", d_norm)?;
-    drop((gated, normed, d_inner, d_gate, d_up));
+    Ok(dx)
+}
 
-    let d_mixed = gradients.linear("self_attn.o_proj", &layer.output, &mixed, &dx)?;
+/// The gradients by queries, keys and values before their rotation, `[N, H or KV * head_dim]`.
+fn attention_backward(
+    layer: &Layer,
+    heads: &Heads,
+    d_mixed: &Tensor,
+    tokens: &Tokens,
+) -> Result<Heads> {
     let sizes = layer.sizes.heads;
     let [queries, keys, values] =
-        ops::attention_backward(heads.each(), &d_mixed, &tokens.packing, sizes)?;
-    // The gradients by the outputs of the three projections, `[N, H or KV * head_dim]`, before the
-    // norms of heads.
-    let back = |x: &Tensor, heads| {
-        tokens
-            .rope
-            .backward(&x.reshape((x.dim(0)?, heads, 1, ()))?)?
-            .squeeze(1)
-    };
-    let (queries, keys) = (back(&queries, sizes.heads)?, back(&keys, sizes.kv_heads)?);
-    let mut d_heads = Heads {
-        queries,
-        keys,
+        ops::attention_backward(heads.each(), d_mixed, &tokens.packing, sizes)?;
+    Ok(Heads {
+        queries: rotation_backward(&queries, sizes.heads, &tokens.rope)?,
+        keys: rotation_backward(&keys, sizes.kv_heads, &tokens.rope)?,
         values,
+    })
+}
+
+/// The gradient by each of the `heads` heads before its rotation, `[N, heads * head_dim]`.
+fn rotation_backward(d_rotated: &Tensor, heads: usize, rope: &Rope) -> candle_core::Result<Tensor> {
+    let rows = d_rotated.dim(0)?;
+    rope.backward(&d_rotated.reshape((rows, heads, 1, ()))?)?
+        .squeeze(1)
+}
+
+/// The gradients by the outputs of the three projections, from those after the norms of heads. Only
+/// some families have these norms.
+fn head_norms_backward(
+    layer: &Layer,
+    unnormed: Option<&QueriesAndKeys>,
+    d_heads: Heads,
+    gradients: &mut LayerGradients<'_>,
+) -> Result<Heads> {
+    let (Some(norms), Some(unnormed)) = (&layer.head_norms, unnormed) else {
+        return Ok(d_heads);
     };
-    if let (Some(norms), Some(unnormed)) = (&layer.head_norms, &unnormed) {
-        let Heads { queries, keys, .. } = &mut d_heads;
-        *queries = gradients.head_norm(
-            "self_attn.q_norm",
-            &norms.queries,
-            &unnormed.queries,
-            queries,
-            eps,
-        )?;
-        *keys = gradients.head_norm("self_attn.k_norm", &norms.keys, &unnormed.keys, keys, eps)?;
-    }
-    let normed = ops::rms_norm(&x, &layer.input_norm, eps)?;
-    let d_normed = ops::add(
-        &ops::add(
-            &gradients.linear("self_attn.q_proj", &layer.query, &normed, &d_heads.queries)?,
-            &gradients.linear("self_attn.k_proj", &layer.key, &normed, &d_heads.keys)?,
-        )?,
-        &gradients.linear("self_attn.v_proj", &layer.value, &normed, &d_heads.values)?,
-    )?;
-    let (dx, d_norm) = ops::rms_norm_backward(&x, &layer.input_norm, &d_normed, eps, Some(&dx))?;
+    let queries = HeadNorm {
+        part: "self_attn.q_norm",
+        weight: &norms.queries,
+        eps: layer.sizes.eps,
+    };
+    let keys = HeadNorm {
+        part: "self_attn.k_norm",
+        weight: &norms.keys,
+        eps: layer.sizes.eps,
+    };
+    Ok(Heads {
+        queries: gradients.head_norm(&queries, &unnormed.queries, &d_heads.queries)?,
+        keys: gradients.head_norm(&keys, &unnormed.keys, &d_heads.keys)?,
+        values: d_heads.values,
+    })
+}
+
+/// The gradient by the layer's input `x`, from the gradients by the outputs of the projections to
+/// queries, keys and values. `dx` is the gradient by the residual stream after attention.
+fn projections_backward(
+    layer: &Layer,
+    x: &Tensor,
+    d_heads: &Heads,
+    dx: &Tensor,
+    gradients: &mut LayerGradients<'_>,
+) -> Result<Tensor> {
+    let eps = layer.sizes.eps;
+    let normed = ops::rms_norm(x, &layer.input_norm, eps)?;
+    let by_queries =
+        gradients.linear("self_attn.q_proj", &layer.query, &normed, &d_heads.queries)?;
+    let by_keys = gradients.linear("self_attn.k_proj", &layer.key, &normed, &d_heads.keys)?;
+    let by_both = ops::add(&by_queries, &by_keys)?;
+    let by_values = gradients.linear("self_attn.v_proj", &layer.value, &normed, &d_heads.values)?;
+    let d_normed = ops::add(&by_both, &by_values)?;
+    let (dx, d_norm) = ops::rms_norm_backward(x, &layer.input_norm, &d_normed, eps, Some(dx))?;
     gradients.add_own("input_layernorm.weight", d_norm)?;
     Ok(dx)
 }

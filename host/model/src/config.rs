@@ -11,11 +11,11 @@ use super::rotary::{Rotary, Scaling};
 /// The name of the configuration file in a model directory.
 pub const CONFIG_FILE: &str = "config.json";
 
-/// Upper limit of every size: kernels and token ids use 32 bits, and products of four sizes fit
-/// into 128.
+/// Upper limit of every size. Kernels and token ids use 32 bits, and products of four sizes fit
+/// into 128 bits.
 pub(super) const LARGEST: usize = i32::MAX as usize;
-/// Upper limit of the number of layers. Layers are built one after another, and no model has a
-/// tenth of this number.
+/// Upper limit of the number of layers, more than ten times that of any known model. It bounds the
+/// time to build the layers.
 pub(super) const MOST_LAYERS: usize = 4096;
 
 /// Settings of a decoder from `config.json`. The complete JSON is stored, and written again with
@@ -96,31 +96,7 @@ impl Config {
             serde_json::from_slice(bytes).context("not a JSON object")?;
         let family = Family::of(&json)?;
         family.check(&json)?;
-        let mut stated = json.clone();
-        // Only in a Llama model, the number may be absent.
-        let key_heads = stated.get("num_key_value_heads");
-        if key_heads.map_or(family == Family::Llama, Value::is_null) {
-            let heads = stated
-                .get("num_attention_heads")
-                .cloned()
-                .unwrap_or(Value::Null);
-            stated.insert("num_key_value_heads".to_owned(), heads);
-        }
-        // A key with the value null counts as absent.
-        stated.retain(|_, value| !value.is_null());
-        let switches = ["tie_word_embeddings", "attention_bias", "mlp_bias"]
-            .map(|switch| (switch, json!(false)));
-        let others = [
-            ("rms_norm_eps", json!(1e-6)),
-            ("initializer_range", json!(0.02)),
-            ("hidden_act", json!("silu")),
-        ];
-        for (key, default) in switches.into_iter().chain(others) {
-            stated.entry(key).or_insert(default);
-        }
-        if family == Family::Qwen3 {
-            stated.entry("head_dim").or_insert(json!(128));
-        }
+        let stated = with_defaults(family, json.clone());
         let mut config: Self = serde_json::from_value(Value::Object(stated))?;
         config.rotary = Rotary::of(&json, config.max_position_embeddings)?;
         config.json = json;
@@ -194,8 +170,30 @@ impl Config {
         u32::try_from(id).ok()
     }
 
-    /// Checks that the sizes are consistent with one another.
+    /// Checks the sizes and the numbers.
     fn check(&self) -> Result<()> {
+        self.check_sizes()?;
+        let numbers = [
+            ("rms_norm_eps", self.rms_norm_eps),
+            ("initializer_range", self.initializer_range),
+        ];
+        for (key, value) in numbers {
+            ensure!(
+                value >= 0.0 && value <= f64::from(f32::MAX),
+                "`{key}` is {value}, expected a number 0 or more (correct `config.json`)"
+            );
+        }
+        self.check_heads()?;
+        ensure!(
+            self.hidden_act == "silu",
+            "`hidden_act` is `{}`, only `silu` is supported (use a checkpoint that has it)",
+            self.hidden_act
+        );
+        Ok(())
+    }
+
+    /// Checks the range of every size.
+    fn check_sizes(&self) -> Result<()> {
         let positive = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
@@ -218,26 +216,25 @@ impl Config {
         let layers = self.num_hidden_layers;
         ensure!(
             layers <= MOST_LAYERS,
-            "`num_hidden_layers` is {layers}, expected at most {MOST_LAYERS} (correct `config.json`)"
+            "`num_hidden_layers` is {layers}, expected at most {MOST_LAYERS} \
+             (correct `config.json`)"
         );
-        let numbers = [
-            ("rms_norm_eps", self.rms_norm_eps),
-            ("initializer_range", self.initializer_range),
-        ];
-        for (key, value) in numbers {
-            ensure!(
-                value >= 0.0 && value <= f64::from(f32::MAX),
-                "`{key}` is {value}, expected a number 0 or more (correct `config.json`)"
-            );
-        }
-        let (heads, groups) = (self.num_attention_heads, self.num_key_value_heads);
+        Ok(())
+    }
+
+    /// Checks that the numbers and widths of the heads fit each other.
+    fn check_heads(&self) -> Result<()> {
+        let heads = self.num_attention_heads;
+        let key_heads = self.num_key_value_heads;
         ensure!(
-            heads.is_multiple_of(groups),
-            "`num_attention_heads` {heads} is not a multiple of `num_key_value_heads` {groups} (correct `config.json`)"
+            heads.is_multiple_of(key_heads),
+            "`num_attention_heads` {heads} is not a multiple of `num_key_value_heads` {key_heads} \
+             (correct `config.json`)"
         );
         ensure!(
             self.head_dim.is_some() || self.hidden_size.is_multiple_of(heads),
-            "`hidden_size` {} is not a multiple of `num_attention_heads` {heads} (correct `config.json`)",
+            "`hidden_size` {} is not a multiple of `num_attention_heads` {heads} \
+             (correct `config.json`)",
             self.hidden_size
         );
         let head_dim = self.head_dim();
@@ -247,13 +244,35 @@ impl Config {
         );
         ensure!(
             head_dim > 0 && head_dim.is_multiple_of(2),
-            "the head width {head_dim} is odd or 0, rotary embeddings need an even one (correct `config.json`)"
-        );
-        ensure!(
-            self.hidden_act == "silu",
-            "`hidden_act` is `{}`, only `silu` is supported (use a checkpoint that has it)",
-            self.hidden_act
+            "the head width {head_dim} is odd or 0, rotary embeddings need an even one \
+             (correct `config.json`)"
         );
         Ok(())
     }
+}
+
+/// The settings of `json` without null values, and with the family's defaults for absent keys.
+fn with_defaults(family: Family, mut json: Map<String, Value>) -> Map<String, Value> {
+    // A key with the value null counts as absent.
+    json.retain(|_, value| !value.is_null());
+    if family == Family::Llama
+        && let Some(heads) = json.get("num_attention_heads").cloned()
+    {
+        json.entry("num_key_value_heads").or_insert(heads);
+    }
+    if family == Family::Qwen3 {
+        json.entry("head_dim").or_insert(json!(128));
+    }
+    let defaults = [
+        ("tie_word_embeddings", json!(false)),
+        ("attention_bias", json!(false)),
+        ("mlp_bias", json!(false)),
+        ("rms_norm_eps", json!(1e-6)),
+        ("initializer_range", json!(0.02)),
+        ("hidden_act", json!("silu")),
+    ];
+    for (key, default) in defaults {
+        json.entry(key).or_insert(default);
+    }
+    json
 }

@@ -11,7 +11,7 @@ use super::linear::Linear;
 use super::lora::{Adapter, Dropout, DropoutMask};
 use super::narrowed::Narrowed;
 use super::ops::{self, HeadSizes, Rope, Streamed};
-use super::packed::Tokens;
+use super::packed::{NumberedRow, Tokens};
 use super::params::Params;
 use super::shapes::{EMBEDDING, FINAL_NORM, head_name};
 
@@ -32,6 +32,7 @@ pub(super) struct Decoder {
     converted: Option<Tensor>,
 }
 
+/// One layer: attention, then the feed-forward part.
 #[derive(Clone)]
 pub(super) struct Layer {
     pub(super) input_norm: Tensor,
@@ -50,8 +51,8 @@ pub(super) struct Layer {
     pub(super) joined: Option<Joined>,
 }
 
-/// Matrices that read the same input, as one: on a GPU a product of few rows takes its start and
-/// little more.
+/// Matrices that read the same input, joined into one. On a GPU a product of few rows takes hardly
+/// longer than its launch, so one joined product costs less than several.
 #[derive(Clone)]
 pub(super) struct Joined {
     /// Queries, keys and values, `[(H + 2 KV) * head_dim, D]`.
@@ -69,11 +70,10 @@ pub(super) struct Sizes {
 
 impl Sizes {
     fn of(config: &Config) -> Self {
-        let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         Self {
             heads: HeadSizes {
-                heads,
-                kv_heads,
+                heads: config.num_attention_heads,
+                kv_heads: config.num_key_value_heads,
                 width: config.head_dim(),
             },
             eps: config.rms_norm_eps,
@@ -133,40 +133,50 @@ impl Saved {
         &self,
         f: impl Fn(&Tensor) -> candle_core::Result<Tensor>,
     ) -> candle_core::Result<Self> {
-        let Heads {
-            queries,
-            keys,
-            values,
-        } = &self.heads;
-        let Gated { x, gate, up } = &self.gated;
-        let unnormed =
-            |QueriesAndKeys { queries, keys }: &QueriesAndKeys| -> candle_core::Result<_> {
-                Ok(QueriesAndKeys {
-                    queries: f(queries)?,
-                    keys: f(keys)?,
-                })
-            };
+        let unnormed = match &self.unnormed {
+            Some(unnormed) => Some(QueriesAndKeys {
+                queries: f(&unnormed.queries)?,
+                keys: f(&unnormed.keys)?,
+            }),
+            None => None,
+        };
         Ok(Self {
             x: f(&self.x)?,
-            unnormed: self.unnormed.as_ref().map(unnormed).transpose()?,
+            unnormed,
             heads: Heads {
-                queries: f(queries)?,
-                keys: f(keys)?,
-                values: f(values)?,
+                queries: f(&self.heads.queries)?,
+                keys: f(&self.heads.keys)?,
+                values: f(&self.heads.values)?,
             },
             mixed: f(&self.mixed)?,
             gated: Gated {
-                x: f(x)?,
-                gate: f(gate)?,
-                up: f(up)?,
+                x: f(&self.gated.x)?,
+                gate: f(&self.gated.gate)?,
+                up: f(&self.gated.up)?,
             },
         })
     }
 }
 
+/// Input of a layer.
+pub(super) struct LayerInput {
+    /// The residual stream, `[N, D]`.
+    pub(super) x: Tensor,
+    /// Its norm, `[N, D]`.
+    pub(super) normed: Tensor,
+}
+
+/// Queries, keys and values before their rotation.
+pub(super) struct Projected {
+    /// Queries and keys before their norms, in families that have these norms.
+    unnormed: Option<QueriesAndKeys>,
+    /// Queries, keys and values, `[N, H or KV * head_dim]`.
+    pub(super) heads: [Tensor; 3],
+}
+
 impl Layer {
-    /// Joins matrices that read the same input. They become parts of the joined ones. Adapters have
-    /// no joined form.
+    /// Joins matrices that read the same input, which become parts of the joined ones. Layers with
+    /// an adapter stay as they are. `all` is the tensor of which the weights may be parts.
     pub(super) fn join(&mut self, all: Option<&Tensor>) -> Result<()> {
         if self.has_adapter() {
             return Ok(());
@@ -179,11 +189,10 @@ impl Layer {
             up,
             ..
         } = self;
-        let (heads, gates) = (
-            Linear::join([query, key, value], all)?,
-            Linear::join([gate, up], all)?,
-        );
-        self.joined = Some(Joined { heads, gates });
+        self.joined = Some(Joined {
+            heads: Linear::join([query, key, value], all)?,
+            gates: Linear::join([gate, up], all)?,
+        });
         Ok(())
     }
 
@@ -193,37 +202,31 @@ impl Layer {
         converted: &Narrowed<'_>,
         adapter: Option<&Adapter>,
     ) -> Result<Self> {
-        let named = |part: &str| converted.get(&format!("model.layers.{number}.{part}"));
-        let linear = |part: &str, biased: bool| {
-            let module = format!("model.layers.{number}.{part}");
-            let bias = biased.then(|| named(&format!("{part}.bias"))).transpose()?;
-            let adapter = adapter
-                .map(|adapter| adapter.factors(&module, converted.dtype))
-                .transpose()?;
-            Linear::new(
-                converted.matrix(&format!("{module}.weight"))?,
-                bias,
-                adapter.flatten(),
-            )
+        let weights = LayerWeights {
+            number,
+            converted,
+            adapter,
         };
-        let head_norms = || -> Result<QueriesAndKeys> {
-            Ok(QueriesAndKeys {
-                queries: named("self_attn.q_norm.weight")?,
-                keys: named("self_attn.k_norm.weight")?,
+        let head_norms = if config.norms_heads() {
+            Some(QueriesAndKeys {
+                queries: weights.get("self_attn.q_norm.weight")?,
+                keys: weights.get("self_attn.k_norm.weight")?,
             })
+        } else {
+            None
         };
         let Biases { heads, output, mlp } = config.biases();
         Ok(Self {
-            input_norm: named("input_layernorm.weight")?,
-            query: linear("self_attn.q_proj", heads)?,
-            key: linear("self_attn.k_proj", heads)?,
-            value: linear("self_attn.v_proj", heads)?,
-            head_norms: config.norms_heads().then(head_norms).transpose()?,
-            output: linear("self_attn.o_proj", output)?,
-            post_norm: named("post_attention_layernorm.weight")?,
-            gate: linear("mlp.gate_proj", mlp)?,
-            up: linear("mlp.up_proj", mlp)?,
-            down: linear("mlp.down_proj", mlp)?,
+            input_norm: weights.get("input_layernorm.weight")?,
+            query: weights.linear("self_attn.q_proj", heads)?,
+            key: weights.linear("self_attn.k_proj", heads)?,
+            value: weights.linear("self_attn.v_proj", heads)?,
+            head_norms,
+            output: weights.linear("self_attn.o_proj", output)?,
+            post_norm: weights.get("post_attention_layernorm.weight")?,
+            gate: weights.linear("mlp.gate_proj", mlp)?,
+            up: weights.linear("mlp.up_proj", mlp)?,
+            down: weights.linear("mlp.down_proj", mlp)?,
             sizes: Sizes::of(config),
             joined: None,
         })
@@ -261,67 +264,53 @@ impl Layer {
             .any(|linear| linear.adapter.is_some())
     }
 
-    /// The residual stream before the layer, `[N, D]`, and its norm: `x`, and the output `more` of
-    /// an earlier layer, if it is not in it yet.
-    pub(super) fn normed(&self, x: &Tensor, more: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        match more {
-            None => Ok((
-                x.clone(),
-                ops::rms_norm(x, &self.input_norm, self.sizes.eps)?,
-            )),
-            Some(more) => Ok(ops::add_rms_norm(
-                more,
-                x,
-                &self.input_norm,
-                self.sizes.eps,
-            )?),
-        }
+    /// Adds `output`, what the layer below returned, to the residual stream `x` `[N, D]`, and
+    /// applies the layer's first norm. Without an `output`, `x` is the whole stream.
+    pub(super) fn normed(&self, x: &Tensor, output: Option<&Tensor>) -> Result<LayerInput> {
+        let eps = self.sizes.eps;
+        let (x, normed) = match output {
+            None => (x.clone(), ops::rms_norm(x, &self.input_norm, eps)?),
+            Some(output) => ops::add_rms_norm(output, x, &self.input_norm, eps)?,
+        };
+        Ok(LayerInput { x, normed })
     }
 
-    /// Queries, keys and values of `normed` `[N, D]` before their rotation,
-    /// `[N, H or KV * head_dim]`; and the queries and keys before their norms.
-    pub(super) fn projected(
-        &self,
-        normed: &Tensor,
-    ) -> Result<(Option<QueriesAndKeys>, [Tensor; 3])> {
+    /// Queries, keys and values of `normed` `[N, D]` before their rotation.
+    pub(super) fn projected(&self, normed: &Tensor) -> Result<Projected> {
         let joined = self.joined.as_ref().map(|joined| &joined.heads);
         let [queries, keys, values] =
             Linear::forward_joined([&self.query, &self.key, &self.value], joined, normed)?;
         let Some(norms) = &self.head_norms else {
-            return Ok((None, [queries, keys, values]));
+            return Ok(Projected {
+                unnormed: None,
+                heads: [queries, keys, values],
+            });
         };
-        let normed = |x, norm| norm_heads(x, norm, self.sizes.eps);
-        let of_heads = [
-            normed(&queries, &norms.queries)?,
-            normed(&keys, &norms.keys)?,
+        let eps = self.sizes.eps;
+        let heads = [
+            norm_heads(&queries, &norms.queries, eps)?,
+            norm_heads(&keys, &norms.keys, eps)?,
             values,
         ];
-        Ok((Some(QueriesAndKeys { queries, keys }), of_heads))
-    }
-
-    /// The heads of `x` `[N, D]`, and the queries and keys before their norms.
-    pub(super) fn heads(&self, x: &Tensor, rope: &Rope) -> Result<(Option<QueriesAndKeys>, Heads)> {
-        let HeadSizes {
-            heads, kv_heads, ..
-        } = self.sizes.heads;
-        let (unnormed, [queries, keys, values]) = self.projected(&self.normed(x, None)?.1)?;
-        // Each token is a row of its own, so heads stay where they are.
-        let turned = |x: &Tensor, heads| rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape());
-        let (queries, keys) = (turned(&queries, heads)?, turned(&keys, kv_heads)?);
-        Ok((
-            unnormed,
-            Heads {
-                queries,
-                keys,
-                values: values.contiguous()?,
-            },
-        ))
+        let unnormed = Some(QueriesAndKeys { queries, keys });
+        Ok(Projected { unnormed, heads })
     }
 
     /// The whole layer: returns the residual stream `[N, D]` after it, and the activations for its
     /// backward pass.
     pub(super) fn forward(&self, x: Tensor, tokens: &Tokens) -> Result<(Tensor, Saved)> {
-        let (unnormed, heads) = self.heads(&x, &tokens.rope)?;
+        let input = self.normed(&x, None)?;
+        let Projected { unnormed, heads } = self.projected(&input.normed)?;
+        drop(input);
+        let [queries, keys, values] = heads;
+        let HeadSizes {
+            heads, kv_heads, ..
+        } = self.sizes.heads;
+        let heads = Heads {
+            queries: rotated(&queries, heads, &tokens.rope)?,
+            keys: rotated(&keys, kv_heads, &tokens.rope)?,
+            values: values.contiguous()?,
+        };
         let mixed = ops::attention(heads.each(), &tokens.packing, self.sizes.heads)?;
         let (out, gated) = self.gated(&x, &mixed)?;
         Ok((
@@ -352,6 +341,43 @@ impl Layer {
     }
 }
 
+/// The weights from which one layer is made.
+struct LayerWeights<'a> {
+    number: usize,
+    converted: &'a Narrowed<'a>,
+    adapter: Option<&'a Adapter>,
+}
+
+impl LayerWeights<'_> {
+    /// The layer's weight `name`, such as `input_layernorm.weight`.
+    fn get(&self, name: &str) -> Result<Tensor> {
+        self.converted
+            .get(&format!("model.layers.{}.{name}", self.number))
+    }
+
+    /// The layer's matrix `name`, such as `mlp.up_proj`, with its bias and its adapter.
+    fn linear(&self, name: &str, biased: bool) -> Result<Linear> {
+        let module = format!("model.layers.{}.{name}", self.number);
+        let weight = self.converted.matrix(&format!("{module}.weight"))?;
+        let bias = if biased {
+            Some(self.converted.get(&format!("{module}.bias"))?)
+        } else {
+            None
+        };
+        let adapter = match self.adapter {
+            Some(adapter) => adapter.factors(&module, self.converted.dtype)?,
+            None => None,
+        };
+        Linear::new(weight, bias, adapter)
+    }
+}
+
+/// Rotates each of the `heads` heads of `x` `[N, heads * head_dim]`. Each token is a row of its own,
+/// so heads stay where they are.
+fn rotated(x: &Tensor, heads: usize, rope: &Rope) -> candle_core::Result<Tensor> {
+    rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape())
+}
+
 /// Applies RMSNorm with `weight` `[head_dim]` to each head of `x` `[N, H * head_dim]`.
 fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     let heads = x.reshape(((), weight.dim(0)?))?;
@@ -360,7 +386,7 @@ fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 
 impl Decoder {
     /// The model over `weights`, with activations of `dtype`, without an autograd graph and without
-    /// dropout. Later updates of the weights take effect here if theirs is the same dtype.
+    /// dropout. If the weights have this dtype, their later updates take effect here too.
     pub(super) fn new(
         config: &Config,
         weights: &Params,
@@ -368,12 +394,13 @@ impl Decoder {
         dtype: DType,
     ) -> Result<Self> {
         let converted = Narrowed::of(config, weights, dtype)?;
-        let layer = |number| Layer::new(number, config, &converted, adapter);
+        let mut layers = Vec::with_capacity(config.num_hidden_layers);
+        for number in 0..config.num_hidden_layers {
+            layers.push(Layer::new(number, config, &converted, adapter)?);
+        }
         Ok(Self {
             embedding: converted.stored(EMBEDDING)?,
-            layers: (0..config.num_hidden_layers)
-                .map(layer)
-                .collect::<Result<_>>()?,
+            layers,
             final_norm: converted.get(FINAL_NORM)?,
             head: Linear::new(converted.head(head_name(config))?, None, None)?,
             eps: config.rms_norm_eps,
@@ -382,41 +409,29 @@ impl Decoder {
         })
     }
 
-    /// The model with `dropout` of a rate before the adapter's first factors. `rows` are the
-    /// numbers of the rows in their batch, each with its number of tokens, which lie behind each
-    /// other.
-    pub(super) fn for_rows(
-        mut self,
-        dropout: Option<(Dropout, f64)>,
-        rows: &Arc<[(u64, usize)]>,
-    ) -> Self {
-        let Some((dropout, rate)) = dropout else {
-            return self;
-        };
+    /// Applies `dropout` before the adapter's first factors; a number is dropped with probability
+    /// `rate`. `rows` are the rows of the pass, whose tokens lie behind each other.
+    pub(super) fn drop_out(&mut self, dropout: Dropout, rate: f64, rows: &Arc<[NumberedRow]>) {
         for (number, layer) in self.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {
                 if let Some(adapter) = &mut linear.adapter {
-                    let module = [number as u64, place as u64];
                     adapter.dropout = Some(DropoutMask {
                         dropout,
                         rate,
                         rows: rows.clone(),
-                        module,
+                        module: [number as u64, place as u64],
                     });
                 }
             }
         }
-        self
     }
 
     /// The model for a subset of the batch's rows. Only the dropout masks differ.
-    pub(super) fn of(&self, rows: &Arc<[(u64, usize)]>) -> Self {
+    pub(super) fn of(&self, rows: &Arc<[NumberedRow]>) -> Self {
         let mut model = self.clone();
         for linear in model.layers.iter_mut().flat_map(Layer::linears) {
-            if let Some(mask) = linear
-                .adapter
-                .as_mut()
-                .and_then(|adapter| adapter.dropout.as_mut())
+            if let Some(adapter) = &mut linear.adapter
+                && let Some(mask) = &mut adapter.dropout
             {
                 mask.rows = rows.clone();
             }
@@ -456,11 +471,11 @@ impl Decoder {
                 linear.transposed = linear.weight.t()?;
             }
         }
-        // There, bf16 weights are copies already, so that joined ones take no more memory.
+        // On a GPU, bf16 weights are copies already, so joined ones take no more memory.
         if !on_cpu && dtype == DType::BF16 {
-            self.layers
-                .iter_mut()
-                .try_for_each(|layer| layer.join(self.converted.as_ref()))?;
+            for layer in &mut self.layers {
+                layer.join(self.converted.as_ref())?;
+            }
         }
         Ok(self)
     }

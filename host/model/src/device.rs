@@ -3,13 +3,15 @@
 #[cfg(feature = "cuda")]
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_core::{DType, Device};
 pub use capo_loader::upload::CPU;
 use capo_loader::upload::cuda_number;
 pub use failure::{explained, is_out_of_memory, with_estimate};
 use host_ops as ops;
 use serde::{Deserialize, Serialize};
+
+use super::error::Error;
 
 mod failure;
 #[cfg(feature = "cuda")]
@@ -42,14 +44,19 @@ impl From<Dtype> for DType {
 /// The device called `name`: `cpu`, or `cuda:N` for the CUDA device with number N.
 pub fn open(name: &str) -> Result<Device> {
     ops::check_instructions()?;
-    cuda_number(name)?.map_or(Ok(Device::Cpu), |number| open_cuda(name, number))
+    match cuda_number(name).map_err(|error| Error::absent_device(error.to_string()))? {
+        Some(number) => open_cuda(name, number),
+        None => Ok(Device::Cpu),
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(name: &str, _number: usize) -> Result<Device> {
-    bail!(
-        "device `{name}`: this host was built without CUDA (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)"
-    )
+    let message = format!(
+        "device `{name}`: this host was built without CUDA \
+         (build with `--features cuda`, see docs/gpu.md, or run with `--device cpu`)"
+    );
+    Err(Error::absent_device(message).into())
 }
 
 /// Opens a CUDA device. The driver is queried first, because candle and cudarc panic without one.
@@ -60,18 +67,23 @@ fn open_cuda(name: &str, number: usize) -> Result<Device> {
 
     let count = match result::init().and_then(|()| result::device::get_count()) {
         Ok(count) => usize::try_from(count).unwrap_or(0),
-        Err(result::DriverError(code)) => match failure::sentence(&format!("{code:?}")) {
-            Some(sentence) => bail!("device `{name}`: {sentence}"),
-            None => bail!(
-                "device `{name}`: the NVIDIA driver answers {code:?} (repair it, choose a machine with a GPU, or run with `--device cpu`)"
-            ),
-        },
+        Err(result::DriverError(code)) => {
+            let sentence = failure::sentence(&format!("{code:?}")).unwrap_or_else(|| {
+                format!(
+                    "the NVIDIA driver answers {code:?} \
+                     (repair it, choose a machine with a GPU, or run with `--device cpu`)"
+                )
+            });
+            return Err(Error::absent_device(format!("device `{name}`: {sentence}")).into());
+        }
     };
     gpu::check_driver(name)?;
     if number >= count {
-        bail!(
-            "device `{name}`: the number of CUDA devices here is {count}, and they are numbered from 0 (name one of them, or run with `--device cpu`)"
+        let message = format!(
+            "device `{name}`: the number of CUDA devices here is {count}, and they are numbered \
+             from 0 (name one of them, or run with `--device cpu`)"
         );
+        return Err(Error::absent_device(message).into());
     }
     keep_memory(number);
     let device = one_stream(number);
@@ -87,7 +99,7 @@ fn open_cuda(name: &str, number: usize) -> Result<Device> {
 ///
 /// `Device::new_cuda` takes CUDA's per-thread default stream, whose handle means another stream on
 /// every thread. Passes of the model run on a thread of rayon and components on the main thread, so
-/// nothing would order one behind the other.
+/// nothing would order the work of one after that of the other.
 #[cfg(feature = "cuda")]
 fn one_stream(number: usize) -> candle_core::Result<Device> {
     use candle_core::cuda_backend::WrapErr;
@@ -99,13 +111,13 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(number)?;
-    // Without this, each tensor costs four calls of the driver more, to make and to destroy two
+    // Event tracking costs four more calls of the driver for each tensor, which make and destroy two
     // events. SAFETY: events order the streams of a process. All tensors of this device are
     // allocated, written, read and freed on its one stream: it is the only `Device` of this number,
     // and components get its stream with every tensor.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
-    // Not all of candle's calls make the device's context current first, and the driver wants it on
-    // each thread that calls.
+    // The driver needs the device's context to be current on each thread that calls it, and not all
+    // of candle's calls make it current first.
     let stream = device.as_cuda_device()?.cuda_stream();
     for bound in rayon::broadcast(|_| stream.context().bind_to_thread()) {
         bound.w()?;
@@ -121,9 +133,9 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
 fn keep_memory(number: usize) {
     use candle_core::cuda_backend::cudarc::driver::{result, sys::CUmemPool_attribute};
 
+    let number = i32::try_from(number).unwrap_or(i32::MAX);
     let mut all = u64::MAX;
-    let mut keep = || {
-        let device = result::device::get(i32::try_from(number).unwrap_or(i32::MAX))?;
+    let _ = result::device::get(number).and_then(|device| {
         // SAFETY: device and memory pool come from the driver itself, and this attribute is a
         // 64-bit number.
         unsafe {
@@ -131,8 +143,7 @@ fn keep_memory(number: usize) {
             let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
             result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast())
         }
-    };
-    let _: Result<(), result::DriverError> = keep();
+    });
 }
 
 #[cfg(test)]
@@ -140,15 +151,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_device() {
+    fn refuses_unknown_names() {
         for name in [
             "gpu", "", "CPU", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1",
         ] {
-            let error = open(name).unwrap_err().to_string();
+            let error = open(name).unwrap_err();
+            assert!(Error::of(&error).is_some_and(Error::is_absent_device));
             let expected = format!(
                 "there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)"
             );
-            assert_eq!(error, expected);
+            assert_eq!(error.to_string(), expected);
         }
         assert!(open("cpu").unwrap().is_cpu());
     }

@@ -9,7 +9,8 @@ use super::policy::Policy;
 use super::shapes::head_name;
 
 /// Error message for a divergence by the head alone when an adapter leaves the head frozen.
-const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)";
+const FROZEN: &str = "the head is not trained: `model.use_peft` trains an adapter below it, \
+                      so a step does not change the head (measure the KL of the whole step)";
 
 /// The head before and after a step, and its change, `[V, D]` each.
 pub struct Heads {
@@ -21,8 +22,8 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// The heads of `policy` now, and of `before`. Logits are divided by `temperature`. The value
-    /// is valid until the weights change.
+    /// The heads of the weights `before` a step and of `policy`, which has taken it. Logits are
+    /// divided by `temperature`. The value is valid until the weights change.
     pub fn new(policy: &Policy, before: &Params, temperature: f64) -> Result<Self> {
         let name = head_name(policy.config());
         let after = policy.weights().get(name)?.as_detached_tensor();
@@ -55,10 +56,10 @@ impl Heads {
     ///
     /// `old` and `new`, `[N, D]` each, are the features of the old and the new policy.
     pub fn divergence(&self, old: &Tensor, new: &Tensor) -> Result<f64> {
-        let (old, new) = (old.to_dtype(DType::F32)?, new.to_dtype(DType::F32)?);
+        let old = old.to_dtype(DType::F32)?;
         // Products of differences avoid the cancellation of a difference of products: h1 W1 - h0 W0
         // = (h1 - h0) W1 + h0 (W1 - W0).
-        let moved = (new - &old)?;
+        let moved = (new.to_dtype(DType::F32)? - &old)?;
         match &self.change {
             None => self.sum(&old, &moved, &self.after),
             Some(change) => {
@@ -68,7 +69,8 @@ impl Heads {
         }
     }
 
-    /// Sums the divergence that a change of `hidden`'s logits by `moved` `by`ᵀ causes.
+    /// Sums the divergence between the logits of `hidden` before the step and the same logits plus
+    /// `moved` `by`ᵀ.
     fn sum(&self, hidden: &Tensor, moved: &Tensor, by: &Tensor) -> Result<f64> {
         Ok(ops::divergence_of_products(
             [hidden, &self.before],

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use capo_system::manifest::SealedFolder;
 
+use super::error::Error;
 use super::gguf::{Gguf, is_gguf};
 use super::lora::{ADAPTER_CONFIG_FILE, base_name};
 use super::{CONFIG_FILE, ModelFiles, hub};
@@ -28,7 +29,8 @@ const FILES: &[(&str, &[u8])] = files!(
 );
 
 /// The files that `model_name_or_path` names: an embedded model, a directory, a GGUF file, or an id
-/// in the cache of the Hugging Face Hub. An adapter's files come with the files of its base.
+/// in the cache of the Hugging Face Hub. An adapter's files come with the files of its base. An
+/// unknown name is an error for which [`Error::is_missing_file`] is true.
 pub fn model_files(model_name_or_path: &str) -> Result<ModelFiles> {
     let own = own_files(model_name_or_path)?;
     if own.contains(ADAPTER_CONFIG_FILE) {
@@ -51,44 +53,15 @@ fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
         return Ok(ModelFiles::Gguf(Arc::new(Gguf::open(&path)?)));
     }
     if !path.is_dir() {
-        let is_local =
-            path.exists() || path.starts_with("runs") || path.parent().is_some_and(Path::is_dir);
-        let is_id = model_name_or_path.contains('/') && hub::is_id(model_name_or_path);
-        if let (true, false, Some(cache)) = (is_id, is_local, hub::cache()) {
-            bail!(
-                "no model `{model_name_or_path}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` (fetch it with `host download {model_name_or_path}`)",
-                cache.display()
-            );
-        }
-        if let Some(folder) = path.parent().filter(|_| path.is_file()) {
-            let folder = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
-            bail!(
-                "no model `{model_name_or_path}`: it is a file (name its folder, `{}`)",
-                folder.display()
-            );
-        }
-        bail!(
-            "no model `{model_name_or_path}`: neither an embedded one nor a directory (embedded: `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and `tokenizer.json`)"
-        );
+        return Err(no_model(model_name_or_path, &path).into());
     }
-    let files = if SealedFolder::is_one(&path) {
-        ModelFiles::Checkpoint(SealedFolder::open(&path)?)
-    } else {
-        ModelFiles::Directory(path)
-    };
-    if let ModelFiles::Directory(path) = &files
-        && !files.contains(CONFIG_FILE)
+    if SealedFolder::is_one(&path) {
+        return Ok(ModelFiles::Checkpoint(SealedFolder::open(&path)?));
+    }
+    let files = ModelFiles::Directory(path.clone());
+    if !files.contains(CONFIG_FILE)
         && !files.contains(ADAPTER_CONFIG_FILE)
-        && let Ok(entries) = path.read_dir()
-        && let Some(file) = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| is_gguf(path))
-            .min()
+        && let Some(file) = first_gguf(&path)
     {
         bail!(
             "no model `{model_name_or_path}`: it has GGUF files alone (name one of them, as in `{}`)",
@@ -96,6 +69,45 @@ fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
         );
     }
     Ok(files)
+}
+
+/// The error for a name that is neither a directory nor a model's file. `path` is the name as a
+/// path.
+fn no_model(name: &str, path: &Path) -> Error {
+    let is_local =
+        path.exists() || path.starts_with("runs") || path.parent().is_some_and(Path::is_dir);
+    let is_id = name.contains('/') && hub::is_id(name);
+    if is_id
+        && !is_local
+        && let Some(cache) = hub::cache()
+    {
+        return Error::missing_file(format!(
+            "no model `{name}`: neither a directory nor in the cache of the Hugging Face Hub, `{}` \
+             (fetch it with `host download {name}`)",
+            cache.display()
+        ));
+    }
+    if path.is_file() {
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        return Error::missing_file(format!(
+            "no model `{name}`: it is a file (name its folder, `{}`)",
+            folder.unwrap_or(Path::new(".")).display()
+        ));
+    }
+    Error::missing_file(format!(
+        "no model `{name}`: neither an embedded one nor a directory (embedded: \
+         `{TINY_ARITHMETIC}`; a directory holds `config.json`, `model.safetensors` and \
+         `tokenizer.json`)"
+    ))
+}
+
+/// The first GGUF file in a folder, by name.
+fn first_gguf(folder: &Path) -> Option<PathBuf> {
+    let entries = folder.read_dir().ok()?.flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| is_gguf(path))
+        .min()
 }
 
 /// The files of an adapter, together with those of the base model that it names. A folder that
@@ -108,22 +120,25 @@ fn with_base(own: ModelFiles, model_name_or_path: &str) -> Result<ModelFiles> {
     );
     let base = own_files(&name).with_context(|| place.clone())?;
     if base.contains(ADAPTER_CONFIG_FILE) {
-        let folder = |name: &str| {
-            Path::new(name)
-                .canonicalize()
-                .unwrap_or_else(|_| name.into())
-        };
         ensure!(
-            folder(&name) == folder(model_name_or_path),
+            absolute(&name) == absolute(model_name_or_path),
             "{place}: `{name}` is an adapter itself (merge it with `host export`)"
         );
         ensure!(
             base.contains(CONFIG_FILE),
-            "{place}: `{name}` is the adapter's own folder, which has no `{CONFIG_FILE}` (write the model that it belongs to as `base_model_name_or_path`)"
+            "{place}: `{name}` is the adapter's own folder, which has no `{CONFIG_FILE}` \
+             (write the model that it belongs to as `base_model_name_or_path`)"
         );
     }
     Ok(ModelFiles::Adapter {
         own: Box::new(own),
         base: Box::new(base),
     })
+}
+
+/// The folder `name` without links and relative parts, if it exists.
+fn absolute(name: &str) -> PathBuf {
+    Path::new(name)
+        .canonicalize()
+        .unwrap_or_else(|_| name.into())
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use capo_system::terminal;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use super::error::Error;
 
 /// Family of a decoder, from the key `model_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -28,51 +30,78 @@ pub(super) const SUPPORTED: &str = "`llama`, `mistral`, `qwen2` and `qwen3`";
 
 /// Keys that the configuration reads, here or in `config`.
 const READ: &[&str] = &[
-    "architectures attention_bias eos_token_id head_dim hidden_act hidden_size initializer_range intermediate_size",
-    "layer_types max_position_embeddings mlp_bias model_type num_attention_heads num_hidden_layers num_key_value_heads",
-    "quantization_config rms_norm_eps rope_parameters rope_scaling rope_theta tie_word_embeddings vocab_size",
+    "architectures attention_bias eos_token_id head_dim hidden_act hidden_size initializer_range",
+    "intermediate_size layer_types max_position_embeddings mlp_bias model_type",
+    "num_attention_heads num_hidden_layers num_key_value_heads quantization_config rms_norm_eps",
+    "rope_parameters rope_scaling rope_theta tie_word_embeddings vocab_size",
 ];
 
 /// Keys that do not affect a model's computation.
 pub(super) const HARMLESS: &[&str] = &[
     // Origin of the file, its readers, and settings that are read from other files.
-    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path is_llama_config name_or_path",
-    "transformers.js_config transformers_version unsloth_fixed unsloth_version dtype torch_dtype",
-    "bos_token_id pad_token_id sep_token_id unk_token_id tokenizer_class id2label label2id problem_type",
+    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path is_llama_config",
+    "name_or_path transformers.js_config transformers_version unsloth_fixed unsloth_version",
+    "dtype torch_dtype bos_token_id pad_token_id sep_token_id unk_token_id tokenizer_class",
+    "id2label label2id problem_type",
     // Choices among equivalent computations in transformers, and its additional return values.
-    "chunk_size_feed_forward output_attentions output_hidden_states pretraining_tp return_dict use_cache",
+    "chunk_size_feed_forward output_attentions output_hidden_states pretraining_tp return_dict",
+    "use_cache",
     // Sampler settings; the run's own settings take their place.
-    "do_sample max_length max_new_tokens min_length num_beams repetition_penalty temperature top_k top_p",
+    "do_sample max_length max_new_tokens min_length num_beams repetition_penalty temperature",
+    "top_k top_p",
 ];
 
-/// Keys that are supported with one value only: the key, that value as JSON, and the mechanism that
-/// other values would enable.
-const FIXED: &[(&str, &str, &str)] = &[
-    ("add_cross_attention", "false", "cross-attention"),
-    ("attention_dropout", "0", "dropout"),
-    ("is_decoder", "false", "an encoder's decoder"),
-    ("is_encoder_decoder", "false", "an encoder"),
-    (
+/// A key that is supported with one value only.
+struct FixedKey {
+    key: &'static str,
+    /// The value as JSON.
+    only: &'static str,
+    /// The mechanism that other values would enable.
+    feature: &'static str,
+}
+
+const fn fixed(key: &'static str, only: &'static str, feature: &'static str) -> FixedKey {
+    FixedKey { key, only, feature }
+}
+
+const FIXED: &[FixedKey] = &[
+    fixed("add_cross_attention", "false", "cross-attention"),
+    fixed("attention_dropout", "0", "dropout"),
+    fixed("is_decoder", "false", "an encoder's decoder"),
+    fixed("is_encoder_decoder", "false", "an encoder"),
+    fixed(
         "partial_rotary_factor",
         "1",
         "rotation of a part of each head",
     ),
-    (
+    fixed(
         "rope_interleaved",
         "false",
         "rotation of neighbouring numbers",
     ),
-    ("tie_encoder_decoder", "false", "an encoder"),
-    ("use_mrope", "false", "rotary embeddings for images"),
+    fixed("tie_encoder_decoder", "false", "an encoder"),
+    fixed("use_mrope", "false", "rotary embeddings for images"),
 ];
 
-/// Parts of key names that indicate an effect on a model's computation.
-const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed expert ffn gate head hidden layer lora mamba mlp moe norm \
-    position prun quant residual rope rotary router scal softcap sparse ssm vision window";
+impl FixedKey {
+    fn allows(&self, value: &Value) -> bool {
+        match value {
+            Value::Bool(on) => self.only == on.to_string(),
+            other => other
+                .as_f64()
+                .is_some_and(|number| self.only.parse() == Ok(number)),
+        }
+    }
+}
 
-/// True if an unknown setting may be ignored. Such a setting begins with `_`, or is a text, list or
-/// table that is empty or whose name contains no mechanism. A number or a switch may affect the
-/// computation under any name.
+/// Parts of key names that indicate an effect on a model's computation.
+const MECHANISMS: &str = "act_fn activation alibi attention attn bias compress dropout embed \
+    expert ffn gate head hidden layer lora mamba mlp moe norm position prun quant residual rope \
+    rotary router scal softcap sparse ssm vision window";
+
+/// True if the unknown setting `key` may be ignored. Its name begins with `_`; or its value is a
+/// text, list or table, and either the value is empty or the name contains none of `MECHANISMS`. A
+/// number or a switch may affect the computation under any name.
 pub(super) fn may_ignore(key: &str, value: &Value) -> bool {
     let name = key.to_lowercase();
     let says_something = match value {
@@ -99,13 +128,11 @@ pub(super) fn warn_of_ignored(keys: &[impl AsRef<str>], model_type: &str) {
         .collect::<Vec<_>>()
         .join("`, `");
     let sentence = format!(
-        "`config.json` of a `{model_type}` model has unknown keys, which are ignored: `{keys}` (docs/models.md#what-is-refused)"
+        "`config.json` of a `{model_type}` model has unknown keys, which are ignored: `{keys}` \
+         (docs/models.md#what-is-refused)"
     );
-    if TOLD
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(sentence.clone())
-    {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.insert(sentence.clone()) {
         terminal::warn(&sentence);
     }
 }
@@ -113,12 +140,22 @@ pub(super) fn warn_of_ignored(keys: &[impl AsRef<str>], model_type: &str) {
 impl Family {
     /// The family that `config.json` names. An unknown or missing family is an error.
     pub(super) fn of(json: &Map<String, Value>) -> Result<Self> {
-        let name = json.get("model_type").with_context(|| {
-            format!("`model_type` is missing, supported are {SUPPORTED} (use a Hugging Face `config.json`)")
+        let name = json.get("model_type").ok_or_else(|| {
+            Error::unknown_architecture(format!(
+                "`model_type` is missing, supported are {SUPPORTED} \
+                 (use a Hugging Face `config.json`)"
+            ))
         })?;
-        Self::deserialize(name).ok().with_context(|| {
-            let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
-            format!("`model_type` is `{name}`, supported are {SUPPORTED} (use a checkpoint of one of these families)")
+        Self::deserialize(name).map_err(|_| {
+            let name = match name.as_str() {
+                Some(name) => name.to_owned(),
+                None => name.to_string(),
+            };
+            let message = format!(
+                "`model_type` is `{name}`, supported are {SUPPORTED} \
+                 (use a checkpoint of one of these families)"
+            );
+            Error::unknown_architecture(message).into()
         })
     }
 
@@ -153,7 +190,7 @@ impl Family {
         }
     }
 
-    /// Keys that only this family knows.
+    /// Keys that only some families know, and this one does.
     fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::Llama => &[],
@@ -171,7 +208,8 @@ impl Family {
         self.check_window(json)?;
         ensure!(
             json.get("quantization_config").is_none_or(Value::is_null),
-            "`quantization_config` is set, but quantized weights are not supported (use the unquantized checkpoint)"
+            "`quantization_config` is set, but quantized weights are not supported \
+             (use the unquantized checkpoint)"
         );
         // A key with the value null counts as absent.
         let mut ignored = Vec::new();
@@ -187,24 +225,21 @@ impl Family {
     /// Refuses a setting that this decoder does not compute. Returns false for an unknown setting
     /// that may be ignored.
     fn check_key(self, key: &str, value: &Value) -> Result<bool> {
-        if let Some((_, only, feature)) = FIXED.iter().find(|(fixed, ..)| *fixed == key) {
-            let same = match value {
-                Value::Bool(on) => on.then_some("true").unwrap_or("false") == *only,
-                other => other
-                    .as_f64()
-                    .is_some_and(|number| only.parse().is_ok_and(|only: f64| only == number)),
-            };
+        if let Some(fixed) = FIXED.iter().find(|fixed| fixed.key == key) {
             ensure!(
-                same,
-                "`{key}` is `{}`, but {feature} is not supported (only `{only}` is; use another checkpoint)",
-                shown(value)
+                fixed.allows(value),
+                "`{key}` is `{}`, but {} is not supported (only `{}` is; use another checkpoint)",
+                shown(value),
+                fixed.feature,
+                fixed.only
             );
             return Ok(true);
         }
         if let Some(fixed) = self.fixed_switch(key) {
             ensure!(
                 *value == Value::Bool(fixed),
-                "`{key}` is `{}`, but in a `{}` model it is always `{fixed}` (remove it, or use the family that the weights are of)",
+                "`{key}` is `{}`, but in a `{}` model it is always `{fixed}` \
+                 (remove it, or use the family that the weights are of)",
                 shown(value),
                 self.name()
             );
@@ -218,7 +253,8 @@ impl Family {
         let is_known = known.into_iter().any(|known| known == key);
         ensure!(
             is_known || may_ignore(key, value),
-            "`{}` is `{}`, which is an unknown setting of a `{}` model (remove it if it changes nothing of what the model computes; docs/models.md#what-is-refused)",
+            "`{}` is `{}`, which is an unknown setting of a `{}` model (remove it if it changes \
+             nothing of what the model computes; docs/models.md#what-is-refused)",
             shown_text(key),
             shown(value),
             self.name()
@@ -232,12 +268,16 @@ impl Family {
             Some(Value::Array(names)) if names.iter().any(|name| *name == self.architecture()) => {
                 Ok(())
             }
-            Some(other) => bail!(
-                "`architectures` is `{}`, only `{}` is supported of a `{}` model (use a checkpoint of a language model)",
-                shown(other),
-                self.architecture(),
-                self.name()
-            ),
+            Some(other) => {
+                let message = format!(
+                    "`architectures` is `{}`, only `{}` is supported of a `{}` model \
+                     (use a checkpoint of a language model)",
+                    shown(other),
+                    self.architecture(),
+                    self.name()
+                );
+                Err(Error::unknown_architecture(message).into())
+            }
         }
     }
 
@@ -245,7 +285,8 @@ impl Family {
     fn check_window(self, json: &Map<String, Value>) -> Result<()> {
         if json.get("use_sliding_window") == Some(&Value::Bool(true)) {
             bail!(
-                "sliding-window attention is not supported (set `use_sliding_window` to `false` in `config.json`)"
+                "sliding-window attention is not supported \
+                 (set `use_sliding_window` to `false` in `config.json`)"
             );
         }
         let layers = json.get("layer_types").and_then(Value::as_array);
@@ -253,7 +294,8 @@ impl Family {
             layers.and_then(|layers| layers.iter().find(|kind| *kind != "full_attention"))
         {
             bail!(
-                "`layer_types` has `{}`, but only `full_attention` is supported: sliding-window attention is not supported, nor is any other (use a checkpoint without it)",
+                "`layer_types` has `{}`, but only `full_attention` is supported: sliding-window \
+                 attention is not supported, nor is any other (use a checkpoint without it)",
                 shown(other)
             );
         }
@@ -269,7 +311,9 @@ impl Family {
             .unwrap_or(0);
         ensure!(
             window >= positions,
-            "`sliding_window` is {window}, less than `max_position_embeddings` {positions}: sliding-window attention is not supported (use a checkpoint where it is `null`, or lower `max_position_embeddings` to {window})"
+            "`sliding_window` is {window}, less than `max_position_embeddings` {positions}: \
+             sliding-window attention is not supported (use a checkpoint where it is `null`, \
+             or lower `max_position_embeddings` to {window})"
         );
         Ok(())
     }
@@ -285,6 +329,7 @@ pub(super) fn shown(value: &Value) -> String {
         .map_or_else(|| shown_text(&value.to_string()), shown_text)
 }
 
+/// The beginning of a text, for a message.
 pub(super) fn shown_text(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -299,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_no_computation_is_ignored() {
+    fn ignores_unknown_settings_that_change_no_computation() {
         let ignored = |key: &str, value: Value| may_ignore(key, &value);
         for (key, value) in [
             ("_model_name_or_path", json!("org/model")),

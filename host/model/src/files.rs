@@ -6,18 +6,20 @@ use std::io::{Cursor, ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use capo_system::NamedFiles;
 use capo_system::files;
 use capo_system::manifest::SealedFolder;
 use serde_json::{Map, Value};
 
+use super::error::Error;
 use super::gguf::Gguf;
 
 /// Name of the file with a model's architecture.
 const CONFIG: &str = "config.json";
 /// Name of the file in an adapter's folder that records the hashes of its base's files.
 pub(super) const BASE_FILE: &str = "base.json";
+/// Name of the file with a model's own sampling settings and end tokens.
 const GENERATION: &str = "generation_config.json";
 const README: &str = "README.md";
 const TOKENIZER: &str = "tokenizer.json";
@@ -64,19 +66,25 @@ impl ModelFiles {
     /// These files, with the contents of the file at `path` as the file `name`, whether or not
     /// `name` existed. An unreadable file is an error that names its path.
     pub fn with(self, name: &'static str, path: &Path) -> Result<Self> {
-        let (bytes, place) = (files::read(path)?.into(), format!("`{}`", path.display()));
-        Ok(Self::With(
-            Box::new(self),
-            Replacement { name, place, bytes },
-        ))
+        let replacement = Replacement {
+            name,
+            place: format!("`{}`", path.display()),
+            bytes: files::read(path)?.into(),
+        };
+        Ok(Self::With(Box::new(self), replacement))
     }
 
-    /// These files, with other contents of those that `replaced` names.
-    pub fn with_contents(self, replaced: Vec<(&'static str, Vec<u8>)>) -> Self {
-        replaced.into_iter().fold(self, |files, (name, bytes)| {
-            let (bytes, place) = (bytes.into(), files.describe(name));
-            Self::With(Box::new(files), Replacement { name, place, bytes })
-        })
+    /// These files, with new contents of the files that `replaced` names.
+    pub fn with_contents(mut self, replaced: Vec<(&'static str, Vec<u8>)>) -> Self {
+        for (name, bytes) in replaced {
+            let replacement = Replacement {
+                name,
+                place: self.describe(name),
+                bytes: bytes.into(),
+            };
+            self = Self::With(Box::new(self), replacement);
+        }
+        self
     }
 
     /// The whole contents of the file `name`; a missing or unreadable file is an error that names
@@ -89,13 +97,19 @@ impl ModelFiles {
                     files::bytes(&path).map_err(|error| unreadable(&path, &error))?,
                 ))
             }
-            Self::Checkpoint(folder) => folder.read(name).map(Cow::Owned),
+            Self::Checkpoint(folder) => {
+                check_sealed(folder, name)?;
+                folder.read(name).map(Cow::Owned)
+            }
             Self::Adapter { .. } => self.holder(name).read(name),
             Self::Embedded(files) => match files.iter().find(|(file, _)| *file == name) {
                 Some((_, bytes)) => Ok(Cow::Borrowed(bytes)),
-                None => bail!(
-                    "the built-in model has no file `{name}` (give a model directory instead)"
-                ),
+                None => {
+                    let message = format!(
+                        "the built-in model has no file `{name}` (give a model directory instead)"
+                    );
+                    Err(Error::missing_file(message).into())
+                }
             },
             Self::Gguf(gguf) => match gguf.made(name) {
                 Some(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -110,7 +124,10 @@ impl ModelFiles {
     pub(super) fn open(&self, name: &str) -> Result<Box<dyn Source + '_>> {
         match self {
             Self::Directory(directory) => from_disk(&directory.join(name)),
-            Self::Checkpoint(folder) => from_disk(&folder.verified(name)?),
+            Self::Checkpoint(folder) => {
+                check_sealed(folder, name)?;
+                from_disk(&folder.verified(name)?)
+            }
             Self::Adapter { .. } => self.holder(name).open(name),
             Self::With(files, file) if file.name != name => files.open(name),
             Self::Gguf(gguf) if gguf.made(name).is_none() => Ok(Box::new(gguf.weights(name)?)),
@@ -164,9 +181,9 @@ impl ModelFiles {
         }
     }
 
-    /// The files that hold `name`: an adapter's own for what makes it one, and the base's for its
-    /// configuration and weights. A tokenizer's files fit each other alone, so all are of the
-    /// adapter's folder if it has a tokenizer, else of the base's, as in transformers.
+    /// The files that hold `name`: an adapter's own files for its settings and factors, and those of
+    /// the base for configuration and weights. A tokenizer's files only fit each other, so all come
+    /// from the adapter's folder if it has a tokenizer, else from the base's, as in transformers.
     fn holder(&self, name: &str) -> &Self {
         let Self::Adapter { own, base } = self else {
             return self;
@@ -197,6 +214,15 @@ impl NamedFiles for ModelFiles {
     }
 }
 
+/// Refuses a file that the manifest of `folder` does not list.
+fn check_sealed(folder: &SealedFolder, name: &str) -> Result<()> {
+    if folder.contains(name) {
+        return Ok(());
+    }
+    let folder = folder.dir().display();
+    Err(Error::missing_file(format!("`{folder}` has no file `{name}`")).into())
+}
+
 fn from_disk(path: &Path) -> Result<Box<dyn Source>> {
     let opened = files::size(path).and_then(|_| File::open(path));
     Ok(Box::new(opened.map_err(|error| unreadable(path, &error))?))
@@ -206,112 +232,149 @@ fn size(path: &Path) -> Result<u64> {
     files::size(path).map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    let hint = if error.kind() == ErrorKind::NotFound {
-        absent(path)
-    } else {
-        None
-    };
-    let hint = hint.unwrap_or_else(|| "give a Hugging Face model directory".to_owned());
-    anyhow!("cannot read `{}`: {error} ({hint})", path.display())
+/// The error for a file that cannot be read.
+fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let shown = path.display();
+    if error.kind() != ErrorKind::NotFound {
+        return anyhow!("cannot read `{shown}`: {error} (give a Hugging Face model directory)");
+    }
+    let advice = Folder::of(path).map(|folder| folder.advice());
+    let advice = advice.unwrap_or_else(|| "give a Hugging Face model directory".to_owned());
+    Error::missing_file(format!("cannot read `{shown}`: {error} ({advice})")).into()
 }
 
-/// A sentence about the files that a model's folder has in place of the absent one at `path`, and
-/// the way out.
-fn absent(path: &Path) -> Option<String> {
-    let (dir, name) = (path.parent()?, path.file_name()?.to_str()?);
-    // A link of the Hub's cache may lead nowhere.
-    let there = dir
-        .read_dir()
-        .ok()?
-        .flatten()
-        .filter(|entry| entry.path().exists());
-    let mut names: Vec<String> = there
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    let first = |starts: &[&str]| {
-        names
-            .iter()
-            .find(|name| starts.iter().any(|start| name.starts_with(start)))
-    };
-    let shown = dir.display();
-    let write = |class: &str, to: &Path| {
-        format!(
-            "write it anew in Python: `{class}.from_pretrained(\"{shown}\").save_pretrained(\"{}\")`",
-            to.display()
-        )
-    };
-    // Of a cache that was filled in part, its folder tells the id.
-    let id = dir
-        .ancestors()
-        .find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--"));
-    let fetch = id.map_or_else(
-        || "fetch the model again, whole".to_owned(),
-        |id| {
-            format!(
-                "fetch the rest with `host download {}`",
-                id.replacen("--", "/", 1)
-            )
-        },
-    );
-    let (is_weights, is_tokenizer) = (name.ends_with(".safetensors"), name == TOKENIZER);
-    // Another class would leave out the head of a model that scores.
-    let class = if scores(dir) {
-        "SequenceClassification"
-    } else {
-        "CausalLM"
-    };
-    let weights = [
-        ("pytorch_model", "transformers.AutoModelFor"),
-        ("adapter_model", "peft.AutoPeftModelFor"),
-    ];
-    let others = weights
-        .iter()
-        .find_map(|(start, class)| Some((first(&[start]).filter(|_| is_weights)?, class)));
-    let vocabulary = first(&["tokenizer.model", "spiece.model", "vocab."]).filter(|_| is_tokenizer);
-    Some(if first(&["provenance.json"]).is_some() {
-        match first(&["checkpoints"]) {
-            Some(folder) => {
-                format!(
-                    "`{shown}` is a run: name one of its checkpoints, in `{}`",
-                    dir.join(folder).display()
-                )
+/// A folder in which a model's file is missing.
+struct Folder<'a> {
+    dir: &'a Path,
+    /// Name of the missing file.
+    missing: &'a str,
+    /// Names of the files that are there, sorted.
+    names: Vec<String>,
+    /// Id of the model, if the folder lies in the cache of the Hub.
+    id: Option<&'a str>,
+}
+
+impl<'a> Folder<'a> {
+    fn of(path: &'a Path) -> Option<Self> {
+        let dir = path.parent()?;
+        let mut names = Vec::new();
+        for entry in dir.read_dir().ok()?.flatten() {
+            // A link in the Hub's cache may lead nowhere.
+            if entry.path().exists() {
+                names.extend(entry.file_name().into_string());
             }
+        }
+        names.sort();
+        Some(Self {
+            dir,
+            missing: path.file_name()?.to_str()?,
+            names,
+            id: dir
+                .ancestors()
+                .find_map(|dir| dir.file_name()?.to_str()?.strip_prefix("models--")),
+        })
+    }
+
+    /// What the folder has in place of the missing file, and the way out.
+    fn advice(&self) -> String {
+        let is_weights = self.missing.ends_with(".safetensors");
+        let is_index = |name: &String| name.ends_with(".safetensors.index.json");
+        if self.first(&["provenance.json"]).is_some() {
+            self.of_run()
+        } else if is_weights && let Some(advice) = self.of_other_weights() {
+            advice
+        } else if self.missing == TOKENIZER
+            && let Some(other) = self.first(&["tokenizer.model", "spiece.model", "vocab."])
+        {
+            format!(
+                "its tokenizer is in `{other}` alone: {}",
+                self.rewritten("transformers.AutoTokenizer", self.dir)
+            )
+        } else if is_weights && self.names.iter().any(is_index) {
+            format!(
+                "the index names it, so the download is not whole: {}",
+                self.fetch()
+            )
+        } else if self.names.is_empty() {
+            format!("the folder is empty: {}", self.fetch())
+        } else if self.id.is_some() || self.has(CONFIG) || self.has(TOKENIZER) {
+            format!(
+                "the folder has {} and no `{}`: {}",
+                listed(&self.names),
+                self.missing,
+                self.fetch()
+            )
+        } else {
+            let names = listed(&self.names);
+            format!("the folder has {names}: give a Hugging Face model directory")
+        }
+    }
+
+    /// Advice for the folder of a run.
+    fn of_run(&self) -> String {
+        let shown = self.dir.display();
+        match self.first(&["checkpoints"]) {
+            Some(folder) => format!(
+                "`{shown}` is a run: name one of its checkpoints, in `{}`",
+                self.dir.join(folder).display()
+            ),
             None => format!("`{shown}` is a run that has no checkpoint yet"),
         }
-    } else if let Some((other, auto)) = others {
-        let new = dir.join("safetensors");
-        let written = write(&format!("{auto}{class}"), &new);
-        format!(
-            "its weights are in `{other}`, and only safetensors are read: {written}, copy the tokenizer's files there, and name `{}`",
+    }
+
+    /// Advice for weights that are in another format than safetensors.
+    fn of_other_weights(&self) -> Option<String> {
+        let (other, auto) = if let Some(other) = self.first(&["pytorch_model"]) {
+            (other, "transformers.AutoModelFor")
+        } else {
+            (self.first(&["adapter_model"])?, "peft.AutoPeftModelFor")
+        };
+        // The class for language models would leave out the head of a model that scores.
+        let task = if scores(self.dir) {
+            "SequenceClassification"
+        } else {
+            "CausalLM"
+        };
+        let new = self.dir.join("safetensors");
+        Some(format!(
+            "its weights are in `{other}`, and only safetensors are read: {}, \
+             copy the tokenizer's files there, and name `{}`",
+            self.rewritten(&format!("{auto}{task}"), &new),
             new.display()
-        )
-    } else if let Some(other) = vocabulary {
+        ))
+    }
+
+    /// How to write the folder's model or tokenizer to `to` with a class of Python.
+    fn rewritten(&self, class: &str, to: &Path) -> String {
         format!(
-            "its tokenizer is in `{other}` alone: {}",
-            write("transformers.AutoTokenizer", dir)
+            "write it anew in Python: `{class}.from_pretrained(\"{}\").save_pretrained(\"{}\")`",
+            self.dir.display(),
+            to.display()
         )
-    } else if is_weights
-        && names
+    }
+
+    /// How to fetch the rest of the model.
+    fn fetch(&self) -> String {
+        match self.id {
+            Some(id) => {
+                let id = id.replacen("--", "/", 1);
+                format!("fetch the rest with `host download {id}`")
+            }
+            None => "fetch the model again, whole".to_owned(),
+        }
+    }
+
+    /// The first name that begins with one of `starts`.
+    fn first(&self, starts: &[&str]) -> Option<&str> {
+        self.names
             .iter()
-            .any(|name| name.ends_with(".safetensors.index.json"))
-    {
-        format!("the index names it, so the download is not whole: {fetch}")
-    } else if names.is_empty() {
-        format!("the folder is empty: {fetch}")
-    } else if id.is_some()
-        || names
-            .iter()
-            .any(|name| [CONFIG, TOKENIZER].contains(&name.as_str()))
-    {
-        format!("the folder has {} and no `{name}`: {fetch}", listed(&names))
-    } else {
-        format!(
-            "the folder has {}: give a Hugging Face model directory",
-            listed(&names)
-        )
-    })
+            .find(|name| starts.iter().any(|start| name.starts_with(start)))
+            .map(String::as_str)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|known| known == name)
+    }
 }
 
 /// True if the model in this folder scores texts.
@@ -322,14 +385,13 @@ fn scores(dir: &Path) -> bool {
     let names = config
         .as_ref()
         .and_then(|config| config["architectures"].as_array());
-    let scores = |name: &Value| {
+    names.into_iter().flatten().any(|name| {
         name.as_str()
             .is_some_and(|name| name.ends_with("ForSequenceClassification"))
-    };
-    names.is_some_and(|names| names.iter().any(scores))
+    })
 }
 
-/// The first of these names.
+/// The first of these names, in backticks.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 5;
     let more = if names.len() > MOST { ", …" } else { "" };

@@ -1,7 +1,6 @@
 //! One forward pass over whole sequences, and the gradients that follow from it.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +14,7 @@ use super::packed::Packed;
 use super::parallel::{on_all_threads, side_by_side};
 use super::policy::Policy;
 use super::sequences::Sequences;
-use super::size::{self, Shape};
+use super::size::{self, Counts, Shape};
 
 /// Most rows in one part of a forward pass.
 const MOST_ROWS: usize = 32;
@@ -44,6 +43,14 @@ pub(super) struct Part {
     tape: Option<Tape>,
 }
 
+/// Bytes of the copies of weights that passes read.
+#[derive(Default)]
+pub(super) struct CopiedBytes {
+    pub(super) all: u128,
+    /// Bytes of the head's copy.
+    pub(super) head: u128,
+}
+
 impl Policy {
     /// The forward pass for training; `loss_temperature` divides the logits.
     ///
@@ -60,43 +67,41 @@ impl Policy {
 
     /// Bytes of the activations that [`Policy::forward`] stores for these rows.
     pub fn activation_bytes(&self, rows: &Sequences) -> u128 {
-        let parts = self
-            .split(rows.rows(), MOST_ROWS)
-            .into_iter()
-            .map(|part| rows.slice(part));
-        let bytes = |rows: Sequences| {
-            let counts = (
-                self.packed(&rows).ids.len() as u128,
-                rows.targets().count() as u128,
-            );
-            size::activations(
-                self.config(),
-                counts,
-                self.dtype(),
-                self.gradient_checkpointing,
-            )
-        };
-        parts.map(bytes).sum()
+        let mut bytes = 0;
+        for part in self.split(rows.rows(), MOST_ROWS) {
+            let rows = rows.slice(part);
+            let counts = Counts {
+                inputs: self.packed(&rows).ids.len() as u128,
+                tokens: rows.targets().count() as u128,
+            };
+            bytes += self.bytes_of_activations(counts);
+        }
+        bytes
     }
 
-    /// Number of tokens that training passes over `rows` run through the model, `at_once` rows in
-    /// each, and the least number: each prompt once. The last token of a completion is not read.
+    /// Bytes of the activations that a pass over so many tokens stores.
+    fn bytes_of_activations(&self, counts: Counts) -> u128 {
+        let checkpointing = self.passes.gradient_checkpointing;
+        size::activations(self.config(), counts, self.dtype(), checkpointing)
+    }
+
+    /// Number of tokens that run through the model in training passes over `rows`, with `at_once`
+    /// rows in each pass; and the number if each distinct prompt ran once. The last token of a
+    /// completion is not read.
     pub fn tokens_of_passes(&self, rows: &Sequences, at_once: usize) -> (usize, usize) {
-        let passes = (0..rows.rows())
-            .step_by(at_once)
-            .map(|first| rows.slice(first..(first + at_once).min(rows.rows())));
-        let parts = passes.flat_map(|rows| {
-            self.split(rows.rows(), MOST_ROWS)
-                .into_iter()
-                .map(move |part| rows.slice(part))
-        });
-        let computed = parts.map(|rows| self.packed(&rows).ids.len()).sum();
+        let mut computed = 0;
+        for first in (0..rows.rows()).step_by(at_once) {
+            let pass = rows.slice(first..(first + at_once).min(rows.rows()));
+            for part in self.split(pass.rows(), MOST_ROWS) {
+                computed += self.packed(&pass.slice(part)).ids.len();
+            }
+        }
         (computed, Packed::new(rows, true).ids.len())
     }
 
-    /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several`: the
-    /// batch has several micro-batches. `rejected`: tokens that masks reject get gradients of their
-    /// own.
+    /// Memory of a training pass over a micro-batch of `shape`: purposes and bytes. `several` is
+    /// true if the batch has several micro-batches. `rejected` is true if the tokens that masks
+    /// reject get gradients of their own.
     pub fn training_bytes(
         &self,
         shape: Shape,
@@ -111,19 +116,14 @@ impl Policy {
             1
         };
         let sets = own + usize::from(rejected);
-        let activations = size::activations(
-            self.config(),
-            shape.counts(),
-            self.dtype(),
-            self.gradient_checkpointing,
-        );
-        let (copies, head) = self.copied_bytes();
+        let activations = self.bytes_of_activations(shape.counts());
+        let copied = self.copied_bytes();
         // Matrices below the head that are copies have gradients in bf16, which several
         // micro-batches add in f32.
         let smaller = if several || self.adapter().is_some() {
             0
         } else {
-            copies.saturating_sub(head)
+            copied.all.saturating_sub(copied.head)
         };
         let gradients = self.params().element_count() as u128 * size::BYTES - smaller;
         [
@@ -139,15 +139,15 @@ impl Policy {
                     self.device(),
                 ),
             ),
-            ("copies of the weights in bf16", copies),
+            ("copies of the weights in bf16", copied.all),
         ]
     }
 
-    /// Bytes of the copies in bf16 that passes on a GPU read, and those of the head among them. An
-    /// embedding of its own has none.
-    pub(super) fn copied_bytes(&self) -> (u128, u128) {
+    /// Bytes of the copies in bf16 that passes on a GPU read. An embedding that is not also the head
+    /// is not copied.
+    pub(super) fn copied_bytes(&self) -> CopiedBytes {
         if self.device().is_cpu() || self.dtype() != DType::BF16 {
-            return (0, 0);
+            return CopiedBytes::default();
         }
         let Config {
             vocab_size,
@@ -155,37 +155,34 @@ impl Policy {
             tie_word_embeddings,
             ..
         } = *self.config();
-        let (table, factors) = (
-            vocab_size * hidden_size,
-            self.adapter().map_or(0, |one| one.params().element_count()),
-        );
-        let alone = if tie_word_embeddings { 0 } else { table };
-        let bytes = |count: usize| (count * DType::BF16.size_in_bytes()) as u128;
-        (
-            bytes(self.weights().element_count() - alone + factors),
-            bytes(table),
-        )
+        let table = vocab_size * hidden_size;
+        let not_copied = if tie_word_embeddings { 0 } else { table };
+        let factors = self.adapter().map_or(0, |one| one.params().element_count());
+        let all = self.weights().element_count() - not_copied + factors;
+        let bytes = DType::BF16.size_in_bytes();
+        CopiedBytes {
+            all: (all * bytes) as u128,
+            head: (table * bytes) as u128,
+        }
     }
 
     fn run(&self, rows: &Sequences, loss_temperature: f64, with_tape: bool) -> Result<Forward> {
         rows.check(self.config().vocab_size)?;
         ensure!(
             loss_temperature.is_finite() && loss_temperature > 0.0,
-            "the loss temperature is {loss_temperature}, expected more than 0 (correct the configuration)"
+            "the loss temperature is {loss_temperature}, expected more than 0 \
+             (correct the configuration)"
         );
-        let parts = self.split(rows.rows(), MOST_ROWS);
-        let part =
-            |range: Range<usize>| Part::new(self, &rows.slice(range), loss_temperature, with_tape);
-        Ok(Forward::new(
-            side_by_side(parts, part)?,
-            rows.completion_len,
-        ))
+        let ranges = self.split(rows.rows(), MOST_ROWS);
+        let parts = side_by_side(ranges, |range| {
+            Part::new(self, &rows.slice(range), loss_temperature, with_tape)
+        })?;
+        Ok(Forward::new(parts, rows.completion_len))
     }
 
-    /// The tokens of `rows`. Under dropout, rows with the same prompt differ, so each has a prompt
-    /// of its own.
+    /// The tokens of `rows`. Rows share an equal prompt, unless dropout makes them differ.
     fn packed(&self, rows: &Sequences) -> Packed {
-        Packed::new(rows, self.drops().is_none())
+        Packed::new(rows, self.dropout().is_none())
     }
 }
 
@@ -197,16 +194,19 @@ impl Part {
         loss_temperature: f64,
         with_tape: bool,
     ) -> Result<Self> {
-        let (config, device) = (policy.config(), policy.device());
+        let config = policy.config();
+        let device = policy.device();
         let packed = policy.packed(rows);
-        let model = policy
-            .decoder()?
-            .for_rows(policy.drops(), &packed.numbered(&rows.numbers));
+        let mut model = policy.decoder()?;
+        if let Some(dropout) = policy.dropout() {
+            let rows = packed.numbered(&rows.numbers);
+            model.drop_out(dropout, policy.dropout_rate(), &rows);
+        }
         let tokens = packed.on(config, device)?;
         let mut layers = Vec::new();
         let x = model.residual(&tokens, |_, saved| {
             if with_tape {
-                layers.push(if policy.gradient_checkpointing {
+                layers.push(if policy.passes.gradient_checkpointing {
                     Stored::Input(saved.x)
                 } else {
                     Stored::All(saved)
@@ -221,7 +221,7 @@ impl Part {
             targets: Tensor::new(rows.targets().collect::<Vec<_>>(), device)?,
             rows: Arc::new(rows.clone()),
             loss_temperature,
-            truncation: policy.truncation,
+            truncation: policy.passes.truncation,
             tape: with_tape.then(|| Tape {
                 model: Arc::new(model),
                 packed: Arc::new(packed),
@@ -254,12 +254,12 @@ impl Part {
         let tape = self
             .tape
             .context("this forward pass kept no activations (call `forward`)")?;
-        let tensor =
-            |values: &[f32]| Tensor::new(self.rows.without_padding(values), self.hidden.device());
-        let (d_logps, d_entropy) = (
-            tensor(&cotangents.logps)?,
-            cotangents.entropy.map(tensor).transpose()?,
-        );
+        let device = self.hidden.device();
+        let d_logps = Tensor::new(self.rows.without_padding(&cotangents.logps), device)?;
+        let d_entropy = match cotangents.entropy {
+            Some(values) => Some(Tensor::new(self.rows.without_padding(values), device)?),
+            None => None,
+        };
         let loss = TokenCotangents {
             targets: &self.targets,
             d_logps: &d_logps,
@@ -276,15 +276,18 @@ impl Part {
         tape.backward(&d_hidden, Some(d_head), sum)
     }
 
-    /// A part with the rows `rows` alone, and copies of their activations.
+    /// A part with only the rows `rows`, and copies of their activations.
     fn of(&self, rows: &[usize]) -> Result<Self> {
         let own = Arc::new(self.rows.select(rows));
         let chosen = Tensor::new(self.rows.tokens_in(rows), self.hidden.device())?;
-        let tape = |tape: &Tape| tape.of(rows, &own, &chosen);
+        let tape = match &self.tape {
+            Some(tape) => Some(tape.of(rows, &own, &chosen)?),
+            None => None,
+        };
         Ok(Self {
             hidden: self.hidden.index_select(&chosen, 0)?,
             targets: self.targets.index_select(&chosen, 0)?,
-            tape: self.tape.as_ref().map(tape).transpose()?,
+            tape,
             rows: own,
             head: self.head.clone(),
             ..*self
@@ -306,11 +309,14 @@ impl Forward {
     /// Bytes of all stored tensors.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-        let of_part = |part: &Part| {
-            bytes(&part.hidden) + bytes(&part.targets) + part.tape.as_ref().map_or(0, Tape::bytes)
-        };
-        self.parts.iter().map(of_part).sum()
+        let mut sum = 0;
+        for part in &self.parts {
+            for tensor in [&part.hidden, &part.targets] {
+                sum += tensor.elem_count() * tensor.dtype().size_in_bytes();
+            }
+            sum += part.tape.as_ref().map_or(0, Tape::bytes);
+        }
+        sum
     }
 
     /// Numbers of rows and completion tokens, B and T.
@@ -353,38 +359,38 @@ impl Forward {
         sum: &mut Gradients,
     ) -> Result<()> {
         let d_logps = self.split(d_logps)?;
-        let d_entropies = match d_entropy {
-            None => vec![None; d_logps.len()],
-            Some(d_entropy) => self.split(d_entropy)?.into_iter().map(Some).collect(),
-        };
-        let cotangents = d_logps.into_iter().zip(d_entropies);
-        let cotangents = cotangents.map(|(logps, entropy)| Cotangents {
-            logps: Cow::Borrowed(logps),
-            entropy,
-        });
-        add_all(self.parts.into_iter().zip(cotangents).collect(), sum)
+        let d_entropy = d_entropy.map(|values| self.split(values)).transpose()?;
+        let mut parts = Vec::new();
+        for (number, part) in self.parts.into_iter().enumerate() {
+            let cotangents = Cotangents {
+                logps: Cow::Borrowed(d_logps[number]),
+                entropy: d_entropy.as_ref().map(|values| values[number]),
+            };
+            parts.push((part, cotangents));
+        }
+        add_all(parts, sum)
     }
 
     /// The gradients when `d_logps` is 0 in most rows: only the other rows run the backward pass.
     /// `None` if every row is 0.
     ///
-    /// If rows of 0 stand between the other rows, the activations of those other rows are copied.
+    /// Where only some rows of a part run, their activations are copied.
     pub fn backward_of_nonzero(&self, d_logps: &[f32]) -> Result<Option<Gradients>> {
         let mut parts = Vec::new();
         for (part, all) in self.parts.iter().zip(self.split(d_logps)?) {
             let (rows, own) = nonzero_rows(all, self.tokens);
-            let (whole, cotangents) = (
-                own.len() == all.len(),
-                Cotangents {
-                    logps: own.into(),
-                    entropy: None,
-                },
-            );
-            if whole {
-                parts.push((part.clone(), cotangents));
-            } else if !rows.is_empty() {
-                parts.push((part.of(&rows)?, cotangents));
-            }
+            let part = if own.len() == all.len() {
+                part.clone()
+            } else if rows.is_empty() {
+                continue;
+            } else {
+                part.of(&rows)?
+            };
+            let cotangents = Cotangents {
+                logps: own.into(),
+                entropy: None,
+            };
+            parts.push((part, cotangents));
         }
         if parts.is_empty() {
             return Ok(None);
@@ -403,23 +409,28 @@ impl Forward {
             values.len()
         );
         let mut rest = values;
-        let own = |part: &Part| {
+        let mut split = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
             let (own, others) = rest.split_at(part.count());
+            split.push(own);
             rest = others;
-            own
-        };
-        Ok(self.parts.iter().map(own).collect())
+        }
+        Ok(split)
     }
 }
 
-/// Indices of the rows (of `tokens` values each) that are not all 0, and the values of these rows.
+/// Indices of the rows that have a value other than 0, and the values of these rows. A row has
+/// `tokens` values.
 fn nonzero_rows(values: &[f32], tokens: usize) -> (Vec<usize>, Vec<f32>) {
-    let rows = values
-        .chunks(tokens)
-        .enumerate()
-        .filter(|(_, row)| row.iter().any(|&value| value != 0.0));
-    let (rows, values): (Vec<usize>, Vec<&[f32]>) = rows.unzip();
-    (rows, values.concat())
+    let mut rows = Vec::new();
+    let mut kept = Vec::new();
+    for (row, values) in values.chunks(tokens).enumerate() {
+        if values.iter().any(|&value| value != 0.0) {
+            rows.push(row);
+            kept.extend_from_slice(values);
+        }
+    }
+    (rows, kept)
 }
 
 /// Adds the gradients of all parts to `sum`. The parts' gradients are first added to each other, in

@@ -3,7 +3,7 @@
 //!
 //! The model is implemented here because the fused operations of `candle-transformers` have no
 //! backward pass. Weights have their Hugging Face names and are 32-bit floats. Activations may have
-//! another dtype.
+//! another dtype. A caller can tell some errors apart with [`Error::of`].
 
 mod backward;
 mod captured;
@@ -12,6 +12,7 @@ mod decoder;
 pub mod device;
 mod divergence;
 pub mod embedded;
+mod error;
 mod family;
 mod files;
 mod forward;
@@ -45,6 +46,7 @@ pub mod update;
 pub use captured::Capture;
 pub use config::{Biases, CONFIG_FILE, Config};
 pub use divergence::Heads;
+pub use error::Error;
 pub use family::Family;
 pub use files::ModelFiles;
 pub use forward::Forward;

@@ -15,7 +15,7 @@ pub(super) struct Linear {
     pub(super) weight: Tensor,
     /// The weight as `[in, out]`: a view, or a contiguous copy.
     pub(super) transposed: Tensor,
-    /// The weight for products of few rows, if it serves many of them.
+    /// The weight in the form for products of few rows, if many such products will read it.
     pub(super) streamed: Option<Arc<Streamed>>,
     pub(super) bias: Option<Tensor>,
     pub(super) adapter: Option<Factors>,
@@ -46,8 +46,8 @@ impl Linear {
         Self::forward_all([self], x, out).map(|[y]| y)
     }
 
-    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call,
-    /// which gives the bits of single ones.
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call, which
+    /// gives the same bits as single calls.
     pub(super) fn forward_all<const COUNT: usize>(
         linears: [&Self; COUNT],
         x: &Tensor,
@@ -61,38 +61,34 @@ impl Linear {
                 .filter(|streamed| streamed.takes(rows))
         });
         let products: Vec<Tensor> = if streamed.iter().all(Option::is_some) {
-            ops::products_of_few_rows(
-                x,
-                streamed.map(|streamed| streamed.expect("each has one")),
-                out,
-            )?
-            .into()
+            let streamed = streamed.map(|streamed| streamed.expect("each has one"));
+            ops::products_of_few_rows(x, streamed, out)?.into()
         } else {
-            let product = |linear: &Self| ops::product_of_rows(x, &linear.transposed, out);
             linears
-                .into_iter()
-                .map(product)
+                .iter()
+                .map(|linear| ops::product_of_rows(x, &linear.transposed, out))
                 .collect::<candle_core::Result<_>>()?
         };
-        let finish = |(linear, mut y): (&Self, Tensor)| -> Result<Tensor> {
-            if let Some(bias) = &linear.bias {
-                y = ops::add_bias(&y, bias)?;
-            }
-            if let Some(adapter) = &linear.adapter {
-                y = adapter.add_to(&y, x)?;
-            }
-            Ok(y)
-        };
-        let all = linears
-            .into_iter()
-            .zip(products)
-            .map(finish)
-            .collect::<Result<Vec<_>>>()?;
+        let mut all = Vec::with_capacity(COUNT);
+        for (linear, product) in linears.into_iter().zip(products) {
+            all.push(linear.finish(product, x)?);
+        }
         Ok(all.try_into().expect("as many products as linears"))
     }
 
-    /// One matrix of several, which become its parts; `all` as for `stacked`. Biases are joined if
-    /// all have one, as in each family.
+    /// Adds bias and adapter to the product `y` of `x` and the weight.
+    fn finish(&self, mut y: Tensor, x: &Tensor) -> Result<Tensor> {
+        if let Some(bias) = &self.bias {
+            y = ops::add_bias(&y, bias)?;
+        }
+        if let Some(adapter) = &self.adapter {
+            y = adapter.add_to(&y, x)?;
+        }
+        Ok(y)
+    }
+
+    /// Joins several matrices into one, of which they become parts. `all` is as for `stacked`. Biases
+    /// are joined if all matrices have one; in each family, either all have one or none.
     pub(super) fn join<const COUNT: usize>(
         linears: [&mut Self; COUNT],
         all: Option<&Tensor>,
@@ -112,8 +108,8 @@ impl Linear {
         Ok(joined)
     }
 
-    /// As `forward_all`, by the `joined` matrix if there is one; the results are then parts of its
-    /// columns.
+    /// As `forward_all`. With a `joined` matrix, one product computes all results, which are parts of
+    /// its columns.
     pub(super) fn forward_joined<const COUNT: usize>(
         linears: [&Self; COUNT],
         joined: Option<&Self>,
@@ -122,16 +118,14 @@ impl Linear {
         let Some(joined) = joined else {
             return Self::forward_all(linears, x, x.dtype());
         };
-        let (all, mut first) = (joined.forward(x)?, 0);
-        let part = |linear: &Self| {
+        let all = joined.forward(x)?;
+        let mut first = 0;
+        let mut parts = Vec::with_capacity(COUNT);
+        for linear in linears {
             let outputs = linear.weight.dim(0)?;
+            parts.push(all.narrow(D::Minus1, first, outputs)?);
             first += outputs;
-            all.narrow(D::Minus1, first - outputs, outputs)
-        };
-        let parts = linears
-            .into_iter()
-            .map(part)
-            .collect::<candle_core::Result<Vec<_>>>()?;
+        }
         Ok(parts.try_into().expect("as many parts as linears"))
     }
 }

@@ -1,4 +1,4 @@
-//! The weights in the dtype of the activations: on a GPU bf16 copies that one launch makes.
+//! The weights in the dtype of the activations. On a GPU, one launch makes copies of them in bf16.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use super::ops;
 use super::params::Params;
 use super::shapes::{FINAL_NORM, head_name};
 
-/// Weights of a layer. Those that read the same input follow each other, so that together they are
-/// one matrix.
+/// Weights of a layer. Matrices that read the same input follow each other, so that together they
+/// are one matrix.
 const PARTS: [&str; 18] = [
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",
@@ -42,8 +42,8 @@ pub(super) fn is_rounded(device: &Device, dtype: DType) -> bool {
 pub(super) struct Narrowed<'a> {
     weights: &'a Params,
     pub(super) dtype: DType,
-    /// Copies by name, parts of `all`; none where no copy is needed, or where each is made on its
-    /// own.
+    /// Copies by name, which are parts of `all`. Weights without an entry need no copy, or are
+    /// converted one by one.
     copies: HashMap<String, Tensor>,
     /// The tensor of which the copies are parts.
     pub(super) all: Option<Tensor>,
@@ -60,19 +60,22 @@ impl<'a> Narrowed<'a> {
         if dtype != DType::BF16 {
             return Ok(narrowed);
         }
-        let named = |layer: usize| PARTS.map(|part| format!("model.layers.{layer}.{part}"));
-        let last = [FINAL_NORM, head_name(config)].map(str::to_owned);
-        let names = (0..config.num_hidden_layers).flat_map(named).chain(last);
-        let there = names.filter_map(|name| {
+        let mut names = Vec::new();
+        for layer in 0..config.num_hidden_layers {
+            names.extend(PARTS.map(|part| format!("model.layers.{layer}.{part}")));
+        }
+        names.extend([FINAL_NORM, head_name(config)].map(str::to_owned));
+        // Not every family has all parts, and a reference in bf16 has weights in bf16.
+        names.retain(|name| {
             weights
-                .get(&name)
-                .ok()
-                .map(|var| (name, var.as_detached_tensor()))
+                .get(name)
+                .is_ok_and(|weight| weight.dtype() == DType::F32)
         });
-        // A reference in bf16 has weights in bf16.
-        let there = there.filter(|(_, weight)| weight.dtype() == DType::F32);
-        let (names, weights): (Vec<String>, Vec<Tensor>) = there.unzip();
-        if let Some((all, copies)) = ops::narrowed(&weights)? {
+        let stored: Vec<Tensor> = names
+            .iter()
+            .map(|name| narrowed.stored(name))
+            .collect::<Result<_>>()?;
+        if let Some((all, copies)) = ops::narrowed(&stored)? {
             narrowed.copies = names.into_iter().zip(copies).collect();
             narrowed.all = Some(all);
         }
@@ -104,7 +107,7 @@ impl<'a> Narrowed<'a> {
         self.get_or(name, |stored| ops::head_for_logits(stored, self.dtype))
     }
 
-    /// The copy of the weight `name`, or what `f` makes of the stored one.
+    /// The copy of the weight `name`, or the result of `f` for the stored one.
     fn get_or(
         &self,
         name: &str,
@@ -117,12 +120,13 @@ impl<'a> Narrowed<'a> {
     }
 }
 
-/// Tensors one below the other, which share storage with `all` where they follow each other in it.
+/// The tensors `parts` one below the other. If they follow each other in `all`, the result shares
+/// its storage.
 pub(super) fn stacked(parts: &[Tensor], all: Option<&Tensor>) -> Result<Tensor> {
-    let starts = |part: &Tensor| part.layout().start_offset();
-    let follow = parts
-        .windows(2)
-        .all(|pair| starts(&pair[0]) + pair[0].elem_count() == starts(&pair[1]));
+    let follow = parts.windows(2).all(|pair| {
+        let end = pair[0].layout().start_offset() + pair[0].elem_count();
+        end == pair[1].layout().start_offset()
+    });
     match (all, parts) {
         (Some(all), [first, ..]) if follow => {
             let rows = parts
@@ -131,7 +135,8 @@ pub(super) fn stacked(parts: &[Tensor], all: Option<&Tensor>) -> Result<Tensor> 
                 .sum::<candle_core::Result<usize>>()?;
             let count = parts.iter().map(Tensor::elem_count).sum();
             let shape = [&[rows], &first.dims()[1..]].concat();
-            Ok(all.narrow(0, starts(first), count)?.reshape(shape)?)
+            let start = first.layout().start_offset();
+            Ok(all.narrow(0, start, count)?.reshape(shape)?)
         }
         _ => Ok(Tensor::cat(parts, 0)?),
     }

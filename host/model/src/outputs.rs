@@ -14,10 +14,10 @@ use super::parallel::side_by_side;
 pub struct Wants {
     /// The entropy of each token's distribution.
     pub entropy: bool,
-    /// The features of each token.
+    /// The features of each token: what the head maps to its logits.
     pub hidden: bool,
-    /// Number of top tokens in the data of the last layer, at most the vocabulary; `None` computes
-    /// no such data.
+    /// Number of top tokens in the data of the last layer, at most the vocabulary; `None` leaves
+    /// out the data of the last layer.
     pub last_layer_k: Option<usize>,
 }
 
@@ -89,7 +89,8 @@ impl LastLayerOutputs {
     /// Joins the data of consecutive rows. Parts on different devices are an error, and so is an
     /// empty list.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let (mut host, mut device) = (None::<LastLayerData>, Vec::new());
+        let mut host = None::<LastLayerData>;
+        let mut device = Vec::new();
         for part in parts {
             match part {
                 Self::Device(part) => device.push(part),
@@ -136,13 +137,12 @@ impl LastLayerData {
 impl LastLayerTensors {
     fn join(parts: &[Self]) -> Result<Self> {
         let first = parts.first().context("a batch has at least one part")?;
-        let cat = |field: fn(&Self) -> &Tensor| join(parts.iter().map(field));
         Ok(Self {
-            hidden: cat(|part| &part.hidden)?,
-            topk_ids: cat(|part| &part.topk_ids)?,
-            topk_logits: cat(|part| &part.topk_logits)?,
-            logsumexp: cat(|part| &part.logsumexp)?,
-            action_logits: cat(|part| &part.action_logits)?,
+            hidden: join(parts.iter().map(|part| &part.hidden))?,
+            topk_ids: join(parts.iter().map(|part| &part.topk_ids))?,
+            topk_logits: join(parts.iter().map(|part| &part.topk_logits))?,
+            logsumexp: join(parts.iter().map(|part| &part.logsumexp))?,
+            action_logits: join(parts.iter().map(|part| &part.action_logits))?,
             vocab_size: first.vocab_size,
         })
     }
@@ -172,16 +172,12 @@ impl Forward {
         );
         let parts = side_by_side(self.parts.iter().collect(), |part| part.outputs(k))?;
         let stats = join(parts.iter().map(|part| &part.stats))?;
-        let top = |number: usize| {
-            join(
-                parts
-                    .iter()
-                    .flat_map(|part| &part.top)
-                    .map(|top| &top[number]),
-            )
-        };
         let top = if k.is_some() {
-            Some((top(0)?, top(1)?))
+            let tops = || parts.iter().flat_map(|part| &part.top);
+            Some(TopTensors {
+                ids: join(tops().map(|top| &top.ids))?,
+                logits: join(tops().map(|top| &top.logits))?,
+            })
         } else {
             None
         };
@@ -192,52 +188,66 @@ impl Forward {
     }
 }
 
-/// Assembles outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]`, and
-/// the top tokens' ids and logits `[N, K]`.
+/// The most likely tokens of each position, in descending order of their logits.
+pub(super) struct TopTensors {
+    /// Token ids, `[N, K]`, u32.
+    pub(super) ids: Tensor,
+    /// Their logits, `[N, K]`, f32.
+    pub(super) logits: Tensor,
+}
+
+/// Assembles outputs from the columns of `ops::logit_stats` `[N, 4]`, the features `[N, D]` and the
+/// most likely tokens.
 pub(super) fn collect(
     wants: &Wants,
     stats: &Tensor,
     hidden: Option<Tensor>,
-    top: Option<(Tensor, Tensor)>,
+    top: Option<TopTensors>,
     vocab_size: usize,
 ) -> Result<TokenOutputs> {
-    let column = |column| stats.narrow(1, column, 1)?.flatten_all()?.contiguous();
     let last_layer = match (top, &hidden) {
-        (Some((topk_ids, topk_logits)), Some(hidden)) => {
-            let (hidden, logsumexp, action_logits) = (hidden.clone(), column(1)?, column(3)?);
+        (Some(top), Some(hidden)) => {
             let tensors = LastLayerTensors {
-                hidden,
-                topk_ids,
-                topk_logits,
-                logsumexp,
-                action_logits,
+                hidden: hidden.clone(),
+                topk_ids: top.ids,
+                topk_logits: top.logits,
+                logsumexp: column(stats, 1)?,
+                action_logits: column(stats, 3)?,
                 vocab_size,
             };
-            Some(match tensors.hidden.device().is_cpu() {
-                true => LastLayerOutputs::Host(tensors.to_host()?),
-                false => LastLayerOutputs::Device(tensors),
+            Some(if tensors.hidden.device().is_cpu() {
+                LastLayerOutputs::Host(tensors.to_host()?)
+            } else {
+                LastLayerOutputs::Device(tensors)
             })
         }
         _ => None,
     };
     let entropy = if wants.entropy {
-        Some(host(&column(2)?)?)
+        Some(host(&column(stats, 2)?)?)
     } else {
         None
     };
     Ok(TokenOutputs {
-        logps: host(&column(0)?)?,
+        logps: host(&column(stats, 0)?)?,
         entropy,
         hidden: hidden.filter(|_| wants.hidden),
         last_layer,
     })
 }
 
+/// One column of `ops::logit_stats`, `[N]`.
+fn column(stats: &Tensor, number: usize) -> candle_core::Result<Tensor> {
+    stats.narrow(1, number, 1)?.flatten_all()?.contiguous()
+}
+
 impl TokenOutputs {
     /// Joins the outputs of consecutive rows. An empty list is an error.
     pub fn join(parts: Vec<Self>) -> Result<Self> {
-        let (mut logps, mut entropy, mut hidden, mut last_layers) =
-            (Vec::new(), None, Vec::new(), Vec::new());
+        let mut logps = Vec::new();
+        let mut entropy = None;
+        let mut hidden = Vec::new();
+        let mut last_layers = Vec::new();
         for part in parts {
             logps.extend(part.logps);
             if let Some(own) = part.entropy {
@@ -265,17 +275,21 @@ fn join<'a>(parts: impl Iterator<Item = &'a Tensor>) -> Result<Tensor> {
     Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0)?)
 }
 
+/// What the head computes for the tokens of a part and their padding.
 struct PartOutputs {
     /// The columns of `ops::logit_stats`, `[rows * T, 4]`.
     stats: Tensor,
-    /// Ids of the top tokens, `[rows * T, k]`, if they were asked for, and their logits.
-    top: Option<[Tensor; 2]>,
+    /// The most likely tokens, `[rows * T, k]`; `None` if they were not asked for.
+    top: Option<TopTensors>,
 }
 
 impl Part {
     fn outputs(&self, k: Option<usize>) -> Result<PartOutputs> {
-        let (count, vocab) = (self.hidden.dim(0)?, self.head.dim(0)?);
-        let (mut stats, mut topk_ids, mut topk_logits) = (Vec::new(), Vec::new(), Vec::new());
+        let count = self.hidden.dim(0)?;
+        let vocab = self.head.dim(0)?;
+        let mut stats = Vec::new();
+        let mut topk_ids = Vec::new();
+        let mut topk_logits = Vec::new();
         let chunk = ops::chunk_rows(vocab, self.head.device());
         for from in (0..count).step_by(chunk) {
             let len = chunk.min(count - from);
@@ -289,27 +303,29 @@ impl Part {
                 topk_ids.push(ids);
             }
         }
-        let all = |parts: &[Tensor]| self.padded(&join(parts.iter())?);
         let top = if k.is_some() {
-            Some([all(&topk_ids)?, all(&topk_logits)?])
+            Some(TopTensors {
+                ids: self.padded(&join(topk_ids.iter())?)?,
+                logits: self.padded(&join(topk_logits.iter())?)?,
+            })
         } else {
             None
         };
         Ok(PartOutputs {
-            stats: all(&stats)?,
+            stats: self.padded(&join(stats.iter())?)?,
             top,
         })
     }
 
-    /// The columns of `ops::logit_stats`, `[n, 4]`. The first is of the truncated distribution if
-    /// the loss is.
+    /// The columns of `ops::logit_stats`, `[n, 4]`. If the loss has a truncated distribution, the
+    /// first column comes from it.
     fn stats(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let of = |logits: &Tensor| ops::logit_stats(logits, targets, self.loss_temperature);
-        let stats = of(logits)?;
+        let stats = ops::logit_stats(logits, targets, self.loss_temperature)?;
         let Some(truncation) = self.truncation else {
             return Ok(stats);
         };
-        let truncated = of(&ops::truncate(logits, targets, truncation)?)?;
+        let logits = ops::truncate(logits, targets, truncation)?;
+        let truncated = ops::logit_stats(&logits, targets, self.loss_temperature)?;
         Ok(Tensor::cat(
             &[truncated.narrow(1, 0, 1)?, stats.narrow(1, 1, 3)?],
             1,

@@ -1,5 +1,5 @@
-//! The distinct tokens of a batch as rows of one matrix: a prompt once, behind it the completions
-//! that continue it, and no padding.
+//! The distinct tokens of a batch as rows of one matrix: each prompt once, followed by the
+//! completions that continue it, without padding.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,10 +20,23 @@ pub(super) struct Packed {
     /// Index of each token in its row, `[N]`.
     positions: Vec<usize>,
     packing: Packing,
-    /// True if equal prompts are one.
+    /// True if rows share an equal prompt.
     pub(super) shares: bool,
-    /// Packed tokens of each row of the batch: those of its prompt, and those of its completion.
-    rows: Vec<[Range<usize>; 2]>,
+    rows: Vec<PackedRow>,
+}
+
+/// The packed tokens of a row of the batch.
+#[derive(Clone, Default)]
+struct PackedRow {
+    prompt: Range<usize>,
+    completion: Range<usize>,
+}
+
+/// Number of a row in its whole batch, and the number of its tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NumberedRow {
+    pub(super) number: u64,
+    pub(super) tokens: usize,
 }
 
 /// Packed tokens on a device. Clones share them.
@@ -36,17 +49,16 @@ pub(super) struct Tokens {
 }
 
 impl Packed {
-    /// Tokens of `rows`. Equal prompts are one if `shares` is true.
+    /// Tokens of `rows`. Rows share an equal prompt if `shares` is true.
     pub(super) fn new(rows: &Sequences, shares: bool) -> Self {
         let length = rows.prompt_len + rows.completion_len;
-        let row = |row: usize| {
-            let (ids, completion) = rows.ids[row * length..][..length].split_at(rows.prompt_len);
-            (
-                &ids[rows.starts[row]..],
-                &completion[..rows.tokens_of(row) - 1],
-            )
-        };
-        Self::of((0..rows.rows()).map(row), shares)
+        let split = (0..rows.rows()).map(|row| {
+            let ids = &rows.ids[row * length..][..length];
+            let (prompt, completion) = ids.split_at(rows.prompt_len);
+            let read = rows.tokens_of(row) - 1;
+            (&prompt[rows.starts[row]..], &completion[..read])
+        });
+        Self::of(split, shares)
     }
 
     /// Prompts with the beginnings of their completions, which may be empty.
@@ -54,40 +66,33 @@ impl Packed {
         rows: impl IntoIterator<Item = (&'a [u32], &'a [u32])>,
         shares: bool,
     ) -> Self {
-        let mut places: HashMap<&[u32], usize> = HashMap::new();
-        let mut stems: Vec<(&[u32], Vec<usize>)> = Vec::new();
         let rows: Vec<(&[u32], &[u32])> = rows.into_iter().collect();
-        for (row, (prompt, _)) in rows.iter().enumerate() {
-            let next = stems.len();
-            let place = if shares {
-                *places.entry(prompt).or_insert(next)
-            } else {
-                next
-            };
-            if place == next {
-                stems.push((prompt, Vec::new()));
-            }
-            stems[place].1.push(row);
-        }
-        let (mut ids, mut positions) = (Vec::new(), Vec::new());
-        let mut add = |tokens: &[u32], first: usize| {
+        let stems = stems(&rows, shares);
+        let mut ids = Vec::new();
+        let mut positions = Vec::new();
+        let mut add = |tokens: &[u32], first_position: usize| {
             let from = ids.len();
             ids.extend_from_slice(tokens);
-            positions.extend(first..first + tokens.len());
+            positions.extend(first_position..first_position + tokens.len());
             from..ids.len()
         };
-        let mut ranges = vec![[0..0, 0..0]; rows.len()];
-        let mut lengths = Vec::new();
-        for (prompt, own) in &stems {
+        let mut packed = vec![PackedRow::default(); rows.len()];
+        for Stem { prompt, rows: own } in &stems {
             let context = add(prompt, 0);
-            for row in own {
-                ranges[*row] = [context.clone(), add(rows[*row].1, prompt.len())];
+            for &row in own {
+                packed[row] = PackedRow {
+                    prompt: context.clone(),
+                    completion: add(rows[row].1, prompt.len()),
+                };
             }
-            lengths.push((
-                prompt.len(),
-                own.iter().map(|row| rows[*row].1.len()).collect::<Vec<_>>(),
-            ));
         }
+        let lengths: Vec<(usize, Vec<usize>)> = stems
+            .iter()
+            .map(|stem| {
+                let completions = stem.rows.iter().map(|row| rows[*row].1.len());
+                (stem.prompt.len(), completions.collect())
+            })
+            .collect();
         let packing = Packing::new(
             lengths
                 .iter()
@@ -98,17 +103,14 @@ impl Packed {
             positions,
             packing,
             shares,
-            rows: ranges,
+            rows: packed,
         }
     }
 
     /// The tokens on `device`, with the rotation of the model `config`.
     pub(super) fn on(&self, config: &Config, device: &Device) -> Result<Tokens> {
-        let table = rope_table(
-            config,
-            self.positions.iter().max().map_or(0, |last| last + 1),
-        );
-        self.with_table(table, device)
+        let positions = self.positions.iter().max().map_or(0, |last| last + 1);
+        self.with_table(rope_table(config, positions), device)
     }
 
     /// The tokens on `device`, rotated by `table`.
@@ -123,41 +125,71 @@ impl Packed {
 
     /// Packed tokens of the prompt of `row`.
     pub(super) fn prompt(&self, row: usize) -> Range<usize> {
-        self.rows[row][0].clone()
+        self.rows[row].prompt.clone()
     }
 
     /// The packed token before each completion token, row by row.
     pub(super) fn before(&self) -> Vec<u32> {
-        let row =
-            |[prompt, own]: &[Range<usize>; 2]| std::iter::once(prompt.end - 1).chain(own.clone());
-        self.rows
-            .iter()
-            .flat_map(row)
-            .map(|token| token as u32)
-            .collect()
+        let mut before = Vec::new();
+        for PackedRow { prompt, completion } in &self.rows {
+            before.push(prompt.end as u32 - 1);
+            before.extend(completion.clone().map(|token| token as u32));
+        }
+        before
     }
 
-    /// The `numbers` of the rows, each with the number of its tokens.
-    pub(super) fn numbered(&self, numbers: &[u64]) -> Arc<[(u64, usize)]> {
-        let tokens = self
-            .rows
-            .iter()
-            .map(|[prompt, own]| prompt.len() + own.len());
-        numbers.iter().copied().zip(tokens).collect()
+    /// The rows with these `numbers` in their whole batch.
+    pub(super) fn numbered(&self, numbers: &[u64]) -> Arc<[NumberedRow]> {
+        let rows = numbers.iter().zip(&self.rows);
+        rows.map(|(&number, row)| NumberedRow {
+            number,
+            tokens: row.prompt.len() + row.completion.len(),
+        })
+        .collect()
     }
 
-    /// Of each token of these `rows` of `all`, as which `self` packs them, its place in `all`.
+    /// The place of each token of `self` in `all`. `self` packs the rows `rows` of `all`.
     pub(super) fn places_in(&self, all: &Self, rows: &[usize]) -> Vec<u32> {
         let mut places = vec![0; self.ids.len()];
         for (own, row) in self.rows.iter().zip(rows) {
-            for (own, other) in own.iter().zip(&all.rows[*row]) {
-                own.clone()
-                    .zip(other.clone())
-                    .for_each(|(own, other)| places[own] = other as u32);
+            let other = &all.rows[*row];
+            for (place, token) in own.prompt.clone().zip(other.prompt.clone()) {
+                places[place] = token as u32;
+            }
+            for (place, token) in own.completion.clone().zip(other.completion.clone()) {
+                places[place] = token as u32;
             }
         }
         places
     }
+}
+
+/// A prompt, and the indices of the rows that continue it.
+struct Stem<'a> {
+    prompt: &'a [u32],
+    rows: Vec<usize>,
+}
+
+/// The prompts in the order of their first rows. Rows share an equal prompt if `shares` is true.
+fn stems<'a>(rows: &[(&'a [u32], &'a [u32])], shares: bool) -> Vec<Stem<'a>> {
+    let mut places: HashMap<&[u32], usize> = HashMap::new();
+    let mut stems: Vec<Stem<'_>> = Vec::new();
+    for (row, (prompt, _)) in rows.iter().enumerate() {
+        let next = stems.len();
+        let place = if shares {
+            *places.entry(prompt).or_insert(next)
+        } else {
+            next
+        };
+        if place == next {
+            stems.push(Stem {
+                prompt,
+                rows: Vec::new(),
+            });
+        }
+        stems[place].rows.push(row);
+    }
+    stems
 }
 
 /// Cosines and sines of the model `config` for `positions` positions.

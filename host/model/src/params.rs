@@ -28,34 +28,34 @@ pub struct Params {
 }
 
 /// Writes a safetensors file one tensor at a time. No second copy of the whole file is ever in
-/// memory. `format` says whose names the tensors have. A number that is not finite is an error:
-/// nobody could go on with the file.
+/// memory. `format` says whose names the tensors have. A number that is not finite is an error,
+/// because nobody could use the file.
 pub fn save_tensors(
     path: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,
     format: Option<&str>,
 ) -> Result<()> {
-    let write = || {
-        let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
-        if let Some(name) =
-            not_finite(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))?
-        {
-            bail!("`{name}` has a number that is not finite");
-        }
-        // With a single entry, equal tensors make equal bytes: the library writes several in any
-        // order.
-        let metadata =
-            format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
-        let new = NewFile::create(path)?;
-        let permissions = fs::metadata(new.partial())?.permissions();
-        safetensors::serialize_to_file(tensors, metadata, new.partial())?;
-        // It renamed a file of its own over `new`'s, readable by the owner alone and not synced.
-        let written = fs::File::open(new.partial())?;
-        written.set_permissions(permissions)?;
-        written.sync_all()?;
-        new.finish()
-    };
-    write().with_context(|| format!("cannot write `{}`", path.display()))
+    let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
+    write_tensors(path, tensors, format)
+        .with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+fn write_tensors(path: &Path, tensors: Vec<(String, Tensor)>, format: Option<&str>) -> Result<()> {
+    if let Some(name) = not_finite(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))? {
+        bail!("`{name}` has a number that is not finite");
+    }
+    // With a single entry, equal tensors make equal bytes. The library writes several entries in
+    // any order.
+    let metadata = format.map(|format| HashMap::from([("format".to_owned(), format.to_owned())]));
+    let new = NewFile::create(path)?;
+    let permissions = fs::metadata(new.partial())?.permissions();
+    safetensors::serialize_to_file(tensors, metadata, new.partial())?;
+    // The library renamed a file of its own over that of `new`. It is readable by the owner alone
+    // and not synced.
+    let written = fs::File::open(new.partial())?;
+    written.set_permissions(permissions)?;
+    written.sync_all()?;
+    new.finish()
 }
 
 /// The name of the first tensor that has a number that is not finite.
@@ -75,24 +75,28 @@ impl Params {
     /// as f32.
     ///
     /// A missing or truncated file is an error with its path. A missing, extra or wrongly shaped
-    /// tensor is an error with path and name. `more` is the name and the shape of a weight that the
-    /// files hold in place of the head.
-    pub(super) fn load(
+    /// tensor is an error with path and name.
+    pub(super) fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
+        Loading::new(config, None).load(files, config, device)
+    }
+
+    /// Reads the weights of a model as [`Params::load`] does, and the weight `name` of `shape` that
+    /// the files hold in place of the head.
+    pub(super) fn load_with(
         files: &ModelFiles,
         config: &Config,
-        more: Option<(&str, Vec<usize>)>,
+        name: &str,
+        shape: Vec<usize>,
         device: &Device,
     ) -> Result<Self> {
         let mut loading = Loading::new(config, None);
-        loading.skips_head = more.is_some();
-        loading
-            .expected
-            .extend(more.map(|(name, shape)| (name.to_owned(), shape)));
+        loading.skips_head = true;
+        loading.expected.insert(name.to_owned(), shape);
         loading.load(files, config, device)
     }
 
     /// Overwrites every weight in place from `files`, one at a time. Errors are as in
-    /// [`Params::load`]; some weights are then new.
+    /// [`Params::load`]. After an error, some weights are already overwritten.
     pub(super) fn restore(
         &self,
         files: &ModelFiles,
@@ -150,6 +154,7 @@ impl Params {
         })
     }
 
+    /// True if `files` have weights.
     pub fn are_there(files: &ModelFiles) -> bool {
         files.contains(WEIGHTS_FILE) || files.contains(INDEX_FILE)
     }
@@ -165,9 +170,11 @@ impl Params {
 
     /// Writes these weights to a safetensors file as 32-bit floats. Each name begins with `prefix`.
     pub fn save_file(&self, path: &Path, prefix: &str) -> Result<()> {
-        let named =
-            |(name, var): (&String, &Var)| (format!("{prefix}{name}"), var.as_detached_tensor());
-        save_tensors(path, self.vars.iter().map(named), Some("pt"))
+        let tensors = self
+            .vars
+            .iter()
+            .map(|(name, var)| (format!("{prefix}{name}"), var.as_detached_tensor()));
+        save_tensors(path, tensors, Some("pt"))
     }
 
     /// Overwrites every weight in place with the weights of `other`. A different set of names or
@@ -186,13 +193,12 @@ impl Params {
 
     /// A copy in `dtype` that shares no storage with the original.
     pub fn deep_copy(&self, dtype: DType) -> Result<Self> {
-        let copy = |(name, var): (&String, &Var)| {
-            let copied = Var::from_tensor(&var.as_detached_tensor().copy()?.to_dtype(dtype)?)?;
-            Ok((name.clone(), copied))
-        };
-        Ok(Self {
-            vars: self.vars.iter().map(copy).collect::<Result<_>>()?,
-        })
+        let mut vars = BTreeMap::new();
+        for (name, var) in &self.vars {
+            let copy = var.as_detached_tensor().copy()?.to_dtype(dtype)?;
+            vars.insert(name.clone(), Var::from_tensor(&copy)?);
+        }
+        Ok(Self { vars })
     }
 
     /// True if there is a weight called `name`.
@@ -235,15 +241,16 @@ impl FromIterator<(String, Var)> for Params {
     }
 }
 
+/// Weights while they are read.
 struct Loading<'a> {
+    /// Names and shapes of the tensors that the files must have.
     expected: BTreeMap<String, Vec<usize>>,
     vars: BTreeMap<String, Var>,
     /// Existing weights to overwrite; `None` creates new ones.
     into: Option<&'a Params>,
-    /// A redundant `lm_head.weight` in a file whose configuration ties the head to the embedding.
+    /// The redundant `lm_head.weight` of a file whose configuration ties the head to the embedding.
     spare_head: Option<Vec<f32>>,
-    /// True if the model has no use for an `lm_head.weight` in its file, as transformers has none
-    /// for that of a classifier.
+    /// True to ignore an `lm_head.weight`, as transformers does in the files of a classifier.
     skips_head: bool,
 }
 
@@ -278,6 +285,7 @@ impl<'a> Loading<'a> {
             .with_context(|| format!("cannot use {}", files.describe(place)))
     }
 
+    /// Reads the tensors of one file.
     fn add(&mut self, mut file: TensorFile<'_>, config: &Config, device: &Device) -> Result<()> {
         for name in file.names() {
             let name = name.as_str();
@@ -290,13 +298,15 @@ impl<'a> Loading<'a> {
             }
             let Some(shape) = self.expected.get(name) else {
                 bail!(
-                    "unexpected tensor `{name}` (the weights and `config.json` must be of one model)"
+                    "unexpected tensor `{name}` \
+                     (the weights and `config.json` must be of one model)"
                 );
             };
             let found = file.shape(name)?;
             ensure!(
                 found == shape.as_slice(),
-                "tensor `{name}` has shape {found:?}, expected {shape:?} (the weights and `config.json` must be of one model)"
+                "tensor `{name}` has shape {found:?}, expected {shape:?} \
+                 (the weights and `config.json` must be of one model)"
             );
             let tensor = file.floats(name, device)?;
             let var = match self.into {
@@ -316,6 +326,7 @@ impl<'a> Loading<'a> {
         Ok(())
     }
 
+    /// The weights, if none is missing.
     fn finish(self) -> Result<Params> {
         if let Some(missing) = self
             .expected
@@ -323,20 +334,23 @@ impl<'a> Loading<'a> {
             .find(|name| !self.vars.contains_key(*name))
         {
             bail!(
-                "tensor `{missing}` is missing (the weights and `config.json` must be of one model)"
+                "tensor `{missing}` is missing \
+                 (the weights and `config.json` must be of one model)"
             );
         }
         if let Some(head) = self.spare_head {
             let embedding = self.vars[EMBEDDING].flatten_all()?.to_vec1::<f32>()?;
             ensure!(
                 head == embedding,
-                "tensor `{HEAD}` differs from `{EMBEDDING}` (set `tie_word_embeddings` to `false` in `config.json`)"
+                "tensor `{HEAD}` differs from `{EMBEDDING}` \
+                 (set `tie_word_embeddings` to `false` in `config.json`)"
             );
         }
         Ok(Params { vars: self.vars })
     }
 }
 
+/// The file that says which shard holds each tensor.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,

@@ -16,22 +16,35 @@ use super::size;
 
 /// A language model whose weights or adapter can be trained.
 pub struct Policy {
+    model: Model,
+    pub(super) passes: PassOptions,
+    /// The weights as all passes read them; `None` if each pass prepares them.
+    decoder: Option<Arc<Decoder>>,
+}
+
+/// A configuration and its parameters. Clones share the parameters.
+#[derive(Clone)]
+struct Model {
     config: Config,
     weights: Params,
     adapter: Option<Adapter>,
-    /// Dropout of this policy's passes.
-    pub(super) dropout: Option<Dropout>,
-    /// The weights as all passes read them; `None` if each pass prepares them.
-    decoder: Option<Arc<Decoder>>,
     device: Device,
+    /// True if the weights are zeros that only have sizes, for an estimate.
+    counted: bool,
+}
+
+/// How passes over the model compute.
+#[derive(Clone, Copy)]
+pub(super) struct PassOptions {
+    /// Floating-point type of activations.
     dtype: DType,
     /// True if a training forward pass stores only the input of each layer.
     pub(super) gradient_checkpointing: bool,
-    /// True if only the sizes of the weights are known.
-    counted: bool,
     /// Truncation of the distribution under which log-probabilities are computed; `None` for the
     /// full distribution.
     pub(super) truncation: Option<Truncation>,
+    /// Identifies the dropout masks of training passes; `None` in any other pass.
+    dropout: Option<Dropout>,
 }
 
 impl Policy {
@@ -39,31 +52,32 @@ impl Policy {
     /// its path.
     pub fn load(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
-        let weights = Params::load(files, &config, None, device)?;
-        let adapter = files
-            .contains(ADAPTER_CONFIG_FILE)
-            .then(|| Adapter::load(files, &config, device))
-            .transpose()?;
-        Ok(Self {
-            adapter,
-            ..Self::of(config, weights, device)
-        })
+        let weights = Params::load(files, &config, device)?;
+        let mut policy = Self::of(config, weights, device);
+        if files.contains(ADAPTER_CONFIG_FILE) {
+            let adapter = Adapter::load(files, policy.config(), device)?;
+            policy.model.adapter = Some(adapter);
+        }
+        Ok(policy)
     }
 
     /// A policy with these weights, in f32 and without an adapter.
     pub(super) fn of(config: Config, weights: Params, device: &Device) -> Self {
-        let device = device.clone();
         Self {
-            config,
-            weights,
-            adapter: None,
-            dropout: None,
+            model: Model {
+                config,
+                weights,
+                adapter: None,
+                device: device.clone(),
+                counted: false,
+            },
+            passes: PassOptions {
+                dtype: DType::F32,
+                gradient_checkpointing: false,
+                truncation: None,
+                dropout: None,
+            },
             decoder: None,
-            device,
-            dtype: DType::F32,
-            gradient_checkpointing: false,
-            truncation: None,
-            counted: false,
         }
     }
 
@@ -72,15 +86,14 @@ impl Policy {
     pub fn counted(files: &ModelFiles, device: &Device) -> Result<Self> {
         let config = Config::load(files)?;
         let weights = Params::zeros(&config)?;
-        Ok(Self {
-            counted: true,
-            ..Self::of(config, weights, device)
-        })
+        let mut policy = Self::of(config, weights, device);
+        policy.model.counted = true;
+        Ok(policy)
     }
 
     /// True if only the sizes of the weights are known.
     pub fn is_counted(&self) -> bool {
-        self.counted
+        self.model.counted
     }
 
     /// A policy with fresh weights in the architecture of `files`, drawn from the stream
@@ -103,41 +116,35 @@ impl Policy {
 
     /// The frozen model with a fresh adapter that is trained in place of its weights. `seed`
     /// initializes the adapter's first factors.
-    pub fn with_adapter(self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
-        let adapter = Adapter::fresh(lora, base, &self.config, seed, &self.device)?;
-        Ok(Self {
-            adapter: Some(adapter),
-            ..self
-        })
+    pub fn with_adapter(mut self, lora: LoraConfig, base: Base, seed: u64) -> Result<Self> {
+        let adapter = Adapter::fresh(lora, base, self.config(), seed, self.device())?;
+        self.model.adapter = Some(adapter);
+        Ok(self)
     }
 
     /// A policy that shares the weights, and applies `dropout` in its passes.
     pub fn in_training(&self, dropout: Dropout) -> Self {
-        Self {
-            dropout: Some(dropout),
-            ..self.share()
-        }
+        let mut policy = self.share();
+        policy.passes.dropout = Some(dropout);
+        policy
     }
 
     /// A policy that shares the weights for passes between two of their updates. The passes share
     /// conversions of the weights, such as a GPU's copy in bf16.
     pub fn prepared(&self) -> Result<Self> {
-        Ok(Self {
-            decoder: Some(Arc::new(self.decoder()?)),
-            ..self.share()
-        })
+        let mut policy = self.share();
+        policy.decoder = Some(Arc::new(self.decoder()?));
+        Ok(policy)
     }
 
     /// The weights as a pass reads them.
     pub(super) fn decoder(&self) -> Result<Decoder> {
         match &self.decoder {
             Some(decoder) => Ok(Decoder::clone(decoder)),
-            None => Decoder::new(
-                &self.config,
-                &self.weights,
-                self.adapter.as_ref(),
-                self.dtype,
-            ),
+            None => {
+                let adapter = self.adapter();
+                Decoder::new(self.config(), self.weights(), adapter, self.dtype())
+            }
         }
     }
 
@@ -145,12 +152,10 @@ impl Policy {
     /// as inputs of products.
     ///
     /// The trained and saved weights stay f32, and so do logits and all results computed from them.
-    pub fn with_dtype(self, dtype: DType) -> Self {
-        Self {
-            dtype,
-            decoder: None,
-            ..self
-        }
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.passes.dtype = dtype;
+        self.decoder = None;
+        self
     }
 
     /// The policy with gradient checkpointing on or off. If on, a pass stores less, and the
@@ -158,160 +163,136 @@ impl Policy {
     ///
     /// Gradients stay the same bit by bit, except for rounding when only some of the rows run the
     /// backward pass.
-    pub fn with_gradient_checkpointing(self, gradient_checkpointing: bool) -> Self {
-        Self {
-            gradient_checkpointing,
-            ..self
-        }
+    pub fn with_gradient_checkpointing(mut self, on: bool) -> Self {
+        self.passes.gradient_checkpointing = on;
+        self
     }
 
     /// The policy with log-probabilities and their gradients under truncated distributions. The
     /// sampled token is never cut off.
-    pub fn with_truncation(self, truncation: Option<Truncation>) -> Self {
-        Self { truncation, ..self }
+    pub fn with_truncation(mut self, truncation: Option<Truncation>) -> Self {
+        self.passes.truncation = truncation;
+        self
     }
 
     /// A policy that shares the weights: an update of one also updates the other.
     pub fn share(&self) -> Self {
-        let Self {
-            config,
-            weights,
-            adapter,
-            device,
-            ..
-        } = self;
-        let (config, weights, adapter) = (config.clone(), weights.clone(), adapter.clone());
         Self {
-            config,
-            weights,
-            adapter,
+            model: self.model.clone(),
+            passes: self.passes,
             decoder: None,
-            device: device.clone(),
-            ..*self
         }
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.model.config
     }
 
     /// The trained parameters: the factors of the adapter if there is one, else the weights.
     pub fn params(&self) -> &Params {
-        self.adapter.as_ref().map_or(&self.weights, Adapter::params)
+        self.adapter().map_or(self.weights(), Adapter::params)
     }
 
     /// The weights of the model, whether trained or frozen.
     pub fn weights(&self) -> &Params {
-        &self.weights
+        &self.model.weights
     }
 
     /// The adapter that is trained in place of the weights, if there is one.
     pub fn adapter(&self) -> Option<&Adapter> {
-        self.adapter.as_ref()
+        self.model.adapter.as_ref()
     }
 
-    /// Dropout of this policy's passes, and the probability that a number is dropped. Rows with the
-    /// same prompt then differ.
-    pub(super) fn drops(&self) -> Option<(Dropout, f64)> {
-        let rate = self
-            .adapter
-            .as_ref()
-            .map_or(0.0, |adapter| adapter.config().dropout);
-        self.dropout
-            .filter(|_| rate > 0.0)
-            .map(|dropout| (dropout, rate))
+    /// The dropout masks of this policy's passes; `None` if nothing is dropped. With dropout, rows
+    /// with the same prompt differ.
+    pub(super) fn dropout(&self) -> Option<Dropout> {
+        self.passes.dropout.filter(|_| self.drops_out())
+    }
+
+    /// Probability that dropout drops a number in a training pass.
+    pub(super) fn dropout_rate(&self) -> f64 {
+        self.adapter()
+            .map_or(0.0, |adapter| adapter.config().dropout)
     }
 
     /// True if the adapter has dropout in training passes.
     pub fn drops_out(&self) -> bool {
-        self.adapter
-            .as_ref()
-            .is_some_and(|adapter| adapter.config().dropout > 0.0)
+        self.dropout_rate() > 0.0
     }
 
     /// Overwrites the trained parameters with those of a checkpoint in `files`.
     pub fn restore(&self, files: &ModelFiles) -> Result<()> {
-        match &self.adapter {
+        match self.adapter() {
             Some(adapter) => {
-                adapter
-                    .params()
-                    .assign(&adapter.factors_of(files, &self.config, &self.device)?)
+                let factors = adapter.factors_of(files, self.config(), self.device())?;
+                adapter.params().assign(&factors)
             }
-            None => self.weights.restore(files, &self.config, &self.device),
+            None => self.weights().restore(files, self.config(), self.device()),
         }
     }
 
     /// The device that holds the weights.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.model.device
     }
 
     /// Floating-point type of activations.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.passes.dtype
     }
 
     /// A frozen copy for `ref_logps`, which later updates of this policy do not change. With an
     /// adapter, the copy shares the weights.
     pub fn reference(&self) -> Result<Self> {
-        if let Some(adapter) = &self.adapter {
-            return Ok(Self {
-                adapter: Some(adapter.deep_copy()?),
-                dropout: None,
-                ..self.share()
-            });
+        let mut copy = self.share();
+        if let Some(adapter) = self.adapter() {
+            copy.model.adapter = Some(adapter.deep_copy()?);
+            copy.passes.dropout = None;
+        } else if !self.is_counted() {
+            copy.model.weights = self.weights().deep_copy(self.dtype())?;
         }
-        if self.counted {
-            return Ok(self.share());
-        }
-        Ok(Self {
-            weights: self.weights.deep_copy(self.dtype)?,
-            ..self.share()
-        })
+        Ok(copy)
     }
 
     /// Writes the trained parameters: a Hugging Face directory, see `Params::save`, or an adapter's
     /// directory.
     pub fn save(&self, directory: &std::path::Path) -> Result<()> {
-        match &self.adapter {
+        match self.adapter() {
             Some(adapter) => adapter.save(directory),
-            None => self.weights.save(&self.config, directory),
+            None => self.weights().save(self.config(), directory),
         }
     }
 
     /// The model with its adapter merged in. The weights change in place, so policies that share
     /// them change too. A merged weight that is not finite is an error.
-    pub fn merged(self) -> Result<Self> {
-        let Some(adapter) = &self.adapter else {
+    pub fn merged(mut self) -> Result<Self> {
+        let Some(adapter) = self.model.adapter.take() else {
             return Ok(self);
         };
-        adapter.add_to(&self.weights)?;
-        if let Some(name) = self.weights.not_finite()? {
+        adapter.add_to(self.weights())?;
+        if let Some(name) = self.weights().not_finite()? {
             bail!("the adapter makes numbers of `{name}` infinite or NaN (use another checkpoint)");
         }
-        Ok(Self {
-            adapter: None,
-            ..self
-        })
+        Ok(self)
     }
 
-    /// Refuses prompts and completions whose total length in tokens exceeds the positions, or of
-    /// which `rows` at a time do not fit into memory. `section` is the configuration section that
-    /// sets the completion length.
+    /// Refuses prompts and completions whose total length in tokens exceeds the positions, or whose
+    /// keys and values do not fit into memory for `rows` completions at a time. `section` is the
+    /// configuration section that sets the completion length.
     pub fn check_lengths(
         &self,
+        section: &str,
         prompt: usize,
-        (section, completion): (&str, usize),
+        completion: usize,
         rows: usize,
     ) -> Result<()> {
-        let (sum, limit) = (
-            prompt.saturating_add(completion),
-            self.config.max_position_embeddings,
-        );
+        let sum = prompt.saturating_add(completion);
+        let limit = self.config().max_position_embeddings;
         ensure!(
             sum <= limit,
-            "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} make {sum} tokens, the model has {limit} positions (lower one of them)"
+            "`data.max_prompt_length` {prompt} and `{section}.max_completion_length` {completion} \
+             make {sum} tokens, the model has {limit} positions (lower one of them)"
         );
         self.check_cache(rows, completion)
     }
@@ -319,11 +300,10 @@ impl Policy {
     /// Refuses completions whose keys and values, for `rows` rows at a time, do not fit into
     /// memory.
     pub fn check_cache(&self, rows: usize, tokens: usize) -> Result<()> {
-        if self.counted {
-            Ok(())
-        } else {
-            size::fits_cache(&self.config, rows, tokens, self.dtype, &self.device)
+        if self.is_counted() {
+            return Ok(());
         }
+        size::fits_cache(self.config(), rows, tokens, self.dtype(), self.device())
     }
 
     /// Splits `rows` rows into equal parts of at most `most`, which run in parallel; a larger model
@@ -345,6 +325,6 @@ impl Policy {
     /// True if copies of the weights and of their gradients are cheap (at most 64 MiB each, on the
     /// CPU).
     pub(super) fn is_small(&self) -> bool {
-        self.device.is_cpu() && self.weights.element_count() <= 1 << 24
+        self.device().is_cpu() && self.weights().element_count() <= 1 << 24
     }
 }

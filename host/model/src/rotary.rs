@@ -70,22 +70,9 @@ impl Rotary {
     /// that differ.
     pub(super) fn of(json: &Map<String, Value>, positions: usize) -> Result<Self> {
         let theta = at_least_1("rope_theta", json.get("rope_theta"))?.unwrap_or(DEFAULT_THETA);
-        let read = |place: &'static str| -> Result<Option<Self>> {
-            match json.get(place) {
-                None | Some(Value::Null) => Ok(None),
-                Some(Value::Object(settings)) => Settings {
-                    place,
-                    left: settings.clone(),
-                }
-                .read(theta, positions)
-                .map(Some),
-                Some(other) => bail!(
-                    "`{place}` is `{}`, expected an object (correct `config.json`)",
-                    shown(other)
-                ),
-            }
-        };
-        match (read("rope_scaling")?, read("rope_parameters")?) {
+        let old = Settings::read_from(json, "rope_scaling", theta, positions)?;
+        let new = Settings::read_from(json, "rope_parameters", theta, positions)?;
+        match (old, new) {
             (None, None) => Ok(Self {
                 theta,
                 scaling: Scaling::Default,
@@ -94,7 +81,8 @@ impl Rotary {
             (Some(old), Some(new)) => {
                 ensure!(
                     old == new,
-                    "`rope_scaling` and `rope_parameters` differ (remove one of them from `config.json`)"
+                    "`rope_scaling` and `rope_parameters` differ \
+                     (remove one of them from `config.json`)"
                 );
                 Ok(new)
             }
@@ -126,25 +114,24 @@ impl Rotary {
                 beta_slow,
                 truncate,
             } => {
-                let last = width as f64 - 1.0;
-                // Index of the frequency that makes `turns` turns over the original positions.
-                let index = |turns: f64| {
-                    width as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln())
-                };
-                let (low, high) = (index(beta_fast), index(beta_slow));
-                let (low, high) = if truncate {
-                    (low.floor(), high.ceil())
-                } else {
-                    (low, high)
-                };
-                let (low, high) = (low.max(0.0), high.min(last));
-                let high = if low == high { high + 0.001 } else { high };
+                let width = width as f64;
+                // The index of the frequency that makes `turns` turns over the original positions
+                // is `width · ln(positions / (turns · τ)) / (2 ln(base))`.
+                let mut low = width * (original / (beta_fast * TAU)).ln() / (2.0 * self.theta.ln());
+                let mut high =
+                    width * (original / (beta_slow * TAU)).ln() / (2.0 * self.theta.ln());
+                if truncate {
+                    low = low.floor();
+                    high = high.ceil();
+                }
+                let low = low.max(0.0);
+                let mut high = high.min(width - 1.0);
+                if low == high {
+                    high += 0.001;
+                }
                 let scaled = plain.map(|i, frequency| {
-                    mix(
-                        frequency,
-                        factor,
-                        1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0),
-                    )
+                    let share = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    mix(frequency, factor, 1.0 - share)
                 });
                 scaled.amplified(attention_factor as f32)
             }
@@ -159,18 +146,39 @@ fn mix(frequency: f64, factor: f64, kept: f64) -> f64 {
 
 /// The settings that have not been read yet; reading a setting removes it.
 struct Settings {
+    /// The key of `config.json` that holds the settings.
     place: &'static str,
     left: Map<String, Value>,
 }
 
 impl Settings {
+    /// The rotary embedding under the key `place`; `None` if the key is absent. `theta` is the base
+    /// unless the settings have another.
+    fn read_from(
+        json: &Map<String, Value>,
+        place: &'static str,
+        theta: f64,
+        positions: usize,
+    ) -> Result<Option<Rotary>> {
+        let left = match json.get(place) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Object(settings)) => settings.clone(),
+            Some(other) => bail!(
+                "`{place}` is `{}`, expected an object (correct `config.json`)",
+                shown(other)
+            ),
+        };
+        Self { place, left }.read(theta, positions).map(Some)
+    }
+
     fn read(mut self, theta: f64, positions: usize) -> Result<Rotary> {
         let theta =
             at_least_1("rope_theta", self.left.remove("rope_theta").as_ref())?.unwrap_or(theta);
         let partial = self.number("partial_rotary_factor")?.unwrap_or(1.0);
         ensure!(
             partial == 1.0,
-            "`partial_rotary_factor` of `{}` is {partial}, only 1 is supported (use a checkpoint whose heads turn as a whole)",
+            "`partial_rotary_factor` of `{}` is {partial}, only 1 is supported \
+             (use a checkpoint whose heads turn as a whole)",
             self.place
         );
         let kind = self.kind()?;
@@ -182,14 +190,16 @@ impl Settings {
             "llama3" => self.llama3(positions)?,
             "yarn" => self.yarn(theta, positions)?,
             other => bail!(
-                "`rope_type` of `{}` is `{other}`, supported are `default`, `linear`, `llama3` and `yarn` (use a checkpoint with one of these)",
+                "`rope_type` of `{}` is `{other}`, supported are `default`, `linear`, `llama3` and \
+                 `yarn` (use a checkpoint with one of these)",
                 self.place
             ),
         };
         match self.left.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(Rotary { theta, scaling }),
             Some((key, value)) => bail!(
-                "`{key}` of `{}` is `{}`, which is an unknown setting of `{kind}` (remove it if it changes nothing)",
+                "`{key}` of `{}` is `{}`, which is an unknown setting of `{kind}` \
+                 (remove it if it changes nothing)",
                 self.place,
                 shown(value)
             ),
@@ -218,7 +228,8 @@ impl Settings {
         let high_freq_factor = self.needed("llama3", "high_freq_factor")?;
         ensure!(
             high_freq_factor > low_freq_factor,
-            "`high_freq_factor` of `{}` is {high_freq_factor}, expected more than `low_freq_factor` {low_freq_factor} (correct `config.json`)",
+            "`high_freq_factor` of `{}` is {high_freq_factor}, expected more than \
+             `low_freq_factor` {low_freq_factor} (correct `config.json`)",
             self.place
         );
         Ok(Scaling::Llama3 {
@@ -235,24 +246,19 @@ impl Settings {
             "`rope_theta` is 1, expected more for `yarn` (correct `config.json`)"
         );
         let factor = self.factor("yarn")?;
-        let [mscale, mscale_all_dim] = [self.number("mscale")?, self.number("mscale_all_dim")?];
-        let scale = |weight: f64| {
-            if factor <= 1.0 {
-                1.0
-            } else {
-                0.1 * weight * factor.ln() + 1.0
-            }
-        };
+        let mscale = self.number("mscale")?;
+        let mscale_all_dim = self.number("mscale_all_dim")?;
         let attention_factor = match (self.number("attention_factor")?, mscale, mscale_all_dim) {
             (Some(factor), ..) => factor,
-            (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
-            _ => scale(1.0),
+            (None, Some(mscale), Some(all)) => yarn_scale(factor, mscale) / yarn_scale(factor, all),
+            _ => yarn_scale(factor, 1.0),
         };
         let beta_fast = self.number("beta_fast")?.unwrap_or(32.0);
         let beta_slow = self.number("beta_slow")?.unwrap_or(1.0);
         ensure!(
             beta_fast >= beta_slow,
-            "`beta_fast` of `{}` is {beta_fast}, expected at least `beta_slow` {beta_slow} (correct `config.json`)",
+            "`beta_fast` of `{}` is {beta_fast}, expected at least `beta_slow` {beta_slow} \
+             (correct `config.json`)",
             self.place
         );
         let truncate = match self.left.remove("truncate") {
@@ -275,6 +281,7 @@ impl Settings {
         })
     }
 
+    /// Number of positions in the first training.
     fn original(&mut self, positions: usize) -> Result<f64> {
         Ok(self
             .number("original_max_position_embeddings")?
@@ -286,6 +293,7 @@ impl Settings {
         self.needed(kind, "factor")
     }
 
+    /// The number under `key`. An absent key is an error.
     fn needed(&mut self, kind: &str, key: &str) -> Result<f64> {
         let place = self.place;
         self.number(key)?.with_context(|| {
@@ -298,6 +306,15 @@ impl Settings {
     }
 }
 
+/// The factor of attention that `mscale` stands for, at the scaling factor `factor`.
+fn yarn_scale(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * mscale * factor.ln() + 1.0
+    }
+}
+
 /// A number above 0; `None` if it is absent or null.
 fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let Some(value) = value.filter(|value| !value.is_null()) else {
@@ -306,13 +323,12 @@ fn number(key: &str, value: Option<&Value>) -> Result<Option<f64>> {
     let number = value
         .as_f64()
         .filter(|number| *number > 0.0 && *number <= f64::from(f32::MAX));
-    let wrong = || {
+    number.map(Some).with_context(|| {
         format!(
             "`{key}` is `{}`, expected a number above 0 (correct `config.json`)",
             shown(value)
         )
-    };
-    number.map(Some).with_context(wrong)
+    })
 }
 
 /// A number of at least 1, which keeps all frequencies finite; `None` if it is absent or null.

@@ -42,40 +42,40 @@ impl SamplingParams {
     }
 
     /// Draws a token from `logits` `[V]` with a `uniform` number in [0, 1), which greedy sampling
-    /// ignores. The log-probability is computed if `asked`. `None` if the largest logit is NaN or
-    /// infinite.
+    /// ignores. Computes its log-probability if `with_logp` is true. `None` if the largest logit is
+    /// NaN or infinite.
     pub(super) fn draw(
         &self,
         logits: &[f32],
         uniform: f64,
-        asked: bool,
+        with_logp: bool,
         scratch: &mut Scratch,
     ) -> Option<Drawn> {
         let best = argmax(logits);
-        let largest =
-            Some(f64::from(logits[best as usize])).filter(|largest| largest.is_finite())?;
+        let largest = logits[best as usize];
+        if !largest.is_finite() {
+            return None;
+        }
         if self.temperature == 0.0 {
             return Some(Drawn::certain(best));
         }
-        if self.is_unlimited(logits.len()) && self.top_p == 1.0 {
-            weigh(logits, largest, self.temperature, &mut scratch.weights);
-            let place = pick(&scratch.weights, uniform);
-            return Some(Drawn::new(place as u32, place, &scratch.weights, asked));
+        let keeps_all = self.keeps_all(logits.len());
+        let weights = &mut scratch.weights;
+        if keeps_all && self.top_p == 1.0 {
+            weigh(logits, f64::from(largest), self.temperature, weights);
+            let place = pick(weights, uniform);
+            return Some(Drawn::new(place as u32, place, weights, with_logp));
         }
-        let k = if self.is_unlimited(logits.len()) {
-            logits.len()
-        } else {
-            self.top_k
-        };
+        let k = if keeps_all { logits.len() } else { self.top_k };
         let ids = top_k(logits, k, &mut scratch.order);
         let tops: Vec<f32> = ids.iter().map(|id| logits[*id as usize]).collect();
-        Some(self.among(ids, &tops, largest, (uniform, asked), &mut scratch.weights))
+        Some(self.draw_among(ids, &tops, uniform, with_logp, weights))
     }
 
     /// True if `draw_rows` can draw from `logits` on their device. Top-p without top-k would have
     /// to sort all logits.
     pub(super) fn can_draw_rows(&self, logits: &Tensor) -> Result<bool> {
-        let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.is_unlimited(logits.dim(1)?);
+        let sorts = self.temperature > 0.0 && self.top_p < 1.0 && self.keeps_all(logits.dim(1)?);
         Ok(!fused(logits) && !sorts)
     }
 
@@ -85,79 +85,87 @@ impl SamplingParams {
         &self,
         logits: &Tensor,
         uniform: &[f64],
-        asked: bool,
+        with_logp: bool,
         scratch: &mut Scratch,
     ) -> Result<Vec<Option<Drawn>>> {
-        let (vocab, greedy) = (logits.dim(1)?, self.temperature == 0.0);
-        if self.is_unlimited(vocab) && !greedy {
-            let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
-            let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
-            let logps = if asked {
-                self.logps_of(logits, &ids)?
-            } else {
-                vec![0.0; ids.len()]
-            };
-            let drawn = |(id, logp)| {
-                Some(Drawn {
-                    id,
-                    candidates: vocab,
-                    logp,
-                })
-                .filter(|drawn| drawn.id != NOT_FINITE)
-            };
-            return Ok(ids.into_iter().zip(logps).map(drawn).collect());
+        let vocab = logits.dim(1)?;
+        let greedy = self.temperature == 0.0;
+        if self.keeps_all(vocab) && !greedy {
+            return self.draw_rows_of_all(logits, uniform, with_logp);
         }
         let ids = top_ids(logits, if greedy { 1 } else { self.top_k })?;
-        let (ids, tops) = (
-            ids.to_vec2::<u32>()?,
-            logits.gather(&ids, 1)?.to_vec2::<f32>()?,
-        );
-        let draw = |((ids, tops), uniform): ((&Vec<u32>, &Vec<f32>), &f64)| {
-            let largest = Some(f64::from(tops[0])).filter(|largest| largest.is_finite())?;
-            Some(match greedy {
-                true => Drawn::certain(ids[0]),
-                false => self.among(ids, tops, largest, (*uniform, asked), &mut scratch.weights),
-            })
-        };
-        Ok(ids.iter().zip(&tops).zip(uniform).map(draw).collect())
+        let tops = logits.gather(&ids, 1)?.to_vec2::<f32>()?;
+        let ids = ids.to_vec2::<u32>()?;
+        let mut drawn = Vec::with_capacity(ids.len());
+        for ((ids, tops), uniform) in ids.iter().zip(&tops).zip(uniform) {
+            drawn.push(match tops[0].is_finite() {
+                false => None,
+                true if greedy => Some(Drawn::certain(ids[0])),
+                true => {
+                    let weights = &mut scratch.weights;
+                    Some(self.draw_among(ids, tops, *uniform, with_logp, weights))
+                }
+            });
+        }
+        Ok(drawn)
     }
 
-    /// The `k` most likely tokens of each row of `logits` `[A, V]`, and their log-probabilities:
-    /// minus infinity for tokens outside top-k or top-p. `drawn` is the row's drawn token with its
-    /// log-probability.
+    /// Draws from the whole vocabulary on the device of `logits` `[A, V]`.
+    fn draw_rows_of_all(
+        &self,
+        logits: &Tensor,
+        uniform: &[f64],
+        with_logp: bool,
+    ) -> Result<Vec<Option<Drawn>>> {
+        let candidates = logits.dim(1)?;
+        let uniform = Tensor::from_slice(uniform, uniform.len(), logits.device())?;
+        let ids: Vec<u32> = ops::draw(logits, &uniform, self.temperature)?.to_vec1()?;
+        let logps = if with_logp {
+            self.logps_of(logits, &ids)?
+        } else {
+            vec![0.0; ids.len()]
+        };
+        let mut drawn = Vec::with_capacity(ids.len());
+        for (id, logp) in ids.into_iter().zip(logps) {
+            drawn.push((id != NOT_FINITE).then_some(Drawn {
+                id,
+                candidates,
+                logp,
+            }));
+        }
+        Ok(drawn)
+    }
+
+    /// The `k` most likely tokens of each row of `logits` `[A, V]`. `drawn` has the drawn token of
+    /// each row, with its log-probability.
     pub(super) fn tops(
         &self,
         logits: &Tensor,
         k: usize,
         drawn: &[Drawn],
-    ) -> Result<Vec<(Vec<u32>, Vec<f32>)>> {
+    ) -> Result<Vec<TopTokens>> {
         let temperature = if self.temperature == 0.0 {
             1.0
         } else {
             self.temperature
         };
-        let ids = top_ids(logits, k.min(logits.dim(1)?))?;
         let own: Vec<u32> = drawn.iter().map(|drawn| drawn.id).collect();
-        let own = logits
-            .gather(
-                &Tensor::from_vec(own, (drawn.len(), 1), logits.device())?,
-                1,
-            )?
-            .to_vec2::<f32>()?;
+        let own = Tensor::from_vec(own, (drawn.len(), 1), logits.device())?;
+        let own = logits.gather(&own, 1)?.flatten_all()?.to_vec1::<f32>()?;
+        let ids = top_ids(logits, k.min(logits.dim(1)?))?;
         let tops = logits.gather(&ids, 1)?.to_vec2::<f32>()?;
-        let logps = |((tops, own), drawn): ((&Vec<f32>, &Vec<f32>), &Drawn)| {
-            let logp = |(place, logit): (usize, &f32)| {
-                let above = (f64::from(*logit) - f64::from(own[0])) / temperature;
-                if place < drawn.candidates {
-                    (f64::from(drawn.logp) + above) as f32
-                } else {
-                    f32::NEG_INFINITY
-                }
-            };
-            tops.iter().enumerate().map(logp).collect::<Vec<_>>()
-        };
-        let logps = tops.iter().zip(&own).zip(drawn).map(logps);
-        Ok(ids.to_vec2::<u32>()?.into_iter().zip(logps).collect())
+        let mut all = Vec::with_capacity(drawn.len());
+        for (row, ids) in ids.to_vec2::<u32>()?.into_iter().enumerate() {
+            let drawn = &drawn[row];
+            let own = f64::from(own[row]);
+            let mut logps = vec![f32::NEG_INFINITY; ids.len()];
+            for (logp, logit) in logps.iter_mut().zip(&tops[row]).take(drawn.candidates) {
+                let above = (f64::from(*logit) - own) / temperature;
+                *logp = (f64::from(drawn.logp) + above) as f32;
+            }
+            all.push(TopTokens { ids, logps });
+        }
+        Ok(all)
     }
 
     /// `log_softmax(logits / temperature)` at `ids`, one id per row of `logits` `[A, V]`, computed
@@ -171,24 +179,33 @@ impl SamplingParams {
         Ok((scaled.gather(&ids, 1)?.squeeze(1)? - scaled.log_sum_exp(1)?)?.to_vec1()?)
     }
 
-    fn is_unlimited(&self, vocab: usize) -> bool {
+    /// True if top-k keeps the whole vocabulary of `vocab` tokens.
+    fn keeps_all(&self, vocab: usize) -> bool {
         self.top_k == 0 || self.top_k >= vocab
     }
 
-    /// Draws one of `ids`, whose descending logits are `tops`.
-    fn among(
+    /// Draws one of `ids`, whose logits `tops` descend.
+    fn draw_among(
         &self,
         ids: &[u32],
         tops: &[f32],
-        largest: f64,
-        (uniform, asked): (f64, bool),
+        uniform: f64,
+        with_logp: bool,
         weights: &mut Vec<f64>,
     ) -> Drawn {
-        weigh(tops, largest, self.temperature, weights);
+        weigh(tops, f64::from(tops[0]), self.temperature, weights);
         weights.truncate(nucleus(weights, self.top_p));
         let place = pick(weights, uniform);
-        Drawn::new(ids[place], place, weights, asked)
+        Drawn::new(ids[place], place, weights, with_logp)
     }
+}
+
+/// The most likely tokens of a row, most likely first.
+#[derive(Debug)]
+pub(super) struct TopTokens {
+    pub(super) ids: Vec<u32>,
+    /// Their log-probabilities: minus infinity for tokens outside top-k or top-p.
+    pub(super) logps: Vec<f32>,
 }
 
 /// Buffers that are reused for every row.
@@ -210,8 +227,8 @@ pub(super) struct Drawn {
 
 impl Drawn {
     /// The token `id`, drawn at index `place` of `weights`.
-    fn new(id: u32, place: usize, weights: &[f64], asked: bool) -> Self {
-        let logp = if asked {
+    fn new(id: u32, place: usize, weights: &[f64], with_logp: bool) -> Self {
+        let logp = if with_logp {
             (weights[place] / weights.iter().sum::<f64>()).ln() as f32
         } else {
             0.0
@@ -238,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drawn_token_knows_how_probable_it_was() {
+    fn a_drawn_token_has_its_log_probability() {
         let logits = [0.0_f32, 2.0, 1.0, -1.0];
         let share = |kept: &[usize], id: usize, temperature: f64| {
             let weight = |id: usize| (f64::from(logits[id]) / temperature).exp();
@@ -292,7 +309,7 @@ mod tests {
                 );
                 // The most likely tokens of this row; the drawn token is one of them.
                 let row = Tensor::new(&[logits], &candle_core::Device::Cpu).unwrap();
-                let (ids, logps) = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
+                let TopTokens { ids, logps } = sampling.tops(&row, 9, &[drawn]).unwrap().remove(0);
                 assert_eq!(ids, [1, 2, 0, 3]);
                 for (id, logp) in ids.into_iter().map(|id| id as usize).zip(logps) {
                     let left_out = logp == f32::NEG_INFINITY;

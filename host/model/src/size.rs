@@ -16,14 +16,23 @@ pub(super) const BYTES: u128 = 4;
 /// Fewest bytes of one weight in a file: bf16 and f16 take two.
 const LEAST_BYTES: u128 = 2;
 
-/// Number of weights of `config`, and number in its largest matrix.
-fn weights(config: &Config) -> (u128, u128) {
-    let counts = shapes(config)
-        .into_values()
-        .map(|shape| shape.into_iter().map(|size| size as u128).product());
-    counts.fold((0, 0), |(all, largest), count: u128| {
-        (all + count, largest.max(count))
-    })
+/// Numbers of weights of a model.
+struct WeightCounts {
+    all: u128,
+    /// Number of weights in the largest matrix.
+    largest: u128,
+}
+
+impl WeightCounts {
+    fn of(config: &Config) -> Self {
+        let mut counts = Self { all: 0, largest: 0 };
+        for shape in shapes(config).into_values() {
+            let count = shape.into_iter().map(|size| size as u128).product();
+            counts.all += count;
+            counts.largest = counts.largest.max(count);
+        }
+        counts
+    }
 }
 
 /// Number and lengths of sequences.
@@ -39,54 +48,67 @@ pub struct Shape {
     pub tokens: usize,
 }
 
+/// Numbers of tokens of a forward pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    /// Tokens that run through the model: each distinct prompt once, and all tokens of each
+    /// completion but the last.
+    pub(super) inputs: u128,
+    /// Tokens whose log-probabilities are computed.
+    pub(super) tokens: u128,
+}
+
 impl Shape {
-    /// Number of tokens that a forward pass reads (prompts once, and all but the last of each
-    /// completion), and number of log-probabilities that it returns.
-    pub(super) fn counts(self) -> (u128, u128) {
-        let Self {
-            rows,
-            prompts,
-            prompt,
-            tokens,
-        } = self;
-        let inputs =
-            prompts as u128 * prompt as u128 + rows as u128 * tokens.saturating_sub(1) as u128;
-        (inputs, rows as u128 * tokens as u128)
+    pub(super) fn counts(self) -> Counts {
+        let prompts = self.prompts as u128 * self.prompt as u128;
+        let rows = self.rows as u128;
+        Counts {
+            inputs: prompts + rows * self.tokens.saturating_sub(1) as u128,
+            tokens: rows * self.tokens as u128,
+        }
     }
 }
 
-/// Bytes of the activations that a forward pass stores for its backward pass, by the numbers of
-/// tokens that run through the model and of log-probabilities.
+/// Bytes of the activations that a forward pass stores for its backward pass.
 pub(super) fn activations(
     config: &Config,
-    (inputs, tokens): (u128, u128),
+    counts: Counts,
     dtype: DType,
     checkpointing: bool,
 ) -> u128 {
     let hidden = config.hidden_size as u128;
-    let (heads, keys) = widths(config);
+    let Widths { queries, keys } = Widths::of(config);
     let unnormed = if config.norms_heads() {
-        heads + keys
+        queries + keys
     } else {
         0
     };
-    let all = 2 * (hidden + heads + keys) + unnormed + 2 * config.intermediate_size as u128;
+    let all = 2 * (hidden + queries + keys) + unnormed + 2 * config.intermediate_size as u128;
     let layer = if checkpointing { hidden } else { all };
-    let numbers = inputs
+    let numbers = counts
+        .inputs
         .saturating_mul(config.num_hidden_layers as u128 * layer)
-        .saturating_add(tokens * 2 * hidden);
+        .saturating_add(counts.tokens * 2 * hidden);
     numbers
         .saturating_mul(dtype.size_in_bytes() as u128)
-        .saturating_add((inputs + tokens) * BYTES)
+        .saturating_add((counts.inputs + counts.tokens) * BYTES)
 }
 
-/// Total widths of the queries and of the keys.
-fn widths(config: &Config) -> (u128, u128) {
-    let width = |heads: usize| heads as u128 * config.head_dim() as u128;
-    (
-        width(config.num_attention_heads),
-        width(config.num_key_value_heads),
-    )
+/// Widths of all heads together.
+struct Widths {
+    queries: u128,
+    /// Width of the keys, and of the values.
+    keys: u128,
+}
+
+impl Widths {
+    fn of(config: &Config) -> Self {
+        let head = config.head_dim() as u128;
+        Self {
+            queries: config.num_attention_heads as u128 * head,
+            keys: config.num_key_value_heads as u128 * head,
+        }
+    }
 }
 
 /// Bytes that sampling takes, by purpose; `copy` is the number of bytes of copied weights.
@@ -102,11 +124,11 @@ pub(super) fn sampling(
         prompt,
         tokens,
     } = shape;
-    let (heads, keys) = widths(config);
+    let Widths { queries, keys } = Widths::of(config);
     let cache = 2 * config.num_hidden_layers as u128 * keys * (rows * (prompt + tokens)) as u128;
     // Either all prompts are in one layer at once, or all newest tokens are in the head.
     let layer = (prompts * prompt) as u128
-        * (4 * config.hidden_size as u128 + heads + 3 * config.intermediate_size as u128);
+        * (4 * config.hidden_size as u128 + queries + 3 * config.intermediate_size as u128);
     let logits = 3 * (rows * config.vocab_size) as u128;
     [
         ("keys and values", cache * dtype.size_in_bytes() as u128),
@@ -124,14 +146,12 @@ pub(super) fn at_work(
     parts: usize,
     device: &Device,
 ) -> u128 {
-    let (inputs, tokens) = shape.counts();
-    let (hidden, inner, vocab) = (
-        config.hidden_size as u128,
-        config.intermediate_size as u128,
-        config.vocab_size as u128,
-    );
-    let (heads, keys) = widths(config);
-    let layer = inputs * (4 * inner + 4 * hidden + 2 * heads + 2 * keys);
+    let Counts { inputs, tokens } = shape.counts();
+    let hidden = config.hidden_size as u128;
+    let inner = config.intermediate_size as u128;
+    let vocab = config.vocab_size as u128;
+    let Widths { queries, keys } = Widths::of(config);
+    let layer = inputs * (4 * inner + 4 * hidden + 2 * queries + 2 * keys);
     // Attention probabilities of a block of queries for each head; in the backward pass, also their
     // gradients.
     let longest = shape.prompt.saturating_add(shape.tokens);
@@ -162,7 +182,7 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     for name in names {
         bytes += u128::from(files.size(name)?);
     }
-    let (count, _) = weights(config);
+    let count = WeightCounts::of(config).all;
     let place = if names.len() == 1 {
         files.describe(&names[0])
     } else {
@@ -170,7 +190,8 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
     };
     ensure!(
         count.saturating_mul(LEAST_BYTES) <= bytes,
-        "{} describes a model of {count} weights, which need {} or more, but {place} has {} (fetch it again; weights and `config.json` must be of one model)",
+        "{} describes a model of {count} weights, which need {} or more, but {place} has {} \
+         (fetch it again; weights and `config.json` must be of one model)",
         files.describe(CONFIG_FILE),
         memory::text(count.saturating_mul(LEAST_BYTES)),
         memory::text(bytes)
@@ -181,23 +202,26 @@ pub(super) fn fits_files(config: &Config, files: &ModelFiles, names: &[String]) 
 /// Refuses weights that do not fit into the available memory, together with a second copy of the
 /// largest matrix, needed for conversion. On a GPU, only that copy takes host memory.
 pub(super) fn fits_memory(config: &Config, device: &Device) -> Result<()> {
-    let (count, largest) = weights(config);
+    let counts = WeightCounts::of(config);
+    let count = counts.all;
     let needed = BYTES.saturating_mul(if device.is_cpu() {
-        count + largest
+        count + counts.largest
     } else {
-        largest
+        counts.largest
     });
     if let Some([needed, free]) = lacking(needed) {
         bail!(
-            "a model of {count} weights takes {needed} of memory, and {free} are free (use a smaller model, or a larger machine)"
+            "a model of {count} weights takes {needed} of memory, and {free} are free \
+             (use a smaller model, or a larger machine)"
         );
     }
     // GPU memory is not checked here.
     fits_any_machine(config)
 }
 
+/// Refuses more weights than any machine has memory for.
 pub(super) fn fits_any_machine(config: &Config) -> Result<()> {
-    let (count, _) = weights(config);
+    let count = WeightCounts::of(config).all;
     let bytes = count.saturating_mul(BYTES);
     ensure!(
         bytes <= MOST_BYTES,
@@ -229,7 +253,8 @@ pub(super) fn fits_cache(
         && let Some([needed, free]) = lacking(needed)
     {
         bail!(
-            "keys and values of {rows} completions of {tokens} tokens take {needed} of memory, and {free} are free (lower one of the numbers, or use a larger machine)"
+            "keys and values of {rows} completions of {tokens} tokens take {needed} of memory, \
+             and {free} are free (lower one of the numbers, or use a larger machine)"
         );
     }
     Ok(())
@@ -241,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_that_no_machine_has_are_told() {
+    fn refuses_sizes_that_no_machine_has() {
         let config = |vocab: usize, hidden: usize| {
             let json = format!(
                 r#"{{"model_type": "qwen2", "vocab_size": {vocab}, "hidden_size": {hidden}, "intermediate_size": 24, "head_dim": 2,

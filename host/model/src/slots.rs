@@ -1,25 +1,28 @@
-//! Rows that are sampled at the same time. Each has a slot in the KV cache until it ends; then a
-//! waiting row takes the slot.
+//! Rows that are sampled at the same time. Each row has a slot in the KV cache until it ends, and
+//! then a waiting row takes the slot.
 
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::Tensor;
 
 use super::decoder::Decoder;
-use super::kv_cache::KvCache;
+use super::kv_cache::{KvCache, PromptSlot};
 use super::ops::{self, DecodeRows, Rope, RopeTable};
 use super::packed::{Packed, rope_table};
 use super::policy::Policy;
 
-/// Most tokens that run through the model at once on a CPU, as many as rows of one thread.
+/// Most tokens that run through the model at once on a CPU; also the most rows of one thread.
 const MOST_TOKENS: usize = 128;
-/// Where rows continue in any order, the number of tokens of a GPU's passes is a multiple of this.
+/// Divides the number of tokens of a GPU's passes if rows continue in any order.
 const MULTIPLE: usize = 64;
 /// Waiting rows are admitted when one slot in `SHARE` is free, so that prompts run through the
 /// model together.
 const SHARE: usize = 8;
 
+/// Refuses an empty prompt, and ids outside the vocabulary.
 pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<()> {
     for (row, prompt) in prompts.iter().enumerate() {
         ensure!(
@@ -28,7 +31,8 @@ pub(super) fn check_prompts(prompts: &[Vec<u32>], vocab_size: usize) -> Result<(
         );
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab_size) {
             bail!(
-                "prompt {row}: token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
+                "prompt {row}: token id {id} is outside the vocabulary of {vocab_size} \
+                 (use the model's tokenizer)"
             );
         }
     }
@@ -40,6 +44,63 @@ pub(super) struct Next {
     pub(super) rows: Vec<usize>,
     pub(super) features: Tensor,
     pub(super) logits: Tensor,
+}
+
+/// A token of a row that has not run through the model yet.
+#[derive(Clone, Copy)]
+pub(super) struct NewToken {
+    pub(super) row: usize,
+    pub(super) id: u32,
+}
+
+/// Limits of the rows that are sampled at the same time.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Most rows at a time; 0 is no limit.
+    pub(super) rows: usize,
+    /// Longest completion, tokens.
+    pub(super) completion: usize,
+    /// True if rows continue in any order. Then no bit of a row may depend on which tokens run
+    /// through the model beside it.
+    pub(super) any_order: bool,
+}
+
+/// Sizes of the passes over new tokens.
+struct PassSizes {
+    /// Most tokens of a pass.
+    most: usize,
+    /// Fewest tokens of a pass, which is filled up if it has fewer.
+    fewest: usize,
+    /// Fewest rows whose logits are computed.
+    fewest_rows: usize,
+}
+
+impl PassSizes {
+    /// On a GPU, matrix libraries and kernels choose their order of sums by the number of tokens and
+    /// by the longest row. So where rows continue in any order, all passes have equally many tokens,
+    /// and one token fills the last column of the cache.
+    fn new(slots: usize, any_order: bool, on_cpu: bool) -> Self {
+        if on_cpu {
+            return Self {
+                most: MOST_TOKENS,
+                fewest: 0,
+                fewest_rows: 0,
+            };
+        }
+        if !any_order {
+            return Self {
+                most: slots,
+                fewest: 0,
+                fewest_rows: 0,
+            };
+        }
+        let tokens = (slots + 1).next_multiple_of(MULTIPLE);
+        Self {
+            most: tokens - 1,
+            fewest: tokens,
+            fewest_rows: slots,
+        }
+    }
 }
 
 /// The model with its KV cache. A row's tokens begin at the first column of its cache row.
@@ -58,43 +119,24 @@ pub(super) struct Slots<'a> {
     count: usize,
     /// Index of the first waiting row.
     waiting: usize,
-    /// True if rows continue in any order: then no bit of a row may depend on which tokens run
-    /// through the model beside it.
     any_order: bool,
-    /// Fewest and most tokens of a pass, which is filled if it has fewer.
-    fewest: usize,
-    most: usize,
-    /// Fewest rows of which logits are computed.
-    fewest_rows: usize,
+    sizes: PassSizes,
     /// Number of columns of the cache.
     longest: usize,
 }
 
 impl<'a> Slots<'a> {
-    /// Makes slots for `most` rows at a time; 0 makes one for every row. Where rows continue in
-    /// `any_order` on a GPU, all passes have equally many tokens, and one of them fills the last
-    /// column: there, matrix libraries and kernels choose their order of sums by the number of
-    /// tokens and the longest row.
     pub(super) fn new(
         policy: &'a Policy,
         model: &'a Decoder,
         prompts: &'a [Vec<u32>],
-        max_completion_length: usize,
-        most: usize,
-        any_order: bool,
+        limits: Limits,
     ) -> Result<Self> {
         let config = policy.config();
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + max_completion_length;
-        let count = if most == 0 {
-            prompts.len()
-        } else {
-            most.min(prompts.len())
-        };
-        let all = (count + 1).next_multiple_of(MULTIPLE);
-        let (fewest, most, fewest_rows) = match (any_order, policy.device().is_cpu()) {
-            (_, true) => (0, MOST_TOKENS, 0),
-            (true, false) => (all, all - 1, count),
-            (false, false) => (0, count, 0),
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + limits.completion;
+        let count = match limits.rows {
+            0 => prompts.len(),
+            most => most.min(prompts.len()),
         };
         Ok(Self {
             cache: KvCache::new(config, count, longest, policy.dtype(), policy.device())?,
@@ -107,15 +149,13 @@ impl<'a> Slots<'a> {
             prompts,
             count,
             waiting: 0,
-            any_order,
-            fewest,
-            most,
-            fewest_rows,
+            any_order: limits.any_order,
+            sizes: PassSizes::new(count, limits.any_order, policy.device().is_cpu()),
             longest,
         })
     }
 
-    /// True if a row waits for its first turn, and has a place.
+    /// True if a row waits for its first turn and a slot is free.
     pub(super) fn can_admit(&self) -> bool {
         !self.free.is_empty() && self.waiting < self.prompts.len()
     }
@@ -127,174 +167,195 @@ impl<'a> Slots<'a> {
         if !self.can_admit() || !enough {
             return Ok(None);
         }
-        let mut count = self.free.len().min(self.prompts.len() - self.waiting);
-        // On a GPU the first rows are always the same ones.
-        if self.any_order && (self.waiting > 0 || self.policy.device().is_cpu()) {
-            let waiting = &self.prompts[self.waiting..][..count];
-            count = waiting
-                .iter()
-                .take_while(|prompt| **prompt == waiting[0])
-                .count();
-        }
-        let rows = self.waiting..self.waiting + count;
+        let rows = self.waiting..self.waiting + self.next_to_admit();
         self.waiting = rows.end;
+        for row in rows.clone() {
+            self.places[row] = self.free.pop().expect("a slot is free for each row");
+        }
         let packed = Packed::of(
             self.prompts[rows.clone()]
                 .iter()
                 .map(|ids| (ids.as_slice(), [].as_slice())),
             true,
         );
-        for row in rows.clone() {
-            self.places[row] = self
-                .free
-                .pop()
-                .expect("as many places are free as rows are let in");
-        }
-        let device = self.policy.device();
-        // The first rows fill the whole cache at once.
-        let length = rows
-            .clone()
-            .map(|row| self.prompts[row].len())
-            .max()
-            .unwrap_or(0);
-        let place_of = |row: usize| {
-            let prompt = packed.prompt(row);
-            let none = length - prompt.len();
-            prompt
-                .map(|token| token as u32)
-                .chain(std::iter::repeat_n(u32::MAX, none))
-        };
-        let whole = (rows.start == 0 && count == self.count)
-            .then(|| (0..count).flat_map(place_of).collect());
-        let whole = whole
-            .map(|tokens: Vec<u32>| Tensor::from_vec(tokens, (count, length), device))
-            .transpose()?;
-        let x = self.model.residual(
-            &packed.with_table(self.table.clone(), device)?,
-            |layer, saved| match &whole {
-                Some(tokens) => self.cache.fill_all(layer, &saved.heads, tokens),
-                None => {
-                    let place = |row: usize| (packed.prompt(row - rows.start), self.places[row]);
-                    self.cache
-                        .fill(layer, &saved.heads, rows.clone().map(place))
-                }
-            },
-        )?;
-        // The features and logits of each distinct prompt, and which of them each row has.
-        let (mut ends, mut prompt_of) = (Vec::new(), Vec::new());
-        for row in 0..count {
-            let end = packed.prompt(row).end as u32 - 1;
-            prompt_of.push(
-                ends.iter()
-                    .position(|other| *other == end)
-                    .unwrap_or(ends.len()) as u32,
-            );
-            ends.extend((prompt_of[row] as usize == ends.len()).then_some(end));
-        }
-        let (ends, prompt_of) = (Tensor::new(ends, device)?, Tensor::new(prompt_of, device)?);
-        let features = self.model.features(&x.index_select(&ends, 0)?)?;
-        let logits = self.model.logits(&features)?.index_select(&prompt_of, 0)?;
-        Ok(Some(Next {
-            rows: rows.collect(),
-            features: features.index_select(&prompt_of, 0)?,
-            logits,
-        }))
+        let x = self.run_prompts(&packed, rows.clone())?;
+        self.predict_first(&packed, &x, rows).map(Some)
     }
 
-    /// Runs further tokens of some rows through the model. Those of a row stand together; the last
-    /// of them predicts its next.
-    pub(super) fn append(&mut self, tokens: &[(usize, u32)]) -> Result<Next> {
-        let (mut rows, mut features) = (Vec::new(), Vec::new());
-        let mut after = tokens
+    /// Number of waiting rows that are admitted together.
+    fn next_to_admit(&self) -> usize {
+        let count = self.free.len().min(self.prompts.len() - self.waiting);
+        // On a GPU the first rows are always the same ones.
+        let same_rows = self.waiting == 0 && !self.policy.device().is_cpu();
+        if !self.any_order || same_rows {
+            return count;
+        }
+        let waiting = &self.prompts[self.waiting..][..count];
+        waiting
             .iter()
-            .map(|(row, _)| Some(*row))
-            .skip(1)
-            .chain([None]);
-        for part in tokens.chunks(self.most) {
-            let is_last: Vec<bool> = part
-                .iter()
-                .map(|(row, _)| after.next() != Some(Some(*row)))
-                .collect();
-            let x = self.run(part)?;
-            let last: Vec<u32> = (0..)
-                .zip(&is_last)
-                .filter_map(|(token, last)| last.then_some(token))
-                .collect();
-            if last.is_empty() {
-                continue;
-            }
-            rows.extend(last.iter().map(|token| part[*token as usize].0));
-            let all = last.len() == part.len();
-            features.push(if all {
-                x
-            } else {
-                x.index_select(&Tensor::new(last, x.device())?, 0)?
+            .take_while(|prompt| **prompt == waiting[0])
+            .count()
+    }
+
+    /// Runs the prompts of `rows` through the model, and stores their keys and values. Returns the
+    /// residual stream of the packed tokens, `[N, D]`.
+    fn run_prompts(&self, packed: &Packed, rows: Range<usize>) -> Result<Tensor> {
+        let device = self.policy.device();
+        let tokens = packed.with_table(self.table.clone(), device)?;
+        // The first rows fill the whole cache at once.
+        if rows.start == 0 && rows.len() == self.count {
+            let places = self.prompt_tokens(packed, rows)?;
+            return self.model.residual(&tokens, |layer, saved| {
+                self.cache.fill_all(layer, &saved.heads, &places)
             });
         }
-        let x = if features.len() == 1 {
-            features.remove(0)
-        } else {
-            Tensor::cat(&features, 0)?
-        };
-        let count = rows.len();
-        let of_rows = |all: Tensor| {
-            if all.dim(0)? == count {
-                Ok(all)
-            } else {
-                all.narrow(0, 0, count)
-            }
-        };
-        let filling = std::iter::repeat_n(0, self.fewest_rows.saturating_sub(count));
-        let x = match filling.len() {
-            0 => x,
-            _ => x.index_select(
-                &Tensor::from_iter((0..count as u32).chain(filling), x.device())?,
-                0,
-            )?,
-        };
-        let features = self.model.features(&x)?;
-        Ok(Next {
-            rows,
-            logits: of_rows(self.model.logits(&features)?)?,
-            features: of_rows(features)?,
+        let slots: Vec<PromptSlot> = rows
+            .clone()
+            .map(|row| PromptSlot {
+                tokens: packed.prompt(row - rows.start),
+                cache_row: self.places[row],
+            })
+            .collect();
+        self.model.residual(&tokens, |layer, saved| {
+            self.cache.fill(layer, &saved.heads, &slots)
         })
     }
 
-    /// The last layer's output for further tokens, `[tokens, D]`.
-    fn run(&mut self, tokens: &[(usize, u32)]) -> Result<Tensor> {
-        let (mut places, mut positions, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, id) in tokens {
-            places.push(self.places[*row]);
-            positions.push(self.lengths[*row]);
-            ids.push(*id);
-            self.lengths[*row] += 1;
+    /// For each of `rows`, the packed tokens of its prompt, followed by `u32::MAX` up to the longest
+    /// prompt, `[B, P]`.
+    fn prompt_tokens(&self, packed: &Packed, rows: Range<usize>) -> Result<Tensor> {
+        let count = rows.len();
+        let lengths = self.prompts[rows].iter().map(Vec::len);
+        let longest = lengths.max().unwrap_or(0);
+        let mut tokens = Vec::with_capacity(count * longest);
+        for row in 0..count {
+            tokens.extend(packed.prompt(row).map(|token| token as u32));
+            tokens.resize((row + 1) * longest, u32::MAX);
         }
-        // No token of a row reads the last column: that of the longest completion, which does not
-        // run, has its place there.
-        let all = tokens.len().max(self.fewest);
+        Ok(Tensor::from_vec(
+            tokens,
+            (count, longest),
+            self.policy.device(),
+        )?)
+    }
+
+    /// Features and logits for the first token of each of `rows`, from the residual stream `x` of
+    /// their prompts. Rows with the same prompt share the computation.
+    fn predict_first(&self, packed: &Packed, x: &Tensor, rows: Range<usize>) -> Result<Next> {
+        let mut ends = Vec::new();
+        let mut prompt_of_row = Vec::new();
+        for row in 0..rows.len() {
+            let end = packed.prompt(row).end as u32 - 1;
+            let known = ends.iter().position(|other| *other == end);
+            prompt_of_row.push(known.unwrap_or(ends.len()) as u32);
+            if known.is_none() {
+                ends.push(end);
+            }
+        }
+        let ends = Tensor::new(ends, x.device())?;
+        let prompt_of_row = Tensor::new(prompt_of_row, x.device())?;
+        let features = self.model.features(&x.index_select(&ends, 0)?)?;
+        let logits = self.model.logits(&features)?;
+        Ok(Next {
+            rows: rows.collect(),
+            features: features.index_select(&prompt_of_row, 0)?,
+            logits: logits.index_select(&prompt_of_row, 0)?,
+        })
+    }
+
+    /// Runs new tokens of some rows through the model. The tokens of a row stand together; the last
+    /// of them predicts the row's next token.
+    pub(super) fn append(&mut self, tokens: &[NewToken]) -> Result<Next> {
+        let mut rows = Vec::new();
+        let mut streams = Vec::new();
+        let mut read = 0;
+        for part in tokens.chunks(self.sizes.most) {
+            let x = self.run(part)?;
+            // Places of the tokens after which another row, or nothing, follows.
+            let mut last = Vec::new();
+            for (place, token) in part.iter().enumerate() {
+                let following = tokens.get(read + place + 1);
+                if following.is_none_or(|following| following.row != token.row) {
+                    last.push(place as u32);
+                    rows.push(token.row);
+                }
+            }
+            read += part.len();
+            if last.len() == part.len() {
+                streams.push(x);
+            } else if !last.is_empty() {
+                streams.push(x.index_select(&Tensor::new(last, x.device())?, 0)?);
+            }
+        }
+        let x = match streams.as_slice() {
+            [x] => x.clone(),
+            _ => Tensor::cat(&streams, 0)?,
+        };
+        self.predict(rows, x)
+    }
+
+    /// Features and logits for the next token of `rows`, from their residual streams `x`.
+    fn predict(&self, rows: Vec<usize>, mut x: Tensor) -> Result<Next> {
+        let count = rows.len();
+        let missing = self.sizes.fewest_rows.saturating_sub(count);
+        if missing > 0 {
+            let filled = (0..count as u32).chain(iter::repeat_n(0, missing));
+            x = x.index_select(&Tensor::from_iter(filled, x.device())?, 0)?;
+        }
+        let mut features = self.model.features(&x)?;
+        let mut logits = self.model.logits(&features)?;
+        if missing > 0 {
+            features = features.narrow(0, 0, count)?;
+            logits = logits.narrow(0, 0, count)?;
+        }
+        Ok(Next {
+            rows,
+            features,
+            logits,
+        })
+    }
+
+    /// The last layer's output for new tokens, `[tokens, D]`.
+    fn run(&mut self, tokens: &[NewToken]) -> Result<Tensor> {
+        let mut places = Vec::new();
+        let mut positions = Vec::new();
+        let mut ids = Vec::new();
+        for token in tokens {
+            places.push(self.places[token.row]);
+            positions.push(self.lengths[token.row]);
+            ids.push(token.id);
+            self.lengths[token.row] += 1;
+        }
+        // Filling tokens go to the last column, which no row reads: only the last token of the
+        // longest completion belongs there, and it never runs through the model.
+        let all = tokens.len().max(self.sizes.fewest);
         places.resize(all, 0);
         positions.resize(all, self.longest - 1);
         ids.resize(all, 0);
         let rope = Rope::at(self.table.clone(), &positions);
         let rows = DecodeRows::new(places, positions);
         let ids = Tensor::from_slice(&ids, ids.len(), self.policy.device())?;
-        // What a layer gives is added by the next one's norm, which on a GPU is one launch.
-        let (mut stream, mut output) = (self.model.embed(&ids)?, None);
+        // The norm of the next layer adds a layer's output to the stream: one launch on a GPU.
+        let mut stream = self.model.embed(&ids)?;
+        let mut output = None;
         for (number, layer) in self.model.layers.iter().enumerate() {
-            let (x, normed) = layer.normed(&stream, output.as_ref())?;
-            let (_, projected) = layer.projected(&normed)?;
+            let input = layer.normed(&stream, output.as_ref())?;
+            let projected = layer.projected(&input.normed)?.heads;
             let mixed = self.cache.attend(number, &projected, &rope, &rows)?;
-            let (more, gated) = layer.gated(&x, &mixed)?;
-            (stream, output) = (gated.x, Some(more));
+            let (more, gated) = layer.gated(&input.x, &mixed)?;
+            stream = gated.x;
+            output = Some(more);
         }
-        let x = output.map_or(Ok(stream.clone()), |output| ops::add(&output, &stream))?;
-        Ok(if all > tokens.len() {
-            x.narrow(0, 0, tokens.len())?
-        } else {
-            x
-        })
+        if let Some(output) = output {
+            stream = ops::add(&output, &stream)?;
+        }
+        if all > tokens.len() {
+            stream = stream.narrow(0, 0, tokens.len())?;
+        }
+        Ok(stream)
     }
 
+    /// Frees the slot of `row`, which has ended.
     pub(super) fn release(&mut self, row: usize) {
         self.free.push(self.places[row]);
     }

@@ -111,7 +111,7 @@ fn open(args: &GenerateArgs) -> Result<(Actor, Vec<Example>)> {
     } else {
         1
     };
-    policy.check_lengths(config.data.max_prompt_length, ("rollout", length), rows)?;
+    policy.check_lengths("rollout", config.data.max_prompt_length, length, rows)?;
     let generation = Generation {
         max_completion_length: length,
         ..generation(args, &tokenizer)

@@ -137,7 +137,7 @@ fn open(args: &EvalArgs) -> Result<Open> {
     } else {
         let longest = config.rollout.max_completion_length;
         let at_once = count.min(config.eval.batch_size());
-        policy.check_lengths(config.data.max_prompt_length, ("rollout", longest), at_once)?;
+        policy.check_lengths("rollout", config.data.max_prompt_length, longest, at_once)?;
         let dataset = config.data.open(
             config.train.seed,
             Purpose::Measuring,

@@ -76,8 +76,9 @@ impl Benchmark {
                 .max_completion_length
                 .map_or(of_run, |own| ("eval.benchmark", own));
             policy.check_lengths(
+                section,
                 config.data.max_prompt_length,
-                (section, longest),
+                longest,
                 config.eval.batch_size(),
             )?;
             let (examples, left_out) = benchmark.examples(&config.data, &demands)?;

@@ -37,7 +37,7 @@ impl Scorer {
         let names = labels::names(json).with_context(place)?;
         let label = labels::chosen(&names, label)?;
         let shape = vec![names.len(), config.hidden_size];
-        let params = Params::load(files, &config, Some((SCORE, shape)), device)?;
+        let params = Params::load_with(files, &config, SCORE, shape, device)?;
         let score = params
             .get(SCORE)?
             .as_detached_tensor()

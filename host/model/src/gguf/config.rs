@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::metadata::{Metadata, missing};
 use super::rope;
+use crate::error::Error;
 use crate::family::{Family, shown_text};
 
 /// Supported architectures. Files of Mistral's models say `llama`.
@@ -42,12 +43,12 @@ pub(super) fn config(
     let family = ARCHITECTURES
         .into_iter()
         .find(|family| family.name() == name)
-        .with_context(|| {
+        .ok_or_else(|| {
             let known = ARCHITECTURES.map(Family::name).join("`, `");
-            format!(
+            Error::unknown_architecture(format!(
                 "`general.architecture` is `{}`, supported are `{known}` (use another model)",
                 shown_text(name)
-            )
+            ))
         })?;
     let prefix = format!("{name}.");
     let mut left = metadata.under(&prefix);

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::Content;
 use capo_system::contain::contain;
 use capo_system::files;
@@ -21,9 +21,10 @@ use capo_system::memory::lacking;
 
 use self::metadata::Metadata;
 use self::weights::{Reader, Weights};
+use crate::error::Error;
 
-/// Longest header, bytes: tokens and merges take at most ten million. A value in memory takes up to
-/// 32 times its bytes in the file.
+/// Longest header, bytes. Tokens and merges take at most ten million. The limit is low because a
+/// value in memory takes up to 32 times its bytes in the file.
 const MOST_HEADER: u64 = 1 << 24;
 /// Name of the file that holds the weights.
 const WEIGHTS: &str = "model.safetensors";
@@ -32,6 +33,7 @@ const WEIGHTS: &str = "model.safetensors";
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
+    /// Names and contents of the files that are built from the metadata.
     made: [(&'static str, Vec<u8>); 3],
     weights: Weights,
 }
@@ -60,11 +62,15 @@ impl Gguf {
         metadata.check_kind()?;
         types::check(&content.tensor_infos, content.tensor_data_offset, size)?;
         let mut tensors = content.tensor_infos;
-        let divisors = tensors.remove(rope::DIVISORS).map(|info| {
-            rope::check(&info)?;
-            weights::values(&info, content.tensor_data_offset, &mut file)
-        });
-        let mut config = config::config(&metadata, &tensors, divisors.transpose()?.as_deref())?;
+        let divisors = match tensors.remove(rope::DIVISORS) {
+            Some(info) => {
+                rope::check(&info)?;
+                let values = weights::values(&info, content.tensor_data_offset, &mut file)?;
+                Some(values)
+            }
+            None => None,
+        };
+        let mut config = config::config(&metadata, &tensors, divisors.as_deref())?;
         let [tokenizer, tokenizer_config] = tokenizer::files(&metadata, &mut config)?;
         let weights = Weights::new(
             tensors,
@@ -109,7 +115,8 @@ impl Gguf {
         if let Some([size, free]) = lacking(size.into()) {
             let path = self.path.display();
             bail!(
-                "the weights of `{path}` take {size}, and {free} of memory are free (use a larger machine)"
+                "the weights of `{path}` take {size}, and {free} of memory are free \
+                 (use a larger machine)"
             );
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size)?);
@@ -139,11 +146,13 @@ impl Gguf {
     }
 
     fn check_is_weights(&self, name: &str) -> Result<()> {
-        ensure!(
-            name == WEIGHTS,
+        if name == WEIGHTS {
+            return Ok(());
+        }
+        let message = format!(
             "`{}` has no file `{name}` (give a model directory instead)",
             self.path.display()
         );
-        Ok(())
+        Err(Error::missing_file(message).into())
     }
 }

@@ -9,6 +9,7 @@ use rand::Rng;
 use rayon::prelude::*;
 
 use crate::ops;
+use crate::packed::NumberedRow;
 
 /// The map `x -> s B A x`.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub(crate) struct Factors {
     pub(crate) dropout: Option<DropoutMask>,
 }
 
+/// Gradients of a module's two factors, and of its input.
 pub(crate) struct FactorGradients {
     pub(crate) a: Tensor,
     pub(crate) b: Tensor,
@@ -57,11 +59,12 @@ impl Factors {
         })
     }
 
-    /// `s A x` for what dropout left of `x`, `[N, r]`.
+    /// `s A x`, `[N, r]`, from what dropout left of `x`.
     fn inner(&self, thinned: &Tensor) -> Result<Tensor> {
         Ok(of_rows(thinned, &self.a.t()?)?.affine(self.scale, 0.0)?)
     }
 
+    /// What dropout leaves of `x` `[N, in]`.
     fn thinned(&self, x: &Tensor) -> Result<Tensor> {
         match &self.dropout {
             Some(mask) => mask.apply(x),
@@ -70,14 +73,14 @@ impl Factors {
     }
 }
 
-/// `a b` in the dtype of `a`, whose rows are tokens: how many others run beside a token changes no
-/// bit of it.
+/// `a b` in the dtype of `a`, whose rows are tokens. The other tokens of a pass change no bit of a
+/// token's row.
 fn of_rows(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(ops::product_of_rows(a, b, a.dtype())?)
 }
 
-/// Identifies the dropout of one step. What is dropped is a function of a number's position, so all
-/// passes of the step drop the same.
+/// Identifies the dropout of one step. A number's position decides whether it is dropped, so all
+/// passes of the step drop the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropout {
     /// The run's seed.
@@ -109,13 +112,14 @@ impl Dropout {
     }
 }
 
+/// Dropout before one module's first factor, in one pass.
 #[derive(Debug, Clone)]
 pub(crate) struct DropoutMask {
     pub(crate) dropout: Dropout,
     /// Probability that a number is dropped.
     pub(crate) rate: f64,
-    /// Numbers of the rows in their batch, each with its number of tokens.
-    pub(crate) rows: Arc<[(u64, usize)]>,
+    /// The rows of the pass, whose tokens lie behind each other.
+    pub(crate) rows: Arc<[NumberedRow]>,
     /// Numbers of the layer and of the module in the layer.
     pub(crate) module: [u64; 2],
 }
@@ -126,19 +130,17 @@ impl DropoutMask {
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let width = x.dim(1)?;
         let mut mask = vec![0.0_f32; x.elem_count()];
-        let (left_out, kept) = (
-            (self.rate * 2.0_f64.powi(32)) as u32,
-            (1.0 / (1.0 - self.rate)) as f32,
-        );
+        let left_out = (self.rate * 2.0_f64.powi(32)) as u32;
+        let kept = (1.0 / (1.0 - self.rate)) as f32;
+        let mut rows = Vec::with_capacity(self.rows.len());
         let mut rest = mask.as_mut_slice();
-        let own = |(row, tokens): &(u64, usize)| {
-            let (own, others) = std::mem::take(&mut rest).split_at_mut(tokens * width);
+        for row in self.rows.iter() {
+            let (own, others) = rest.split_at_mut(row.tokens * width);
+            rows.push((row.number, own));
             rest = others;
-            (own, *row)
-        };
-        let rows: Vec<_> = self.rows.iter().map(own).collect();
-        rows.into_par_iter().for_each(|(mask, row)| {
-            let index = [self.dropout.step, row, self.module[0], self.module[1]];
+        }
+        rows.into_par_iter().for_each(|(number, mask)| {
+            let index = [self.dropout.step, number, self.module[0], self.module[1]];
             let mut rng = host_rng::stream(self.dropout.seed, self.dropout.stream, &index);
             for value in mask {
                 if rng.next_u32() >= left_out {

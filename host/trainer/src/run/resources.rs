@@ -103,8 +103,9 @@ impl Resources {
             .share()
             .with_dtype(config.sampler_dtype().into())
             .check_lengths(
+                "rollout",
                 config.data.max_prompt_length,
-                ("rollout", config.rollout.max_completion_length),
+                config.rollout.max_completion_length,
                 config.cached_completions(),
             )?;
         let dataset = config.data.open(
