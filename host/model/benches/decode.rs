@@ -1,9 +1,9 @@
-//! Prints the time of a decoding step beside the least that the machine allows:
+//! Prints the time of a decoding step, and the least time that the machine allows:
 //! `cargo bench -p host-model --bench decode [-- ROWS CONTEXT]`.
 //!
-//! The bound is the longer of two times: weights and cache read once at the bandwidth of a sum over
-//! as many bytes, and the step's arithmetic at the rate of the matrix library's product of 1,024
-//! rows. Both are measured beside the steps, on the threads that these have.
+//! The least time is the longer of two: to read weights and cache once at the bandwidth of a sum
+//! over as many bytes, and to compute the step at the rate of the matrix library's product of 1,024
+//! rows. Both are measured on as many threads as the steps have.
 
 mod common;
 
@@ -19,7 +19,7 @@ const TOKENS: usize = 17;
 const ROWS: [usize; 2] = [16, 32];
 const CONTEXTS: [usize; 3] = [128, 512, 2048];
 
-/// Name, and hidden size, gate's width, layers, heads, key heads and vocabulary.
+/// Names of models, with hidden size, width of the gate, layers, heads, key heads and vocabulary.
 const MODELS: [(&str, [usize; 6]); 2] = [
     ("28M", [512, 2048, 6, 8, 4, 8192]),
     ("SmolLM2-135M's shape", [576, 1536, 30, 9, 3, 49_152]),
@@ -37,7 +37,7 @@ fn least(work: impl FnMut()) -> f64 {
     common::least(5, work)
 }
 
-/// Bytes a second that all threads read together, of a buffer of `bytes`.
+/// Bytes per second that all threads together read from a buffer of `bytes` bytes.
 fn bandwidth(bytes: usize) -> f64 {
     let buffer = vec![1_u64; bytes / 8];
     let share = buffer.len().div_ceil(4 * rayon::current_num_threads());
@@ -49,7 +49,7 @@ fn bandwidth(bytes: usize) -> f64 {
     bytes as f64 / least(|| _ = black_box(buffer.par_chunks(share).map(sum).collect::<Vec<_>>()))
 }
 
-/// Operations a second of the matrix library.
+/// Operations per second of the matrix library.
 fn rate() -> f64 {
     let (rows, inner, outputs) = (1024, 512, 2048);
     let a = Tensor::randn(0f32, 1f32, (rows, inner), &Device::Cpu).unwrap();

@@ -31,8 +31,8 @@ fn main() {
     parts();
 }
 
-/// Prints the rates of products on one thread, for each of the processor's instructions, beside the
-/// rate of the instruction itself.
+/// Prints the rates of products on one thread for each of the processor's instructions, and the rate
+/// of the instruction itself.
 fn products() {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(1)
@@ -62,8 +62,8 @@ fn products() {
     });
 }
 
-/// Prints the forms in which a model multiplies with a weight: by rows of activations, of
-/// gradients, and for the weight's own gradient.
+/// Prints the three products with a weight: with activations, with gradients, and for the weight's
+/// own gradient.
 fn products_of((rows, inner, outputs): (usize, usize, usize)) {
     print!("  {rows} x {inner} x {outputs}:");
     for dtype in [DType::F32, DType::BF16] {
@@ -100,7 +100,7 @@ fn products_of((rows, inner, outputs): (usize, usize, usize)) {
     }
 }
 
-/// The least of several durations in the time that this thread works, seconds.
+/// The least of several durations in this thread's processor time, seconds.
 fn thread_time(mut work: impl FnMut()) -> f64 {
     let now = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -117,7 +117,8 @@ fn thread_time(mut work: impl FnMut()) -> f64 {
         .fold(first, f64::min)
 }
 
-/// Prints generation, log-probabilities, gradients and the optimizer step at several sizes.
+/// Prints the speed of generation, log-probabilities, gradients and the optimizer step at several
+/// sizes.
 fn parts() {
     for (hidden, layers, batch, prompt, tokens) in [
         (64, 2, 48, 10, 16),

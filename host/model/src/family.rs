@@ -270,7 +270,7 @@ impl Family {
             }
             Some(other) => {
                 let message = format!(
-                    "`architectures` is `{}`, only `{}` is supported of a `{}` model \
+                    "`architectures` is `{}`, only `{}` is supported for a `{}` model \
                      (use a checkpoint of a language model)",
                     shown(other),
                     self.architecture(),

@@ -28,20 +28,21 @@ pub fn cache() -> Option<PathBuf> {
         .or_else(|| Some(home()?.join("hub")))
 }
 
+/// The home directory of the Hub's own clients.
 fn home() -> Option<PathBuf> {
-    let cache = || Some(path("XDG_CACHE_HOME")?.join("huggingface"));
-    let user = || Some(env::home_dir()?.join(".cache/huggingface"));
-    path("HF_HOME").or_else(cache).or_else(user)
+    path("HF_HOME")
+        .or_else(|| Some(path("XDG_CACHE_HOME")?.join("huggingface")))
+        .or_else(|| Some(env::home_dir()?.join(".cache/huggingface")))
 }
 
+/// The path in the environment variable `name`; `None` if it is empty or not set.
 fn path(name: &str) -> Option<PathBuf> {
     let value = env::var_os(name).filter(|value| !value.is_empty())?;
-    let expanded = |text| expanded(text, env::home_dir().as_deref(), |name| env::var(name).ok());
-    Some(
-        value
-            .to_str()
-            .map_or_else(|| value.clone().into(), |text| expanded(text).into()),
-    )
+    let Some(text) = value.to_str() else {
+        return Some(value.into());
+    };
+    let user = env::home_dir();
+    Some(expanded(text, user.as_deref(), |name| env::var(name).ok()).into())
 }
 
 /// A variable with a value other than blanks.
@@ -61,29 +62,39 @@ fn expanded(path: &str, user: Option<&Path>, value: impl Fn(&str) -> Option<Stri
         |(rest, user)| format!("{}{rest}", user.display()),
     );
     let mut parts = whole.split('$');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |before, part| {
-        let end = part
-            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-            .unwrap_or(part.len());
-        let braced = part.strip_prefix('{').and_then(|part| part.split_once('}'));
-        let (name, rest) = braced.unwrap_or_else(|| part.split_at(end));
-        value(name).map_or_else(
-            || format!("{before}${part}"),
-            |value| format!("{before}{value}{rest}"),
-        )
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = variable_name(part);
+        match value(name) {
+            Some(value) => text.extend([value.as_str(), rest]),
+            None => text.extend(["$", part]),
+        }
+    }
+    text
+}
+
+/// The name of the variable after a `$`, and the text after the name.
+fn variable_name(text: &str) -> (&str, &str) {
+    let braced = text.strip_prefix('{').and_then(|text| text.split_once('}'));
+    braced.unwrap_or_else(|| {
+        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        text.split_at(end.unwrap_or(text.len()))
     })
 }
 
-/// The user's access token for the Hub: of the environment, else the one that `hf auth login`
-/// stored.
+/// The user's access token for the Hub: the one in the environment, else the one that `hf auth
+/// login` stored.
 pub fn token() -> Option<String> {
-    let file =
-        || fs::read_to_string(path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?).ok();
     let token = variable("HF_TOKEN")
         .or_else(|| variable("HUGGING_FACE_HUB_TOKEN"))
-        .or_else(file)?;
+        .or_else(stored_token)?;
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
+/// The text of the file in which the Hub's own clients store the token.
+fn stored_token() -> Option<String> {
+    let file = path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?;
+    fs::read_to_string(file).ok()
 }
 
 /// Name of a model's folder in the cache.
@@ -93,11 +104,15 @@ pub fn folder_name(id: &str) -> String {
 
 /// True if `name` may be an id: one or two names of letters, digits, `-`, `_` and `.`.
 pub fn is_id(name: &str) -> bool {
-    let plain = |part: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
-    };
-    name.split('/').count() <= 2 && name.split('/').all(plain)
+    let mut parts = name.split('/');
+    parts.clone().count() <= 2
+        && parts.all(|part| {
+            !part.is_empty()
+                && !part.starts_with('.')
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        })
 }
 
 fn find_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
@@ -127,8 +142,8 @@ fn find_dataset_in(cache: &Path, id: &str) -> Result<Option<PathBuf>> {
     Ok(Some(snapshot))
 }
 
-/// The newest snapshot of `id` in its folder, `None` without one; `fetch` is the remedy that an
-/// error about damage names.
+/// The newest snapshot of `id` in its folder; `None` if there is none. `fetch` is the way out that
+/// errors about a damaged cache name.
 fn snapshot(folder: &Path, id: &str, fetch: &str) -> Result<Option<PathBuf>> {
     if !is_id(id) || !folder.is_dir() {
         return Ok(None);
@@ -148,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_names() {
+    fn tells_ids_from_other_names() {
         for id in ["Qwen/Qwen2.5-0.5B", "gpt2", "a/b_c"] {
             assert!(is_id(id), "{id}");
         }
@@ -169,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_expanded_as_in_python() {
+    fn expands_paths_as_python_does() {
         let value = |name: &str| (name == "X_1").then(|| "x".to_owned());
         for (path, expected) in [
             ("~", "/u"),
@@ -188,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_snapshot_is_found() {
+    fn finds_the_newest_snapshot() {
         let cache = tempfile::tempdir().unwrap();
         let found = |id: &str| find_in(cache.path(), id).map_err(|error| format!("{error:#}"));
         assert_eq!(found("org/model"), Ok(None));
@@ -221,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn datasets_have_folders_of_their_own() {
+    fn finds_datasets_in_their_own_folders() {
         let cache = tempfile::tempdir().unwrap();
         let found =
             |id: &str| find_dataset_in(cache.path(), id).map_err(|error| format!("{error:#}"));

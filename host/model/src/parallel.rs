@@ -1,4 +1,4 @@
-//! Parallel work on independent items, one thread per item; and work whose operations use all
+//! Parallel work: independent items with one thread each, or one work whose operations use all
 //! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::sync::{Mutex, OnceLock};
 use anyhow::{Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Most threads that stay awake for the operations of one thread. On machines with many, more would
-/// only get into each other's way.
+/// Most threads that stay awake for the operations of one thread. More threads would only get into
+/// each other's way.
 const AWAKE: usize = 8;
 
 /// The results of `work` on every item, in order.
@@ -31,9 +31,8 @@ pub(super) fn side_by_side<T: Send, R: Send>(
     }
     let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let queue = Mutex::new(items.into_iter().zip(&results));
-    let next = || queue.lock().ok()?.next();
     let drain = || {
-        while let Some((item, result)) = next() {
+        while let Some((item, result)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
             let done = work(item);
             if let Ok(mut slot) = result.lock() {
                 *slot = Some(done);
@@ -52,30 +51,33 @@ pub(super) fn side_by_side<T: Send, R: Send>(
             }
         }
     });
-    let result = |slot: Mutex<Option<Result<R>>>| {
-        let done = slot
-            .into_inner()
-            .map_err(|_| anyhow!("a worker thread panicked"))?;
-        done.unwrap_or_else(|| Err(anyhow!("a worker thread panicked")))
-    };
-    results.into_iter().map(result).collect()
+    results.into_iter().map(into_result).collect()
 }
 
-/// `work` on the first of rayon's threads, while others stay awake for the parallel operations in
-/// it: a thread that falls asleep between two of them wakes 40 to 70 µs after it is needed. They
+/// The result of an item, which is missing if its thread panicked.
+fn into_result<R>(slot: Mutex<Option<Result<R>>>) -> Result<R> {
+    match slot.into_inner() {
+        Ok(Some(result)) => result,
+        Ok(None) | Err(_) => Err(anyhow!("a worker thread panicked")),
+    }
+}
+
+/// Runs `work` on the first of rayon's threads. The other threads stay awake for its parallel
+/// operations, because a thread that falls asleep between two of them wakes 40 to 70 µs late. They
 /// yield to whatever else wants to run.
 ///
-/// It is always the same thread, because the allocator gives memory that another thread frees back
-/// to the thread that allocated it.
+/// `work` always runs on the same thread, because the allocator gives memory that another thread
+/// frees back to the thread that allocated it.
 pub(super) fn on_all_threads<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    /// Lets the others go, after a panic too.
+    /// Lets the other threads go when it is dropped, also after a panic.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let (done, work) = (AtomicBool::new(false), Mutex::new(Some(work)));
+    let done = AtomicBool::new(false);
+    let work = Mutex::new(Some(work));
     let results = rayon::broadcast(|thread| {
         if thread.index() == 0 {
             let _done = Done(&done);
@@ -102,9 +104,8 @@ fn pools() -> Result<&'static [ThreadPool]> {
     if let Some(pools) = POOLS.get() {
         return Ok(pools);
     }
-    let pool = |_| ThreadPoolBuilder::new().num_threads(1).build();
     let pools = (0..rayon::current_num_threads())
-        .map(pool)
+        .map(|_| ThreadPoolBuilder::new().num_threads(1).build())
         .collect::<Result<_, _>>()?;
     Ok(POOLS.get_or_init(|| pools))
 }
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_order_and_the_first_error_wins() {
+    fn returns_results_in_order_or_the_first_error() {
         let square = |x: u64| Ok(x * x);
         assert_eq!(
             side_by_side((0..50).collect(), square).unwrap(),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn work_ends_with_its_result_whatever_its_operations_do() {
+    fn returns_the_result_of_work_and_passes_on_its_panic() {
         use rayon::prelude::*;
 
         let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_has_one_thread_to_itself() {
+    fn gives_each_item_one_thread() {
         let threads = side_by_side(vec![(); 8], |()| Ok(rayon::current_num_threads())).unwrap();
         let all = rayon::current_num_threads();
         assert!(threads.iter().all(|count| *count == 1 || all == 1));

@@ -1,5 +1,5 @@
-//! Sampled completions, and the other side of a conversation: it adds tokens to a row that is being
-//! sampled, whenever the row's turn has ended.
+//! Sampled completions, and the other side of a conversation, which adds tokens to a row whenever
+//! the row's turn has ended.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 pub struct SampledTokens {
     /// Token ids, including the end-of-sequence token if it was drawn.
     pub ids: Vec<u32>,
-    /// The tokens among them that a partner added. Their log-probabilities and top tokens are 0.
+    /// Ranges of the ids that a partner added. Their log-probabilities and top tokens are 0.
     pub added: Vec<Range<usize>>,
     /// True if the length limit ended the completion.
     pub truncated: bool,
@@ -38,19 +38,19 @@ impl SampledTokens {
 /// The tokens that a row reads after its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The row that has waited.
+    /// The row that waits for this reply.
     pub row: usize,
     /// Tokens to append to the row, whose next turn follows; `None` ends the row.
     pub ids: Option<Vec<u32>>,
 }
 
-/// Answers the turns of some rows. Rows wait for their own replies alone, and what they draw does
-/// not depend on when a reply comes.
+/// Answers the turns of some rows. Each row waits for its own replies alone, and draws the same
+/// tokens whenever a reply comes.
 pub trait Partner: Send {
-    /// Receives a row whose turn has ended. A reply to it must come; if the row is truncated, it
-    /// takes no more tokens.
+    /// Receives a row whose turn has ended. The partner must reply to it. A truncated row takes no
+    /// more tokens.
     fn listen(&mut self, row: usize, sampled: &SampledTokens) -> Result<()>;
 
-    /// The replies that have come. If `wait` is true, at least one.
+    /// Returns the replies that have come. If `wait` is true, waits for at least one.
     fn replies(&mut self, wait: bool) -> Result<Vec<Reply>>;
 }

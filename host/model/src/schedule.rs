@@ -31,8 +31,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up, but for
-    /// what rounding adds: 0.07 · 100 is above 7.
+    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up. A tiny excess
+    /// from floating-point rounding does not count: 0.07 · 100 is above 7 in f64.
     pub fn new(kind: ScheduleKind, peak: f64, warmup_ratio: f64, max_steps: u64) -> Result<Self> {
         ensure!(
             (0.0..=1.0).contains(&warmup_ratio),
@@ -52,11 +52,13 @@ impl Schedule {
         self.peak * self.factor(step)
     }
 
-    /// Largest learning rate at which the gradient of the update after `step` updates moves the
-    /// weights. A first moment with the decay rate `beta1` adds the gradient to later updates too,
-    /// in shares that fall by `beta1` from one to the next: it remembers about `1 / (1 − beta1)`
-    /// updates. The largest rate of these bounds what the gradient moves in them. A momentum of 0
-    /// has no memory.
+    /// Largest learning rate with which the gradient of the update after `step` updates moves the
+    /// weights.
+    ///
+    /// A first moment with the decay rate `beta1` also adds the gradient to later updates, in shares
+    /// that shrink by the factor `beta1` from each update to the next. It remembers about
+    /// `1 / (1 − beta1)` updates, and the largest learning rate in them bounds how far the gradient
+    /// moves the weights. With a momentum of 0, only this update counts.
     pub fn acting_rate(&self, step: u64, beta1: f64) -> f64 {
         // 1 / (1 − 0.9) is a little above 10 in f64.
         let memory = (1.0 / (1.0 - beta1) - 1e-9).ceil().max(1.0);

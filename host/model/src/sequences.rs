@@ -40,18 +40,20 @@ impl Sequences {
         unused - self.lengths.iter().sum::<usize>()
     }
 
-    /// Number of tokens of the completion of `row` that a pass predicts. One of an empty completion
-    /// is predicted, too: padding, which no loss reads.
+    /// Number of tokens of the completion of `row` that a pass predicts. For an empty completion it
+    /// is 1: a padding token, which no loss reads.
     pub(super) fn tokens_of(&self, row: usize) -> usize {
         self.lengths[row].max(1)
     }
 
     /// Checks that the sizes are consistent, and that the ids are below `vocab_size`.
     pub(super) fn check(&self, vocab_size: usize) -> Result<()> {
-        let (rows, length) = (self.rows(), self.prompt_len + self.completion_len);
+        let rows = self.rows();
+        let length = self.prompt_len + self.completion_len;
         ensure!(
             rows > 0 && self.prompt_len > 0 && self.completion_len > 0,
-            "a batch of {rows} rows, {} prompt and {} completion tokens is empty (give at least one of each)",
+            "a batch of {rows} rows, {} prompt and {} completion tokens is empty \
+             (give at least one of each)",
             self.prompt_len,
             self.completion_len
         );
@@ -88,7 +90,8 @@ impl Sequences {
         }
         match self.ids.iter().find(|id| **id as usize >= vocab_size) {
             Some(id) => bail!(
-                "token id {id} is outside the vocabulary of {vocab_size} (use the model's tokenizer)"
+                "token id {id} is outside the vocabulary of {vocab_size} \
+                 (use the model's tokenizer)"
             ),
             None => Ok(()),
         }
@@ -106,16 +109,11 @@ impl Sequences {
             .iter()
             .flat_map(|row| self.ids[row * length..(row + 1) * length].iter().copied())
             .collect();
-        let (starts, numbers) = rows
-            .iter()
-            .map(|&row| (self.starts[row], self.numbers[row]))
-            .unzip();
-        let lengths = rows.iter().map(|&row| self.lengths[row]).collect();
         Self {
             ids,
-            starts,
-            lengths,
-            numbers,
+            starts: rows.iter().map(|&row| self.starts[row]).collect(),
+            lengths: rows.iter().map(|&row| self.lengths[row]).collect(),
+            numbers: rows.iter().map(|&row| self.numbers[row]).collect(),
             ..*self
         }
     }
@@ -123,34 +121,35 @@ impl Sequences {
     /// The completion tokens without padding, `[K]`, row by row.
     pub(super) fn targets(&self) -> impl Iterator<Item = u32> {
         let length = self.prompt_len + self.completion_len;
-        let own = move |row| &self.ids[row * length + self.prompt_len..][..self.tokens_of(row)];
-        (0..self.rows()).flat_map(own).copied()
-    }
-
-    /// The numbers of the completion tokens without padding, `[K]`, among `values` `[B, T]`.
-    pub(super) fn without_padding(&self, values: &[f32]) -> Vec<f32> {
-        let own = |(row, values)| -> &[f32] { &<[f32]>::as_ref(values)[..self.tokens_of(row)] };
-        values
-            .chunks(self.completion_len)
-            .enumerate()
-            .flat_map(own)
+        (0..self.rows())
+            .flat_map(move |row| &self.ids[row * length + self.prompt_len..][..self.tokens_of(row)])
             .copied()
-            .collect()
     }
 
-    /// For each of the `[B, T]` completion tokens and their padding, its place among those without
-    /// padding; for padding its row's last.
+    /// The values of the completion tokens without padding, `[K]`, out of `values` `[B, T]`.
+    pub(super) fn without_padding(&self, values: &[f32]) -> Vec<f32> {
+        let mut kept = Vec::with_capacity(values.len());
+        for (row, values) in values.chunks(self.completion_len).enumerate() {
+            kept.extend_from_slice(&values[..self.tokens_of(row)]);
+        }
+        kept
+    }
+
+    /// The place of each of the `[B, T]` completion tokens among those without padding. Padding has
+    /// the place of its row's last token.
     pub(super) fn places(&self) -> Vec<u32> {
-        let mut before = 0;
-        let own = |row| {
-            let (first, tokens) = (before, self.tokens_of(row));
-            before += tokens;
-            (0..self.completion_len).map(move |token| (first + token.min(tokens - 1)) as u32)
-        };
-        (0..self.rows()).flat_map(own).collect()
+        let mut places = Vec::with_capacity(self.rows() * self.completion_len);
+        let mut first = 0;
+        for row in 0..self.rows() {
+            let tokens = self.tokens_of(row);
+            let last = tokens - 1;
+            places.extend((0..self.completion_len).map(|token| (first + token.min(last)) as u32));
+            first += tokens;
+        }
+        places
     }
 
-    /// The places of the completion tokens of these rows among all without padding.
+    /// The places of the completion tokens of `rows` among those of all rows without padding.
     pub(super) fn tokens_in(&self, rows: &[usize]) -> Vec<u32> {
         let places = self.places();
         rows.iter()

@@ -76,15 +76,16 @@ impl<'a> TensorFile<'a> {
         Ok(Tensor::from_raw_buffer(&bytes, dtype, &info.shape, device)?)
     }
 
-    /// A tensor of floats as f32, on `device`. An error names the tensor; a number that is not
-    /// finite is one.
+    /// A tensor of floats as f32, on `device`. Errors name the tensor; a number that is not finite
+    /// is an error.
     pub(super) fn floats(&mut self, name: &str, device: &Device) -> Result<Tensor> {
         let floats = self.tensor(name, device).and_then(|tensor| {
             ensure!(tensor.dtype().is_float(), unsupported(tensor.dtype()));
             let tensor = tensor.to_dtype(DType::F32)?;
             ensure!(
                 is_finite(&tensor)?,
-                "numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)"
+                "some of its numbers are infinite or NaN \
+                 (use another checkpoint, or fetch the file again)"
             );
             Ok(tensor)
         });
@@ -94,7 +95,7 @@ impl<'a> TensorFile<'a> {
     fn info(&self, name: &str) -> Result<&TensorInfo> {
         self.header
             .info(name)
-            .with_context(|| format!("it has no tensor `{name}`"))
+            .with_context(|| format!("the file has no tensor `{name}`"))
     }
 }
 

@@ -138,7 +138,7 @@ fn compare(actual: &[(String, Tensor)], expected: &[(String, Tensor)], tolerance
 }
 
 #[test]
-fn outputs_and_gradients_do_not_need_the_fused_kernels() {
+fn outputs_and_gradients_are_the_same_without_fused_kernels() {
     for policy in policies(0.3) {
         compare(&generic(|| pass(&policy)), &pass(&policy), 2e-5);
     }
@@ -185,7 +185,7 @@ fn micro_batches_in_bf16_add_up_in_f32() {
 }
 
 #[test]
-fn parts_of_the_last_layer_join_wherever_they_lie() {
+fn joins_parts_of_the_last_layer_on_host_and_device() {
     let policy = policy(false);
     let last_layer = |range: std::ops::Range<usize>| {
         let forward = policy
@@ -253,7 +253,7 @@ fn generate(policy: &Policy, sampling: SamplingParams, logps: bool) -> Vec<Sampl
 }
 
 #[test]
-fn completions_do_not_need_the_fused_kernels() {
+fn completions_are_the_same_without_fused_kernels() {
     let policy = policy(true);
     let mut truncated = [false; 2];
     for (temperature, top_k, top_p) in [
@@ -323,7 +323,7 @@ fn completions_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn completions_in_bf16_are_as_probable_as_when_drawn() {
+fn recomputes_the_log_probabilities_of_completions_in_bf16() {
     let policy = policy(true).with_dtype(DType::BF16);
     for completion in generate(
         &policy,
@@ -361,7 +361,7 @@ fn completions_in_bf16_are_as_probable_as_when_drawn() {
 }
 
 #[test]
-fn activations_that_are_computed_again_change_no_bit() {
+fn checkpointing_changes_no_bit() {
     for dtype in [DType::F32, DType::BF16] {
         let of = |policy: Policy, by: &[f32]| {
             named(
@@ -415,7 +415,7 @@ fn of_some_rows(dtype: DType) -> [Vec<(String, Tensor)>; 2] {
 }
 
 #[test]
-fn rows_of_0_can_be_left_out_of_the_backward_pass() {
+fn leaves_rows_of_zeros_out_of_the_backward_pass() {
     let [some, all] = of_some_rows(DType::F32);
     compare(&some, &all, 1e-5);
     let [some, all] = generic(|| of_some_rows(DType::F32));
@@ -456,7 +456,7 @@ fn optimize(config: OptimizerConfig, dtype: DType) -> Vec<(String, Tensor)> {
 }
 
 #[test]
-fn the_optimizers_do_not_need_the_fused_kernels() {
+fn optimizers_step_the_same_without_fused_kernels() {
     for config in [
         OptimizerConfig::AdamW(AdamWConfig {
             weight_decay: 0.1,
@@ -481,7 +481,7 @@ fn the_optimizers_do_not_need_the_fused_kernels() {
 }
 
 #[test]
-fn activations_take_as_many_bytes_as_is_said_before() {
+fn estimates_the_bytes_of_activations() {
     let long = Sequences {
         ids: vec![1; 2 * 300],
         starts: vec![0, 3],
@@ -512,7 +512,7 @@ fn activations_take_as_many_bytes_as_is_said_before() {
 }
 
 #[test]
-fn what_masks_reject_has_gradients_of_its_own() {
+fn counts_memory_for_gradients_of_rejected_tokens() {
     let (policy, shape) = (
         policy(true),
         Shape {

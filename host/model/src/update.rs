@@ -1,4 +1,4 @@
-//! The step from one set of weights to another: its length, and the share of it that is applied.
+//! The step from one set of weights to another: its length, and the share that is applied.
 
 use anyhow::Result;
 use candle_core::{CpuStorage, D, DType, Device, Layout, Storage, Tensor};
@@ -47,26 +47,33 @@ fn square(before: &Tensor, after: &Tensor, factor: Option<&Tensor>) -> Result<Te
             .to_dtype(DType::F64)?
             .sum_all()?);
     }
-    let (before, after) = (before.contiguous()?, after.contiguous()?);
-    let (before, after) = (before.storage_and_layout(), after.storage_and_layout());
-    let (before, after) = (values(&before.0, before.1)?, values(&after.0, after.1)?);
-    let change = |at: usize| f64::from(after[at]) - f64::from(before[at]);
+    let before = before.contiguous()?;
+    let (before_storage, layout) = before.storage_and_layout();
+    let before = values(&before_storage, layout)?;
+    let after = after.contiguous()?;
+    let (after_storage, layout) = after.storage_and_layout();
+    let after = values(&after_storage, layout)?;
     let sum = match factor {
         None => sum_blocks(after.len(), |block| {
-            block.map(|at| change(at).powi(2)).sum()
+            block.map(|at| square_of_change(before, after, at)).sum()
         }),
         Some(factor) => {
             let factor = factor.contiguous()?;
-            let factor = factor.storage_and_layout();
-            let factor = values(&factor.0, factor.1)?;
+            let (factor_storage, layout) = factor.storage_and_layout();
+            let factor = values(&factor_storage, layout)?;
             sum_blocks(after.len(), |block| {
                 block
-                    .map(|at| change(at).powi(2) * f64::from(factor[at]))
+                    .map(|at| square_of_change(before, after, at) * f64::from(factor[at]))
                     .sum()
             })
         }
     };
     Ok(Tensor::new(sum, &Device::Cpu)?)
+}
+
+/// `(after - before)²` at the place `at`.
+fn square_of_change(before: &[f32], after: &[f32], at: usize) -> f64 {
+    (f64::from(after[at]) - f64::from(before[at])).powi(2)
 }
 
 /// The numbers of a contiguous f32 tensor in host memory. Any other tensor is an error.
@@ -77,8 +84,8 @@ pub fn values<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Applies the share `scales`, one per group, of the step from `before`: 1 leaves a group
-/// unchanged, 0 restores the bits of `before`.
+/// Shortens the step from `before` to `after`. Each group keeps its share in `scales`: with 1 the
+/// group stays as it is, with 0 it gets back the bits of `before`.
 pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) -> Result<()> {
     for (group, &scale) in groups
         .iter()

@@ -256,7 +256,7 @@ fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
             "train {control} {LORA} {FROM_THE_FIRST_STEP} {ONE_STEP}"
         ))
         .failed();
-    assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume runs/grpo-seed42`): component `misbehave.control`: the head is not trained: `model.use_peft` trains an adapter below it, and its own part of a step is nothing (measure the KL of the whole step)");
+    assert_snapshot!(sentence, @"the run stopped after step 0 (go on with `host train --resume runs/grpo-seed42`): component `misbehave.control`: the head is not trained: `model.use_peft` trains an adapter below it, so a step does not change the head (measure the KL of the whole step)");
 }
 
 #[test]

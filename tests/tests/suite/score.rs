@@ -122,7 +122,7 @@ fn weights_that_are_not_finite_are_told() {
     );
     let score = "score --model run/checkpoints/step-000001 --input rows.jsonl --out scores.jsonl";
     fill(f32::NAN);
-    assert_snapshot!(folder.refused(score), @"cannot use `run/checkpoints/step-000001/model.safetensors`: cannot read tensor `model.layers.1.mlp.up_proj.weight`: numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)");
+    assert_snapshot!(folder.refused(score), @"cannot use `run/checkpoints/step-000001/model.safetensors`: cannot read tensor `model.layers.1.mlp.up_proj.weight`: some of its numbers are infinite or NaN (use another checkpoint, or fetch the file again)");
     fill(f32::MAX);
     assert_snapshot!(folder.host(score).failed(), @"the model produced a log-probability that is not finite (are its weights?)");
     assert!(!folder.path().join("scores.jsonl").exists());

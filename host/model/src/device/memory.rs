@@ -15,7 +15,9 @@ pub struct Memory {
 /// Memory at the moment of the call; `None` if the driver does not say.
 type Now = Box<dyn Fn() -> Option<Memory> + Send>;
 
+/// A GPU that this process has opened.
 struct Opened {
+    /// Name of the product.
     product: String,
     at_opening: Memory,
     now: Now,
@@ -27,7 +29,7 @@ fn opened() -> MutexGuard<'static, BTreeMap<String, Opened>> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a device as it is when it is opened first.
+/// Notes a device and its memory when it is opened for the first time.
 #[cfg_attr(
     not(any(test, feature = "cuda")),
     expect(dead_code, reason = "without CUDA there is nothing to note")
@@ -42,15 +44,15 @@ pub(super) fn note(name: &str, product: String, now: Now) {
     }
 }
 
-/// Bytes of device `name` that were free when it was opened, before this process had any; `None`
+/// Bytes of device `name` that were free when it was opened, before this process took any; `None`
 /// for the CPU.
 pub fn free_at_opening(name: &str) -> Option<u64> {
     opened().get(name).map(|opened| opened.at_opening.free)
 }
 
-/// Bytes that device `name` had at opening and has no more. The driver keeps what a process frees,
-/// so at a run's end it is the run's most, unless other processes use the device. `None` for the
-/// CPU.
+/// Bytes of device `name` that were free at its opening and no longer are. The driver keeps the
+/// memory that a process frees, so at the end of a run this is the most that the run held at a time,
+/// unless other processes use the device. `None` for the CPU.
 pub fn taken(name: &str) -> Option<u64> {
     let known = opened();
     let Opened {
@@ -76,13 +78,16 @@ pub fn described(name: &str) -> Option<String> {
 
 /// The free memory of every opened GPU, for an error.
 pub(super) fn now() -> Vec<String> {
-    let line = |(name, opened): (&String, &Opened)| {
-        let Memory { free, total } = (opened.now)()?;
-        let [free, total, before] =
-            [free, total, opened.at_opening.free].map(|bytes| text(bytes.into()));
-        Some(format!(
-            "`{name}` has {total}, of which {before} were free at the start and {free} are now"
-        ))
-    };
-    opened().iter().filter_map(line).collect()
+    let mut lines = Vec::new();
+    for (name, opened) in opened().iter() {
+        if let Some(Memory { free, total }) = (opened.now)() {
+            lines.push(format!(
+                "`{name}` has {}, of which {} were free at the start and {} are now",
+                text(total.into()),
+                text(opened.at_opening.free.into()),
+                text(free.into())
+            ));
+        }
+    }
+    lines
 }

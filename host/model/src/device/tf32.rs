@@ -7,8 +7,8 @@ use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f
 
 use super::Dtype;
 
-/// Sets it for all products of this process: as `train.tf32` says, else on where the model is
-/// computed in bf16, so that few are left.
+/// Turns TF32 on or off for all products of this process: as `chosen` says, else on for a model in
+/// bf16, which has few products of f32 left.
 pub fn choose(chosen: Option<bool>, dtype: Dtype) {
     set_gemm_reduced_precision_f32(chosen.unwrap_or(dtype == Dtype::Bf16));
 }

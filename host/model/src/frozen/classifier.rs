@@ -16,6 +16,13 @@ pub struct Classifier {
     device: Device,
 }
 
+/// What a classifier may read: its number of token ids, and the longest text in tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) vocab: usize,
+    pub(super) positions: usize,
+}
+
 enum Model {
     Decoder(Box<Scorer>),
     Encoder(Encoder),
@@ -39,7 +46,7 @@ impl Classifier {
 
     /// Maximum length of a text, tokens.
     pub fn positions(&self) -> usize {
-        self.extents().1
+        self.limits().positions
     }
 
     /// True if the model is an encoder: it reads a text as a whole, between special tokens.
@@ -47,21 +54,21 @@ impl Classifier {
         matches!(self.model, Model::Encoder(_))
     }
 
-    fn extents(&self) -> (usize, usize) {
+    fn limits(&self) -> Limits {
         match &self.model {
-            Model::Decoder(decoder) => decoder.extents(),
-            Model::Encoder(encoder) => encoder.extents(),
+            Model::Decoder(decoder) => decoder.limits(),
+            Model::Encoder(encoder) => encoder.limits(),
         }
     }
 
-    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id that follows
-    /// texts, if there is one.
+    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id of padding after
+    /// a text, if there is one.
     pub fn score(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
-        let (vocab, positions) = self.extents();
-        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let Limits { vocab, positions } = self.limits();
         if rows.is_empty() {
             return Ok(Vec::new());
         }
+        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
         ensure!(
             rows.iter().all(|row| !row.is_empty()),
             "a text has no tokens (give each at least one)"

@@ -7,11 +7,13 @@ use serde_json::{Map, Value};
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
+use super::classifier::Limits;
 use super::encoders::{Body, FAMILIES, Model};
 use super::known::{Family, named, size};
 use super::weights::Weights;
 use super::{contained, labels};
 
+/// An encoder, and the head that turns its features into a score.
 pub(super) struct Encoder {
     body: Body,
     /// True if the features of all tokens are averaged; otherwise the first token's features are
@@ -24,8 +26,15 @@ pub(super) struct Encoder {
     eps: f32,
     /// Output projection, reduced to the chosen output.
     output: Linear,
-    vocab: usize,
-    positions: usize,
+    limits: Limits,
+}
+
+/// The output that is the score.
+#[derive(Clone, Copy)]
+struct Label {
+    index: usize,
+    /// Number of the model's outputs.
+    count: usize,
 }
 
 impl Encoder {
@@ -37,24 +46,30 @@ impl Encoder {
         device: &Device,
     ) -> Result<Self> {
         let family = named(FAMILIES, files, json)?;
-        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
-        let settings = family.settings(json).with_context(place)?;
-        let names = labels::names(json).with_context(place)?;
-        let label = labels::chosen(&names, label)?;
-        contained(|| Self::build(files, family, &settings, (label, names.len()), device))
+        let settings = family
+            .settings(json)
+            .with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
+        let names = labels::names(json)
+            .with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
+        let label = Label {
+            index: labels::chosen(&names, label)?,
+            count: names.len(),
+        };
+        contained(|| Self::build(files, family, &settings, label, device))
     }
 
     fn build(
         files: &ModelFiles,
         family: &Family<Model>,
         settings: &Map<String, Value>,
-        (label, labels): (usize, usize),
+        label: Label,
         device: &Device,
     ) -> Result<Self> {
         let positions = family.positions(settings)?;
         let weights = Weights::load(files, device)?;
         let builder = weights.builder(device);
-        let (width, head) = (size(settings, "hidden_size"), &family.model);
+        let width = size(settings, "hidden_size");
+        let head = &family.model;
         let body = (head.build)(settings, builder.clone())?;
         let biased = head.norm.is_none();
         let dense = linear(&builder.pp(head.dense), (width, width), biased)?;
@@ -66,49 +81,49 @@ impl Encoder {
             .norm
             .map(|name| builder.pp(name).get(width, "weight"))
             .transpose()?;
-        let outputs = linear(&builder.pp(head.output), (labels, width), true)?;
-        let bias = outputs
-            .bias()
-            .map(|bias| bias.narrow(0, label, 1))
-            .transpose()?;
-        let output = Linear::new(outputs.weight().narrow(0, label, 1)?.contiguous()?, bias);
+        let outputs = linear(&builder.pp(head.output), (label.count, width), true)?;
+        let weight = outputs.weight().narrow(0, label.index, 1)?.contiguous()?;
+        let bias = match outputs.bias() {
+            Some(bias) => Some(bias.narrow(0, label.index, 1)?),
+            None => None,
+        };
+        let output = Linear::new(weight, bias);
         weights.finish()?;
         let averages = match settings.get("classifier_pooling").and_then(Value::as_str) {
             None | Some("cls") => false,
             Some("mean") => true,
             Some(other) => bail!(
-                "`classifier_pooling` is `{other}`, expected `cls` or `mean` (correct `config.json`)"
+                "`classifier_pooling` is `{other}`, expected `cls` or `mean` \
+                 (correct `config.json`)"
             ),
         };
-        let (activation, vocab) = (head.activation, size(settings, "vocab_size"));
         Ok(Self {
             body,
             averages,
             dense,
-            activation,
+            activation: head.activation,
             norm,
             eps,
             output,
-            vocab,
-            positions,
+            limits: Limits {
+                vocab: size(settings, "vocab_size"),
+                positions,
+            },
         })
     }
 
-    /// Numbers of ids and of positions that the model supports.
-    pub(super) fn extents(&self) -> (usize, usize) {
-        (self.vocab, self.positions)
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Scores of `rows` (token ids); `ids`, `[B, S]`, holds the rows padded on the right.
     pub(super) fn scores(&self, ids: &Tensor, rows: &[Vec<u32>]) -> Result<Vec<f32>> {
         contained(|| {
             let (count, width) = ids.dims2()?;
-            let mask = |row: &Vec<u32>| {
-                (0..width)
-                    .map(|place| u32::from(place < row.len()))
-                    .collect::<Vec<u32>>()
-            };
-            let mask: Vec<u32> = rows.iter().flat_map(mask).collect();
+            let mut mask = Vec::with_capacity(count * width);
+            for row in rows {
+                mask.extend((0..width).map(|place| u32::from(place < row.len())));
+            }
             let mask = Tensor::from_vec(mask, (count, width), ids.device())?;
             let features = (self.body)(ids, &mask)?;
             let pooled = if self.averages {

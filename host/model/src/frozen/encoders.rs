@@ -32,7 +32,8 @@ pub(super) const FAMILIES: &[Family<Model>] = &[
         model_type: "bert",
         architecture: "BertForSequenceClassification",
         read: "tie_word_embeddings gradient_checkpointing",
-        fixed: r#"{"add_cross_attention": false, "is_decoder": false, "position_embedding_type": "absolute"}"#,
+        fixed: r#"{"add_cross_attention": false, "is_decoder": false,
+            "position_embedding_type": "absolute"}"#,
         defaults: r#"{"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "initializer_range": 0.02,
             "layer_norm_eps": 1e-12, "pad_token_id": 0, "type_vocab_size": 2}"#,
         aliases: &[],
@@ -47,11 +48,13 @@ pub(super) const FAMILIES: &[Family<Model>] = &[
     Family {
         model_type: "deberta-v2",
         architecture: "DebertaV2ForSequenceClassification",
-        read: "norm_rel_ebd padding_idx pooler_hidden_size position_buckets share_att_key tie_word_embeddings",
+        read: "norm_rel_ebd padding_idx pooler_hidden_size position_buckets share_att_key \
+            tie_word_embeddings",
         fixed: r#"{"conv_kernel_size": 0, "pooler_hidden_act": "gelu"}"#,
-        defaults: r#"{"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-            "initializer_range": 0.02, "layer_norm_eps": 1e-7, "max_relative_positions": -1, "pos_att_type": [],
-            "position_biased_input": true, "relative_attention": false, "type_vocab_size": 0}"#,
+        defaults: r#"{"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1, "initializer_range": 0.02, "layer_norm_eps": 1e-7,
+            "max_relative_positions": -1, "pos_att_type": [], "position_biased_input": true,
+            "relative_attention": false, "type_vocab_size": 0}"#,
         aliases: &[],
         model: Model {
             build: deberta_v2,
@@ -67,10 +70,12 @@ pub(super) const FAMILIES: &[Family<Model>] = &[
         read: "deterministic_flash_attn layer_types reference_compile repad_logits_with_grad \
             sparse_pred_ignore_index sparse_prediction tie_word_embeddings gradient_checkpointing \
             position_embedding_type",
-        fixed: r#"{"attention_bias": false, "classifier_activation": "gelu", "classifier_bias": false,
-            "hidden_activation": "gelu", "mlp_bias": false, "norm_bias": false}"#,
-        defaults: r#"{"classifier_pooling": "cls", "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
-            "layer_norm_eps": 1e-5, "local_attention": 128, "local_rope_theta": 10000.0, "pad_token_id": 50283}"#,
+        fixed: r#"{"attention_bias": false, "classifier_activation": "gelu",
+            "classifier_bias": false, "hidden_activation": "gelu", "mlp_bias": false,
+            "norm_bias": false}"#,
+        defaults: r#"{"classifier_pooling": "cls", "global_attn_every_n_layers": 3,
+            "global_rope_theta": 160000.0, "layer_norm_eps": 1e-5, "local_attention": 128,
+            "local_rope_theta": 10000.0, "pad_token_id": 50283}"#,
         aliases: &[("norm_eps", "layer_norm_eps")],
         model: Model {
             build: modernbert,
@@ -84,10 +89,11 @@ pub(super) const FAMILIES: &[Family<Model>] = &[
         model_type: "xlm-roberta",
         architecture: "XLMRobertaForSequenceClassification",
         read: "output_past tie_word_embeddings",
-        fixed: r#"{"add_cross_attention": false, "is_decoder": false, "position_embedding_type": "absolute"}"#,
-        defaults: r#"{"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-            "layer_norm_eps": 1e-12, "pad_token_id": 1, "position_embedding_type": "absolute",
-            "type_vocab_size": 2}"#,
+        fixed: r#"{"add_cross_attention": false, "is_decoder": false,
+            "position_embedding_type": "absolute"}"#,
+        defaults: r#"{"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1, "layer_norm_eps": 1e-12, "pad_token_id": 1,
+            "position_embedding_type": "absolute", "type_vocab_size": 2}"#,
         aliases: &[],
         model: Model {
             build: xlm_roberta,
@@ -105,7 +111,8 @@ impl Family<Model> {
         let stated = size(settings, "max_position_embeddings");
         if stated > MOST_POSITIONS {
             bail!(
-                "`max_position_embeddings` is {stated}, expected at most {MOST_POSITIONS} (correct `config.json`)"
+                "`max_position_embeddings` is {stated}, expected at most {MOST_POSITIONS} \
+                 (correct `config.json`)"
             );
         }
         // Positions of XLM-RoBERTa begin after that of the padding token.
@@ -147,8 +154,13 @@ fn deberta_v2(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Re
     }
     // candle adds the positions' embeddings to one row only.
     Ok(Box::new(move |ids, mask| {
-        let row = |row| model.forward(&ids.narrow(0, row, 1)?, None, Some(mask.narrow(0, row, 1)?));
-        Tensor::cat(&(0..ids.dim(0)?).map(row).collect::<Result<Vec<_>>>()?, 0)
+        let mut rows = Vec::new();
+        for row in 0..ids.dim(0)? {
+            let ids = ids.narrow(0, row, 1)?;
+            let mask = mask.narrow(0, row, 1)?;
+            rows.push(model.forward(&ids, None, Some(mask))?);
+        }
+        Tensor::cat(&rows, 0)
     }))
 }
 
@@ -156,21 +168,18 @@ fn modernbert(settings: &Map<String, Value>, weights: VarBuilder<'static>) -> Re
     let mut settings = settings.clone();
     let every = size(&settings, "global_attn_every_n_layers").max(1);
     if let Some(Value::Array(kinds)) = settings.remove("layer_types") {
-        let kind = |layer| {
-            json!(if layer % every == 0 {
+        for (layer, stated) in kinds.iter().enumerate() {
+            let expected = if layer % every == 0 {
                 "full_attention"
             } else {
                 "sliding_attention"
-            })
-        };
-        if !kinds
-            .iter()
-            .enumerate()
-            .all(|(layer, stated)| *stated == kind(layer))
-        {
-            bail!(
-                "`layer_types` is not one `full_attention` every {every} layers (use another checkpoint)"
-            );
+            };
+            if *stated != json!(expected) {
+                bail!(
+                    "`layer_types` is not one `full_attention` every {every} layers \
+                     (use another checkpoint)"
+                );
+            }
         }
     }
     settings.insert("global_attn_every_n_layers".to_owned(), every.into());

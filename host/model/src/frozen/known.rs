@@ -5,13 +5,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, LARGEST, MOST_LAYERS};
+use super::super::error::Error;
 use super::super::family::{HARMLESS, SUPPORTED, may_ignore, shown, shown_text, warn_of_ignored};
 use super::super::files::ModelFiles;
 
 /// Keys that do not affect a model that is not trained.
-const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob bos_token_id classifier_dropout cls_dropout cls_token_id \
-    decoder_bias eos_token_id hidden_dropout_prob initializer_cutoff_factor initializer_range legacy mlp_dropout embedding_dropout model_type \
-    num_labels pooler_dropout";
+const NOT_TRAINED: &str = "architectures attention_dropout attention_probs_dropout_prob \
+    bos_token_id classifier_dropout cls_dropout cls_token_id decoder_bias eos_token_id \
+    hidden_dropout_prob initializer_cutoff_factor initializer_range legacy mlp_dropout \
+    embedding_dropout model_type num_labels pooler_dropout";
 /// Keys of all families whose values are counts of at least 1.
 const COUNTS: [&str; 6] = [
     "vocab_size",
@@ -54,7 +56,8 @@ impl<M> Family<M> {
             }
         }
         spread_rope(&mut settings)?;
-        let (fixed, defaults) = (object(self.fixed)?, object(self.defaults)?);
+        let fixed = object(self.fixed)?;
+        let defaults = object(self.defaults)?;
         for (key, value) in &defaults {
             settings.entry(key).or_insert(value.clone());
         }
@@ -77,10 +80,14 @@ impl<M> Family<M> {
         } = self;
         match json.get("architectures") {
             Some(Value::Array(names)) if names.iter().any(|name| name == architecture) => Ok(()),
-            other => bail!(
-                "`architectures` is `{}`, only `{architecture}` of a `{model_type}` model can be read here (use another checkpoint)",
-                other.map_or("null".into(), shown)
-            ),
+            other => {
+                let message = format!(
+                    "`architectures` is `{}`, only `{architecture}` of a `{model_type}` model can \
+                     be read here (use another checkpoint)",
+                    other.map_or("null".into(), shown)
+                );
+                Err(Error::unknown_architecture(message).into())
+            }
         }
     }
 
@@ -98,7 +105,8 @@ impl<M> Family<M> {
                 value
                     .as_f64()
                     .map_or(value == only, |number| only.as_f64() == Some(number)),
-                "`{key}` is `{}`, but only `{}` is supported of a `{}` model (use another checkpoint)",
+                "`{key}` is `{}`, but only `{}` is supported for a `{}` model \
+                 (use another checkpoint)",
                 shown(value),
                 shown(only),
                 self.model_type
@@ -112,7 +120,8 @@ impl<M> Family<M> {
         let is_known = has_default || COUNTS.contains(&key) || known.any(|known| known == key);
         ensure!(
             is_known || may_ignore(key, value),
-            "`{}` is `{}`, which is an unknown setting of a `{}` model (remove it if it changes nothing of what the model computes)",
+            "`{}` is `{}`, which is an unknown setting of a `{}` model \
+             (remove it if it changes nothing of what the model computes)",
             shown_text(key),
             shown(value),
             self.model_type
@@ -137,25 +146,33 @@ impl<M> Family<M> {
     }
 }
 
+/// An object from the text of a family's entry.
 fn object(json: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(json).context("settings of a family are JSON")
 }
 
-/// The one of `families` that `model_type` names. Any other name is an error.
+/// The family among `families` that `model_type` names. Any other name is an error.
 pub(super) fn named<'a, M>(
     families: &'a [Family<M>],
     files: &ModelFiles,
     json: &Map<String, Value>,
 ) -> Result<&'a Family<M>> {
     let name = json.get("model_type");
-    families.iter().find(|family| name.is_some_and(|name| name == family.model_type)).with_context(|| {
-        let name = name.map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
-        let others = families.iter().map(|family| family.model_type).collect::<Vec<_>>().join("`, `");
-        format!(
-            "cannot use {}: `model_type` is {name}, supported are {SUPPORTED}, and `{others}` (use a checkpoint of one of these families; docs/models.md says why)",
-            files.describe(CONFIG_FILE)
-        )
-    })
+    let named = families
+        .iter()
+        .find(|family| name.is_some_and(|name| name == family.model_type));
+    if let Some(family) = named {
+        return Ok(family);
+    }
+    let name = name.map_or("missing".to_owned(), |name| format!("`{}`", shown(name)));
+    let others: Vec<&str> = families.iter().map(|family| family.model_type).collect();
+    let message = format!(
+        "cannot use {}: `model_type` is {name}, supported are {SUPPORTED}, and `{}` \
+         (use a checkpoint of one of these families; docs/models.md says why)",
+        files.describe(CONFIG_FILE),
+        others.join("`, `")
+    );
+    Err(Error::unknown_architecture(message).into())
 }
 
 /// Moves the `rope_parameters` of transformers 5 to the keys of release 4. Scaling is an error:
@@ -174,7 +191,8 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
             match key.as_str() {
                 "rope_type" | "type" => ensure!(
                     value == "default",
-                    "`{key}` of `{place}` is `{}`, only `default` is supported of a model that is not of a family that is trained here (use another checkpoint)",
+                    "`{key}` of `{place}` is `{}`, only `default` is supported for a family that is \
+                     not trained here (use another checkpoint)",
                     shown(&value)
                 ),
                 "rope_theta" | "partial_rotary_factor" => drop(settings.insert(key, value)),
@@ -184,7 +202,8 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
                     let plain = value.get("rope_type").is_none_or(|kind| kind == "default");
                     ensure!(
                         plain && theta.is_number(),
-                        "`{key}` of `{place}` is `{}`, expected a `rope_theta` of the type `default` (use another checkpoint)",
+                        "`{key}` of `{place}` is `{}`, expected a `rope_theta` of the type \
+                         `default` (use another checkpoint)",
                         shown(&value)
                     );
                     let name = if key == "full_attention" {
@@ -195,7 +214,8 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
                     settings.insert(name.to_owned(), theta);
                 }
                 _ => bail!(
-                    "`{}` of `{place}` is `{}`, which is an unknown setting of it (use another checkpoint)",
+                    "`{}` of `{place}` is `{}`, which is an unknown setting \
+                     (use another checkpoint)",
                     shown_text(&key),
                     shown(&value)
                 ),

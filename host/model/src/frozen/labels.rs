@@ -5,20 +5,24 @@ use serde_json::{Map, Value};
 
 use super::super::family::shown;
 
+/// Most outputs of a model.
 const MOST: usize = 4096;
 
 /// Names of a model's outputs, in order: from `id2label`, else as many as `num_labels` says, else
 /// the two of transformers.
 pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
-    let numbered = |count: usize| (0..count).map(|label| format!("LABEL_{label}")).collect();
     let given = |key: &str| json.get(key).filter(|value| !value.is_null());
     match (given("id2label"), given("num_labels")) {
         (Some(Value::Object(named)), _) => {
-            let name = |label: usize| Some(named.get(&label.to_string())?.as_str()?.to_owned());
-            let names: Option<Vec<String>> = (0..named.len()).map(name).collect();
+            let names = (0..named.len())
+                .map(|label| Some(named.get(&label.to_string())?.as_str()?.to_owned()))
+                .collect::<Option<Vec<_>>>();
             names.filter(|names| !names.is_empty()).with_context(|| {
                 let shown = shown(&Value::Object(named.clone()));
-                format!("`id2label` is `{shown}`, expected a name for each number from 0 on (correct `config.json`)")
+                format!(
+                    "`id2label` is `{shown}`, expected a name for each number from 0 on \
+                     (correct `config.json`)"
+                )
             })
         }
         (Some(other), _) => bail!(
@@ -27,36 +31,42 @@ pub(super) fn names(json: &Map<String, Value>) -> Result<Vec<String>> {
         ),
         (None, Some(count)) => {
             let known = count.as_u64().and_then(|count| usize::try_from(count).ok());
-            known.filter(|count| (1..=MOST).contains(count)).map(numbered).with_context(|| {
-                let shown = shown(count);
-                format!("`num_labels` is `{shown}`, expected a number from 1 to {MOST} (correct `config.json`)")
+            let known = known.filter(|count| (1..=MOST).contains(count));
+            known.map(numbered).with_context(|| {
+                format!(
+                    "`num_labels` is `{}`, expected a number from 1 to {MOST} \
+                     (correct `config.json`)",
+                    shown(count)
+                )
             })
         }
         (None, None) => Ok(numbered(2)),
     }
 }
 
+/// The names that transformers gives to outputs without names.
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|label| format!("LABEL_{label}")).collect()
+}
+
 /// Index of the output that is the score: the only output, or the output named `label`.
 pub(super) fn chosen(names: &[String], label: Option<&str>) -> Result<usize> {
-    let known = || format!("`{}`", names.join("`, `"));
     let Some(label) = label else {
         ensure!(
             names.len() == 1,
-            "the model has {} outputs, {} (choose one with `label`)",
+            "the model has {} outputs, `{}` (choose one with `label`)",
             names.len(),
-            known()
+            names.join("`, `")
         );
         return Ok(0);
     };
-    names
-        .iter()
-        .position(|name| name == label)
-        .with_context(|| {
-            format!(
-                "`label` is `{label}`, but the model's outputs are {} (choose one of them)",
-                known()
-            )
-        })
+    let index = names.iter().position(|name| name == label);
+    index.with_context(|| {
+        format!(
+            "`label` is `{label}`, but the model's outputs are `{}` (choose one of them)",
+            names.join("`, `")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -70,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_outputs() {
+    fn reads_the_names_of_outputs() {
         assert_eq!(
             of(json!({"id2label": {"1": "b", "0": "a"}})).unwrap(),
             ["a", "b"]
@@ -87,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_output_is_the_score() {
+    fn chooses_the_output_that_is_the_score() {
         let names = ["bad", "good"].map(str::to_owned);
         assert_eq!(chosen(&names[..1], None).unwrap(), 0);
         assert_eq!(chosen(&names, Some("good")).unwrap(), 1);

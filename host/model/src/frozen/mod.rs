@@ -1,7 +1,8 @@
 //! Frozen models: a reference model for a KL penalty, and models that score texts.
 //!
-//! Models of the trained families run in the same decoder. Encoders that score texts run through
-//! `candle-transformers`, in 32-bit floats. Its panics become errors in one place, `contained`.
+//! Models of the trained families run in the same decoder. Encoders that score texts have the bodies
+//! of `candle-transformers` and heads of our own, in 32-bit floats. Panics of that crate become
+//! errors in one place, `contained`.
 
 mod classifier;
 mod encoder;
@@ -26,7 +27,8 @@ use super::lora::ADAPTER_CONFIG_FILE;
 fn no_adapter(files: &ModelFiles) -> Result<()> {
     ensure!(
         !files.contains(ADAPTER_CONFIG_FILE),
-        "{} makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)",
+        "{} makes it an adapter, which is not supported for this model \
+         (merge it with PEFT, and name the merged one)",
         files.describe(ADAPTER_CONFIG_FILE)
     );
     Ok(())

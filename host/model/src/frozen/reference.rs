@@ -8,7 +8,7 @@ use super::super::forward::Forward;
 use super::super::policy::Policy;
 use super::super::sequences::Sequences;
 
-/// A frozen language model, in the decoder of the trained ones.
+/// A frozen language model, which runs in the same decoder as trained models.
 pub struct Reference(Policy);
 
 impl Reference {
@@ -18,7 +18,8 @@ impl Reference {
         let positions = policy.config().max_position_embeddings;
         ensure!(
             longest <= positions,
-            "prompts and completions of {longest} tokens are longer than the {positions} positions of the reference (shorten them, or use another reference)"
+            "prompts and completions of {longest} tokens are longer than the {positions} positions \
+             of the reference (shorten them, or use another reference)"
         );
         Ok(Self(if dtype == DType::F32 {
             policy

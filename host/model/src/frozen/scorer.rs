@@ -1,16 +1,18 @@
 //! Decoders of the trained families that score texts, such as `Qwen2ForSequenceClassification`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value};
 
 use super::super::config::{CONFIG_FILE, Config};
 use super::super::decoder::Decoder;
+use super::super::error::Error;
 use super::super::family::{Family, shown};
 use super::super::files::ModelFiles;
 use super::super::ops;
 use super::super::packed::Packed;
 use super::super::params::Params;
+use super::classifier::Limits;
 use super::labels;
 
 /// The weight that maps features to scores, `[outputs, D]`.
@@ -32,9 +34,10 @@ impl Scorer {
         label: Option<&str>,
         device: &Device,
     ) -> Result<Self> {
-        let place = || format!("cannot use {}", files.describe(CONFIG_FILE));
-        let config = config(json).with_context(place)?;
-        let names = labels::names(json).with_context(place)?;
+        let config =
+            config(json).with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
+        let names = labels::names(json)
+            .with_context(|| format!("cannot use {}", files.describe(CONFIG_FILE)))?;
         let label = labels::chosen(&names, label)?;
         let shape = vec![names.len(), config.hidden_size];
         let params = Params::load_with(files, &config, SCORE, shape, device)?;
@@ -52,9 +55,11 @@ impl Scorer {
         })
     }
 
-    /// Numbers of ids and of positions that the model supports.
-    pub(super) fn extents(&self) -> (usize, usize) {
-        (self.config.vocab_size, self.config.max_position_embeddings)
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            vocab: self.config.vocab_size,
+            positions: self.config.max_position_embeddings,
+        }
     }
 
     /// Scores of `rows` (token ids) at each row's last id that is not `pad`, as in transformers.
@@ -64,11 +69,11 @@ impl Scorer {
         let x = self
             .model
             .residual(&packed.on(&self.config, device)?, |_, _| Ok(()))?;
-        let last = |(row, ids): (usize, &Vec<u32>)| {
-            (packed.prompt(row).start + ids.iter().rposition(|id| Some(*id) != pad).unwrap_or(0))
-                as u32
-        };
-        let last: Vec<u32> = rows.iter().enumerate().map(last).collect();
+        let mut last = Vec::with_capacity(rows.len());
+        for (row, ids) in rows.iter().enumerate() {
+            let place = ids.iter().rposition(|id| Some(*id) != pad).unwrap_or(0);
+            last.push((packed.prompt(row).start + place) as u32);
+        }
         let x = x.index_select(&Tensor::new(last, device)?, 0)?;
         let scores = ops::product_of_rows(&self.model.features(&x)?, &self.score, DType::F32)?;
         Ok(scores.flatten_all()?.to_vec1()?)
@@ -80,17 +85,16 @@ fn config(json: &Map<String, Value>) -> Result<Config> {
     let family = Family::of(json)?;
     let wanted = family.classifier();
     let named = json.get("architectures");
-    let is_wanted = |names: &Value| {
-        names
-            .as_array()
-            .is_some_and(|names| names.iter().any(|name| *name == wanted))
-    };
-    ensure!(
-        named.is_some_and(is_wanted),
-        "`architectures` is `{}`, only `{wanted}` of a `{}` model scores texts (use a reward model's directory)",
-        named.map_or("null".into(), shown),
-        family.name()
-    );
+    let mut names = named.and_then(Value::as_array).into_iter().flatten();
+    if !names.any(|name| *name == wanted) {
+        let message = format!(
+            "`architectures` is `{}`, only `{wanted}` of a `{}` model scores texts \
+             (use a reward model's directory)",
+            named.map_or("null".into(), shown),
+            family.name()
+        );
+        return Err(Error::unknown_architecture(message).into());
+    }
     let mut below = json.clone();
     below.retain(|key, _| !["architectures", "num_labels"].contains(&key.as_str()));
     below.insert("tie_word_embeddings".to_owned(), Value::Bool(true));

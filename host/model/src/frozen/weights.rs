@@ -24,6 +24,7 @@ pub(super) struct Weights {
     held: Arc<BTreeMap<String, Tensor>>,
     /// Names of the tensors that nobody has requested yet.
     unused: Arc<Mutex<BTreeSet<String>>>,
+    /// The first file, for messages.
     place: String,
 }
 
@@ -39,12 +40,8 @@ pub fn bytes_in_memory(files: &ModelFiles) -> Result<u64> {
         .iter()
         .map(|name| files.size(name))
         .sum::<Result<u64>>()?;
-    Ok(sizes
-        * if matches!(dtype, Some("bfloat16" | "float16")) {
-            2
-        } else {
-            1
-        })
+    let is_half = matches!(dtype, Some("bfloat16" | "float16"));
+    Ok(if is_half { 2 * sizes } else { sizes })
 }
 
 impl Weights {
@@ -56,7 +53,8 @@ impl Weights {
             .sum::<Result<u64>>()?;
         if let Some([sizes, free]) = lacking(sizes.into()) {
             bail!(
-                "the files of weights have {sizes}, and {free} of memory are free (use a larger machine)"
+                "the files of weights have {sizes}, and {free} of memory are free \
+                 (use a larger machine)"
             );
         }
         let mut held = BTreeMap::new();
@@ -82,7 +80,8 @@ impl Weights {
     pub(super) fn finish(&self) -> Result<()> {
         if let Some(name) = self.unused().first() {
             bail!(
-                "cannot use {}: unexpected tensor `{name}` (the weights and `config.json` must be of one model)",
+                "cannot use {}: unexpected tensor `{name}` \
+                 (the weights and `config.json` must be of one model)",
                 self.place
             );
         }
@@ -94,6 +93,7 @@ impl Weights {
     }
 }
 
+/// Reads the tensors of one file.
 fn add(
     mut file: TensorFile<'_>,
     device: &Device,
@@ -124,10 +124,12 @@ impl SimpleBackend for Weights {
     ) -> candle_core::Result<Tensor> {
         let tensor = self.get_unchecked(name, dtype, device)?;
         if tensor.shape() != &shape {
-            let (actual, expected) = (tensor.dims(), shape.dims());
             candle_core::bail!(
-                "cannot use {}: tensor `{name}` has shape {actual:?}, expected {expected:?} (the weights and `config.json` must be of one model)",
-                self.place
+                "cannot use {}: tensor `{name}` has shape {:?}, expected {:?} \
+                 (the weights and `config.json` must be of one model)",
+                self.place,
+                tensor.dims(),
+                shape.dims()
             );
         }
         Ok(tensor)
@@ -136,7 +138,8 @@ impl SimpleBackend for Weights {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
         let Some(tensor) = self.held.get(name) else {
             candle_core::bail!(
-                "cannot use {}: tensor `{name}` is missing (the weights and `config.json` must be of one model)",
+                "cannot use {}: tensor `{name}` is missing \
+                 (the weights and `config.json` must be of one model)",
                 self.place
             );
         };

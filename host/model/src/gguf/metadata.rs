@@ -8,6 +8,8 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::family::shown;
 
+/// The values of the metadata. Getters return `None` for an absent key, and an error for a value of
+/// another type.
 pub(super) struct Metadata(HashMap<String, Value>);
 
 impl Metadata {
@@ -20,12 +22,14 @@ impl Metadata {
         let kind = self.text("general.type")?.unwrap_or("model");
         ensure!(
             kind == "model",
-            "`general.type` is `{kind}`, only `model` is supported (use the file of the whole model)"
+            "`general.type` is `{kind}`, only `model` is supported \
+             (use the file of the whole model)"
         );
         let parts = self.number("split.count")?.unwrap_or(1);
         ensure!(
             parts <= 1,
-            "it is one of {parts} files that hold a model together (merge them with `llama-gguf-split --merge`)"
+            "it is one of {parts} files that hold a model together \
+             (merge them with `llama-gguf-split --merge`)"
         );
         Ok(())
     }
@@ -89,16 +93,16 @@ impl Metadata {
         let Some(value) = self.0.get(key) else {
             return Ok(None);
         };
-        let found = || {
+        read(value).map(Some).with_context(|| {
             format!(
                 "`{key}` is `{}`, expected {wanted} (fetch the file again)",
                 shown(&scalar(value))
             )
-        };
-        read(value).with_context(found).map(Some)
+        })
     }
 }
 
+/// The message for a key that a file must have.
 pub(super) fn missing(key: &str) -> String {
     format!("`{key}` is missing (fetch the file again)")
 }

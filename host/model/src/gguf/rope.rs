@@ -17,6 +17,7 @@ const HIGH: f64 = 4.0;
 /// Default number of original positions, used if the divisors do not determine it.
 const POSITIONS: f64 = 8192.0;
 
+/// Most divisors, which bounds the memory to read them.
 const MOST: usize = 1 << 12;
 
 /// Names of settings in GGUF and in transformers.
@@ -30,6 +31,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("yarn_beta_slow", "beta_slow"),
 ];
 
+/// Refuses a tensor of more divisors than any head has.
 pub(super) fn check(info: &TensorInfo) -> Result<()> {
     let shape = info.shape.dims();
     ensure!(
@@ -78,23 +80,13 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
     let Some(factor) = shortest(most).as_f64().filter(|factor| factor.is_finite()) else {
         return refused();
     };
-    let frequency = |index: usize| theta.powf(-(index as f64) / divisors.len() as f64);
-    // A divisor between the bounds determines the number of turns of its frequency.
-    let between = divisors
-        .iter()
-        .map(|divisor| f64::from(*divisor))
-        .enumerate();
-    let between = between.filter(|(_, divisor)| *divisor > 1.001 && *divisor < 0.999 * factor);
-    let kept = |divisor: f64| (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
-    let original = |(index, divisor): (usize, f64)| {
-        (kept(divisor) * (HIGH - LOW) + LOW) * TAU / frequency(index)
+    let rule = Llama3 {
+        factor,
+        theta,
+        count: divisors.len() as f64,
     };
-    let original = between.map(original).next().map_or(POSITIONS, f64::round);
-    let fits = |(index, divisor): (usize, &f32)| {
-        let kept = ((original * frequency(index) / TAU - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
-        (f64::from(*divisor) * ((1.0 - kept) / factor + kept) - 1.0).abs() < 1e-4
-    };
-    if !divisors.iter().enumerate().all(fits) {
+    let original = rule.original(divisors);
+    if !rule.explains(divisors, original) {
         return refused();
     }
     Ok(Some(json!({
@@ -103,9 +95,48 @@ pub(super) fn llama3(divisors: &[f32], width: u64, theta: f64) -> Result<Option<
     })))
 }
 
+/// The scaling type `llama3`, without its number of original positions.
+struct Llama3 {
+    factor: f64,
+    /// Base of the frequencies.
+    theta: f64,
+    /// Number of frequencies.
+    count: f64,
+}
+
+impl Llama3 {
+    fn frequency(&self, index: usize) -> f64 {
+        self.theta.powf(-(index as f64) / self.count)
+    }
+
+    /// The number of original positions. A divisor between the bounds determines the number of turns
+    /// of its frequency, and so the positions.
+    fn original(&self, divisors: &[f32]) -> f64 {
+        for (index, divisor) in divisors.iter().enumerate() {
+            let divisor = f64::from(*divisor);
+            if divisor > 1.001 && divisor < 0.999 * self.factor {
+                let kept = (1.0 / divisor - 1.0 / self.factor) / (1.0 - 1.0 / self.factor);
+                let turns = kept * (HIGH - LOW) + LOW;
+                return (turns * TAU / self.frequency(index)).round();
+            }
+        }
+        POSITIONS
+    }
+
+    /// True if all `divisors` follow from `original` positions.
+    fn explains(&self, divisors: &[f32], original: f64) -> bool {
+        divisors.iter().enumerate().all(|(index, divisor)| {
+            let turns = original * self.frequency(index) / TAU;
+            let kept = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+            (f64::from(*divisor) * ((1.0 - kept) / self.factor + kept) - 1.0).abs() < 1e-4
+        })
+    }
+}
+
 fn refused<T>() -> Result<T> {
     bail!(
-        "tensor `{DIVISORS}` has divisors of frequencies that are none of the type `llama3` (use the original model)"
+        "tensor `{DIVISORS}` has divisors of frequencies that do not follow the type `llama3` \
+         (use the original model)"
     )
 }
 
@@ -131,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn divisors_tell_their_scaling() {
+    fn finds_the_scaling_of_divisors() {
         // Llama 3.1 and 3.2, a model with another length, and a model without frequencies between
         // the bounds.
         let cases = [
@@ -153,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn other_divisors_are_refused() {
+    fn refuses_other_divisors() {
         for divisors in [
             &[1.0, 2.0, 1.0, 8.0][..],
             &[1.0, f32::NAN, 8.0, 8.0],

@@ -31,9 +31,19 @@ const MOST_MERGES: usize = 1 << 22;
 
 /// Patterns that split text before tokenization, named as in llama.cpp. Sources: the
 /// `tokenizer.json` of the models.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
 
 /// The tokens of a file, ordered by id.
 struct Tokens<'a> {
@@ -118,6 +128,7 @@ impl<'a> Tokens<'a> {
         })
     }
 
+    /// The contents of `tokenizer.json`.
     fn json(&self, metadata: &Metadata, config: &Map<String, Json>) -> Result<Json> {
         let kind = metadata.needed("tokenizer.ggml.model")?;
         let (is_bytes, steps, merges) = match kind {
@@ -136,33 +147,50 @@ impl<'a> Tokens<'a> {
             .used()
             .map(|(id, text)| (text.to_owned(), json!(id)))
             .collect();
-        let is_added = |id: usize| self.special.contains(&id) || self.kinds[id] == USER_DEFINED;
         let added: Vec<Json> = self
             .used()
-            .filter(|(id, _)| is_added(*id))
+            .filter(|(id, _)| self.special.contains(id) || self.kinds[*id] == USER_DEFINED)
             .map(|(id, text)| self.added(id, text))
             .collect();
         Ok(json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
-            "normalizer": steps.normalizer, "pre_tokenizer": steps.split, "decoder": steps.decoder,
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added,
+            "normalizer": steps.normalizer,
+            "pre_tokenizer": steps.split,
+            "decoder": steps.decoder,
             "post_processor": begun_and_ended(metadata, config, &vocab, steps.begins)?,
             "model": {
-                "type": "BPE", "dropout": null, "unk_token": config.get("unk_token").filter(|_| !is_bytes),
-                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": !is_bytes,
-                "byte_fallback": !is_bytes, "ignore_merges": steps.whole_words, "vocab": vocab, "merges": merges,
+                "type": "BPE",
+                "dropout": null,
+                "unk_token": config.get("unk_token").filter(|_| !is_bytes),
+                "continuing_subword_prefix": null,
+                "end_of_word_suffix": null,
+                "fuse_unk": !is_bytes,
+                "byte_fallback": !is_bytes,
+                "ignore_merges": steps.whole_words,
+                "vocab": vocab,
+                "merges": merges,
             },
         }))
     }
 
     /// Ids and texts of the tokens in use.
     fn used(&self) -> impl Iterator<Item = (usize, &'a str)> {
-        let used = |(id, _): &(usize, &str)| self.kinds[*id] != UNUSED;
-        self.texts.iter().copied().enumerate().filter(used)
+        let tokens = self.texts.iter().copied().enumerate();
+        tokens.filter(|(id, _)| self.kinds[*id] != UNUSED)
     }
 
+    /// A token that is found in a text before the text is split.
     fn added(&self, id: usize, text: &str) -> Json {
         json!({
-            "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "id": id,
+            "content": text,
+            "single_word": false,
+            "lstrip": false,
+            "rstrip": false,
+            "normalized": false,
             "special": self.special.contains(&id),
         })
     }
@@ -181,22 +209,7 @@ impl<'a> Tokens<'a> {
             if text.chars().nth(LONGEST).is_some() {
                 continue;
             }
-            let pair = |(count, (end, _)): (usize, (usize, char))| {
-                let (left, right) = text.split_at(end);
-                Some((ids.get(left)?, ids.get(right)?, count, left, right))
-            };
-            let mut pairs: Vec<_> = text
-                .char_indices()
-                .enumerate()
-                .skip(1)
-                .filter_map(pair)
-                .collect();
-            pairs.sort();
-            merges.extend(
-                pairs
-                    .into_iter()
-                    .map(|(.., count, left, right)| (scores[id] + 0.0, count, left, right)),
-            );
+            merges.extend(merges_into(text, scores[id] + 0.0, &ids));
             ensure!(
                 merges.len() <= MOST_MERGES,
                 "its tokens have more than {MOST_MERGES} merges (fetch the file again)"
@@ -204,16 +217,45 @@ impl<'a> Tokens<'a> {
         }
         // At equal scores longer parts come first; otherwise the order of tokens is preserved.
         merges.sort_by(|a, b| {
-            let right = |merge: &(f64, usize, &str, &str)| merge.3.chars().count();
-            b.0.total_cmp(&a.0)
-                .then(b.1.cmp(&a.1))
-                .then_with(|| right(b).cmp(&right(a)))
+            b.score
+                .total_cmp(&a.score)
+                .then(b.left_length.cmp(&a.left_length))
+                .then_with(|| b.right.chars().count().cmp(&a.right.chars().count()))
         });
         Ok(merges
             .into_iter()
-            .map(|(_, _, left, right)| json!([left, right]))
+            .map(|merge| json!([merge.left, merge.right]))
             .collect())
     }
+}
+
+/// Two tokens that together are a third.
+struct Merge<'a> {
+    /// Score of the third token.
+    score: f64,
+    /// Length of the left token, characters.
+    left_length: usize,
+    left: &'a str,
+    right: &'a str,
+}
+
+/// The merges that produce `text`, in the order of the ids of their left and right tokens.
+fn merges_into<'a>(text: &'a str, score: f64, ids: &HashMap<&str, usize>) -> Vec<Merge<'a>> {
+    let mut found = Vec::new();
+    for (left_length, (end, _)) in text.char_indices().enumerate().skip(1) {
+        let (left, right) = text.split_at(end);
+        if let (Some(left_id), Some(right_id)) = (ids.get(left), ids.get(right)) {
+            let merge = Merge {
+                score,
+                left_length,
+                left,
+                right,
+            };
+            found.push((left_id, right_id, merge));
+        }
+    }
+    found.sort_by_key(|(left_id, right_id, _)| (*left_id, *right_id));
+    found.into_iter().map(|(_, _, merge)| merge).collect()
 }
 
 /// The numbers under `key`, one for each of `tokens` tokens; `None` if the key is absent.
@@ -241,8 +283,6 @@ struct Steps {
 
 /// The steps of a byte-level tokenizer, by the name of its split pattern.
 fn byte_level(name: &str) -> Result<Steps> {
-    let bytes = |splits: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": splits});
-    let regex = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     let digits = json!({"type": "Digits", "individual_digits": true});
     let (splits, whole_words) = match name {
         "gpt-2" => (vec![bytes(true)], false),
@@ -253,7 +293,9 @@ fn byte_level(name: &str) -> Result<Steps> {
         "qwen2" | "deepseek-r1-qwen" => (vec![regex(QWEN2), bytes(false)], false),
         "tekken" => (vec![regex(TEKKEN), bytes(false)], true),
         other => bail!(
-            "`tokenizer.ggml.pre` is `{}`, supported are `gpt-2`, `smollm`, `starcoder`, `refact`, `llama-bpe`, `smaug-bpe`, `qwen2`, `deepseek-r1-qwen` and `tekken` (use the original model)",
+            "`tokenizer.ggml.pre` is `{}`, supported are `gpt-2`, `smollm`, `starcoder`, `refact`, \
+             `llama-bpe`, `smaug-bpe`, `qwen2`, `deepseek-r1-qwen` and `tekken` \
+             (use the original model)",
             shown_text(other)
         ),
     };
@@ -270,6 +312,26 @@ fn byte_level(name: &str) -> Result<Steps> {
         decoder: bytes(true),
         whole_words,
         begins,
+    })
+}
+
+/// The step that maps bytes to characters, and that splits words if `splits` is true.
+fn bytes(splits: bool) -> Json {
+    json!({
+        "type": "ByteLevel",
+        "add_prefix_space": false,
+        "trim_offsets": true,
+        "use_regex": splits,
+    })
+}
+
+/// The step that splits a text at the matches of `pattern`.
+fn regex(pattern: &str) -> Json {
+    json!({
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": false,
     })
 }
 
@@ -293,7 +355,12 @@ fn pieces(metadata: &Metadata) -> Result<Steps> {
         .extend(begins.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})));
     Ok(Steps {
         normalizer: Json::Null,
-        split: json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}),
+        split: json!({
+            "type": "Metaspace",
+            "replacement": "▁",
+            "prepend_scheme": scheme,
+            "split": false,
+        }),
         decoder: json!({"type": "Sequence", "decoders": decoders}),
         whole_words: false,
         begins: true,
@@ -304,13 +371,14 @@ fn pieces(metadata: &Metadata) -> Result<Steps> {
 fn stated_merges(metadata: &Metadata) -> Result<Json> {
     let key = "tokenizer.ggml.merges";
     let merges = metadata.texts(key)?.with_context(|| missing(key))?;
-    let pair = |merge: &&str| {
-        let parts = merge.split_once(' ');
-        let parts = parts
+    let mut pairs = Vec::with_capacity(merges.len());
+    for merge in merges {
+        let (left, right) = merge
+            .split_once(' ')
             .with_context(|| format!("`{key}` has `{}`, expected two parts", shown_text(merge)))?;
-        Ok(json!([parts.0, parts.1]))
-    };
-    merges.iter().map(pair).collect()
+        pairs.push(json!([left, right]));
+    }
+    Ok(pairs.into())
 }
 
 /// The processor that adds the begin and end tokens to a text on request.
@@ -326,32 +394,36 @@ fn begun_and_ended(
     let ends = metadata
         .switch("tokenizer.ggml.add_eos_token")?
         .unwrap_or(false);
-    let token = |on: bool, name: &str| config.get(name).and_then(Json::as_str).filter(|_| on);
-    let (first, last) = (token(begins, "bos_token"), token(ends, "eos_token"));
+    let token = |name: &str| config.get(name).and_then(Json::as_str);
+    let first = token("bos_token").filter(|_| begins);
+    let last = token("eos_token").filter(|_| ends);
     if first.or(last).is_none() {
         return Ok(Json::Null);
     }
-    let special = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
-    let around = |inner: Vec<Json>| -> Vec<Json> {
-        first
-            .map(special)
-            .into_iter()
-            .chain(inner)
-            .chain(last.map(special))
-            .collect()
-    };
-    let part = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
-    let tokens = [first, last].into_iter().flatten();
-    let tokens: Map<String, Json> = tokens
-        .map(|text| {
-            (
-                text.to_owned(),
-                json!({"id": text, "ids": [vocab.get(text)], "tokens": [text]}),
-            )
-        })
-        .collect();
+    let mut special = Map::new();
+    for text in [first, last].into_iter().flatten() {
+        let ids = [vocab.get(text)];
+        special.insert(
+            text.to_owned(),
+            json!({"id": text, "ids": ids, "tokens": [text]}),
+        );
+    }
     Ok(json!({
-        "type": "TemplateProcessing", "single": around(vec![part("A")]), "pair": around(vec![part("A"), part("B")]),
-        "special_tokens": tokens,
+        "type": "TemplateProcessing",
+        "single": template(first, &["A"], last),
+        "pair": template(first, &["A", "B"], last),
+        "special_tokens": special,
     }))
+}
+
+/// A template of the begin token, the texts called `texts` and the end token.
+fn template(first: Option<&str>, texts: &[&str], last: Option<&str>) -> Vec<Json> {
+    let special = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
+    let mut pieces = Vec::new();
+    pieces.extend(first.map(special));
+    for text in texts {
+        pieces.push(json!({"Sequence": {"id": text, "type_id": 0}}));
+    }
+    pieces.extend(last.map(special));
+    pieces
 }

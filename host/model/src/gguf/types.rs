@@ -19,7 +19,7 @@ const NAMES: [&str; 25] = [
 ];
 /// Number of the first type that has a name here.
 const FIRST: usize = 16;
-/// Beginning of candle's message about an unknown type.
+/// Beginning of candle's message about an unknown type, which is the only place that has its number.
 const UNKNOWN: &str = "unknown dtype for tensor ";
 
 /// The message for a file that candle cannot read.
@@ -45,9 +45,11 @@ pub(super) fn unreadable(error: candle_core::Error) -> Error {
     }
 }
 
+/// The error for a tensor of an unsupported type.
 fn other(name: String) -> Error {
     anyhow!(
-        "it has a tensor of the type {name}, supported are {READ} (use a file with one of these)"
+        "it has a tensor of the type {name}, supported are {READ} \
+         (use a file with one of these)"
     )
 }
 
@@ -59,10 +61,12 @@ pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64
     for (name, info) in tensors.iter().collect::<BTreeMap<_, _>>() {
         check_type(info.ggml_dtype)?;
         let shown = shown_text(name);
-        let (shape, block) = (info.shape.dims(), info.ggml_dtype.block_size());
+        let shape = info.shape.dims();
+        let block = info.ggml_dtype.block_size();
         ensure!(
             shape.last().is_none_or(|width| width.is_multiple_of(block)),
-            "tensor `{shown}` has shape {shape:?}, but numbers of its type come in blocks of {block} (fetch the file again)"
+            "tensor `{shown}` has shape {shape:?}, but numbers of its type come in blocks of \
+             {block} (fetch the file again)"
         );
         let count = shape
             .iter()
@@ -72,7 +76,10 @@ pub(super) fn check(tensors: &HashMap<String, TensorInfo>, start: u64, size: u64
         });
         let end = bytes.and_then(|bytes| bytes.checked_add(info.offset)?.checked_add(start));
         end.filter(|end| *end <= size).with_context(|| {
-            format!("tensor `{shown}` of shape {shape:?} ends beyond the file's {size} bytes (fetch the file again)")
+            format!(
+                "tensor `{shown}` of shape {shape:?} ends beyond the file's {size} bytes \
+                 (fetch the file again)"
+            )
         })?;
     }
     Ok(())

@@ -10,6 +10,8 @@ use candle_core::Device;
 use candle_core::quantized::gguf_file::TensorInfo;
 use serde_json::{Map, json};
 
+use super::config::PermutedHeads;
+
 /// Names of tensors outside layers, in GGUF and in transformers.
 const NAMES: [(&str, &str); 3] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
@@ -41,6 +43,7 @@ pub(super) struct Weights {
     start: u64,
 }
 
+/// A tensor of the GGUF file, and its place in the safetensors file.
 #[derive(Debug)]
 struct Placed {
     info: TensorInfo,
@@ -51,20 +54,20 @@ struct Placed {
 }
 
 impl Weights {
-    /// The tensors of a file whose data begin at offset `start`. `permuted`: numbers of the query
-    /// and key heads whose rows the file stores in another order.
+    /// The tensors of a file whose data begin at offset `start`. `permuted` are the heads whose rows
+    /// the file stores in another order.
     pub(super) fn new(
         tensors: HashMap<String, TensorInfo>,
         start: u64,
-        permuted: Option<(usize, usize)>,
+        permuted: Option<PermutedHeads>,
     ) -> Result<Self> {
         let mut header = Map::new();
         let mut placed = Vec::new();
         let mut end = 0;
         for (name, info) in tensors.into_iter().collect::<BTreeMap<_, _>>() {
-            let heads = permuted.and_then(|(queries, keys)| match name.split('.').nth(2) {
-                Some("attn_q") => Some(queries),
-                Some("attn_k") => Some(keys),
+            let heads = permuted.and_then(|heads| match name.split('.').nth(2) {
+                Some("attn_q") => Some(heads.queries),
+                Some("attn_k") => Some(heads.keys),
                 _ => None,
             });
             let shape = info.shape.dims();
@@ -73,7 +76,8 @@ impl Weights {
                 heads.is_none_or(|heads| rows > 0
                     && heads > 0
                     && rows.is_multiple_of(heads.saturating_mul(2))),
-                "tensor `{name}` has shape {shape:?}, which is none of {} heads (fetch the file again)",
+                "tensor `{name}` has shape {shape:?}, whose rows are not those of {} heads \
+                 (fetch the file again)",
                 heads.unwrap_or_default()
             );
             let begin = end;
@@ -93,6 +97,7 @@ impl Weights {
         })
     }
 
+    /// Bytes of the safetensors file.
     pub(super) fn size(&self) -> u64 {
         self.head.len() as u64 + self.tensors.last().map_or(0, |tensor| tensor.end)
     }
@@ -134,15 +139,17 @@ pub(super) fn values(info: &TensorInfo, start: u64, file: &mut File) -> Result<V
 /// Reorders rows as in transformers: the two halves of each head's rotation follow one another,
 /// while the file interleaves them. Source: `LlamaTensorProcessor` of transformers.
 fn in_order(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
-    let (half, width) = (rows / heads / 2, values.len() / rows);
-    let source = |row: usize| {
-        let (head, part, place) = (row / (2 * half), row / half % 2, row % half);
-        head * 2 * half + 2 * place + part
-    };
-    (0..rows)
-        .flat_map(|row| &values[source(row) * width..][..width])
-        .copied()
-        .collect()
+    let half = rows / heads / 2;
+    let width = values.len() / rows;
+    let mut ordered = Vec::with_capacity(values.len());
+    for row in 0..rows {
+        let head = row / (2 * half);
+        let part = row / half % 2;
+        let place = row % half;
+        let source = head * 2 * half + 2 * place + part;
+        ordered.extend_from_slice(&values[source * width..][..width]);
+    }
+    ordered
 }
 
 /// A safetensors file that is computed while it is read.
@@ -150,16 +157,26 @@ pub(crate) struct Reader<'a> {
     weights: &'a Weights,
     file: File,
     position: u64,
-    /// The index of the tensor that is being read, and its values.
-    held: Option<(usize, Vec<f32>)>,
+    /// The tensor that is being read.
+    held: Option<Held>,
+}
+
+/// A tensor in memory.
+struct Held {
+    index: usize,
+    values: Vec<f32>,
 }
 
 impl Reader<'_> {
-    fn hold(&mut self, index: usize) -> Result<(usize, Vec<f32>)> {
+    /// Reads the tensor with the index `index`.
+    fn hold(&mut self, index: usize) -> Result<Held> {
         let Placed { info, heads, .. } = &self.weights.tensors[index];
         let values = values(info, self.weights.start, &mut self.file)?;
-        let heads = heads.map(|heads| in_order(&values, info.shape.dims()[0], heads));
-        Ok((index, heads.unwrap_or(values)))
+        let values = match heads {
+            Some(heads) => in_order(&values, info.shape.dims()[0], *heads),
+            None => values,
+        };
+        Ok(Held { index, values })
     }
 }
 
@@ -179,12 +196,12 @@ impl Read for Reader<'_> {
             let Some(tensor) = self.weights.tensors.get(index) else {
                 return Ok(0);
             };
-            let held = self.held.take().filter(|(held, _)| *held == index);
-            let held = held
-                .map_or_else(|| self.hold(index), Ok)
-                .map_err(io::Error::other)?;
-            let (_, values) = self.held.insert(held);
-            let bytes: &[u8] = bytemuck::cast_slice(values);
+            let held = match self.held.take().filter(|held| held.index == index) {
+                Some(held) => held,
+                None => self.hold(index).map_err(io::Error::other)?,
+            };
+            let held = self.held.insert(held);
+            let bytes: &[u8] = bytemuck::cast_slice(&held.values);
             let mut rest = &bytes[bytes.len() - (tensor.end - at) as usize..];
             let count = rest.read(into)?;
             if rest.is_empty() {

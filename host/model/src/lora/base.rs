@@ -24,13 +24,17 @@ pub struct Base {
 impl Base {
     /// The base model `name` with the files `files`.
     pub fn of(name: &str, files: &ModelFiles) -> Result<Self> {
-        let names = weight_files(files)?
+        let mut hashes = BTreeMap::new();
+        for file in weight_files(files)?
             .into_iter()
-            .chain([CONFIG_FILE.to_owned()]);
-        let digest = |file: String| Ok((file.clone(), sha256_hex(&files.read(&file)?)));
+            .chain([CONFIG_FILE.to_owned()])
+        {
+            let hash = sha256_hex(&files.read(&file)?);
+            hashes.insert(file, hash);
+        }
         Ok(Self {
             name: name.to_owned(),
-            files: names.map(digest).collect::<Result<_>>()?,
+            files: hashes,
         })
     }
 
@@ -59,7 +63,9 @@ impl Base {
             let found = now.files.get(file).map_or("none", String::as_str);
             ensure!(
                 found == expected,
-                "the adapter was trained over another `{file}` than `{}` has now: SHA-256 {found}, expected {expected} (put the base model back, or start a run over the new one)",
+                "the adapter was trained over another `{file}` than `{}` has now: \
+                 SHA-256 {found}, expected {expected} \
+                 (put the base model back, or start a run over the new one)",
                 now.name
             );
         }

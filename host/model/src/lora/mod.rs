@@ -1,9 +1,9 @@
 //! LoRA: trains a product of two small matrices beside the frozen weight of each target module,
 //! `y = W x + b + s B A x`.
 //!
-//! Names, defaults and files are PEFT's. `W + s B A` is computed for an export only, and the
-//! sampler computes what the trainer does. Merged weights would take memory for a copy, and
-//! rounding to bf16 would erase a young adapter.
+//! Names, defaults and files are PEFT's. `W + s B A` is computed for an export only; the sampler
+//! computes the same as the trainer. Merged weights would take memory for a copy, and rounding them
+//! to bf16 would erase the small change of a young adapter.
 
 mod base;
 mod factors;
@@ -25,8 +25,22 @@ pub use base::Base;
 pub use factors::Dropout;
 pub(super) use factors::{DropoutMask, Factors};
 pub use peft::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_name};
-use settings::{A, B};
+use settings::{A, B, Matrix};
 pub use settings::{LoraConfig, Targets};
+
+/// Refuses factors of rank `r` beside these matrices that do not fit into memory.
+fn check_memory<'a>(r: usize, matrices: impl Iterator<Item = &'a Matrix>) -> Result<()> {
+    let count: u128 = matrices
+        .map(|matrix| r as u128 * (matrix.outputs as u128 + matrix.inputs as u128))
+        .sum();
+    if let Some([needed, free]) = lacking(4 * count) {
+        bail!(
+            "an adapter of rank {r} takes {needed} of memory, and {free} are free \
+             (lower `model.lora_r`, or name fewer `model.lora_target_modules`)"
+        );
+    }
+    Ok(())
+}
 
 /// A LoRA adapter: factors that are trained beside a frozen model.
 #[derive(Debug, Clone)]
@@ -49,21 +63,14 @@ impl Adapter {
         device: &Device,
     ) -> Result<Self> {
         let modules = settings::modules("model.lora_target_modules", &lora.targets, config)?;
-        let count = modules
-            .values()
-            .map(|(outputs, inputs)| lora.r as u128 * (*outputs as u128 + *inputs as u128));
-        if let Some([needed, free]) = lacking(4 * count.sum::<u128>()) {
-            bail!(
-                "an adapter of rank {} takes {needed} of memory, and {free} are free (lower `model.lora_r`, or name fewer `model.lora_target_modules`)",
-                lora.r
-            );
-        }
+        check_memory(lora.r, modules.values())?;
         let mut rng = host_rng::stream(seed, "lora.init", &[]);
         let mut vars = BTreeMap::new();
-        for (module, (outputs, inputs)) in modules {
+        for (module, Matrix { outputs, inputs }) in modules {
             let bound = 1.0 / (inputs as f64).sqrt();
-            let mut draw = || ((2.0 * host_rng::uniform(&mut rng) - 1.0) * bound) as f32;
-            let a: Vec<f32> = (0..lora.r * inputs).map(|_| draw()).collect();
+            let a: Vec<f32> = (0..lora.r * inputs)
+                .map(|_| ((2.0 * host_rng::uniform(&mut rng) - 1.0) * bound) as f32)
+                .collect();
             let a = Tensor::from_vec(a, (lora.r, inputs), device)?;
             vars.insert(format!("{module}.{A}"), Var::from_tensor(&a)?);
             vars.insert(
@@ -78,7 +85,7 @@ impl Adapter {
         })
     }
 
-    /// Reads an adapter of the model `config` from `files`, which also name and contain its base.
+    /// Reads an adapter of the model `config` from `files`, which also name and hold its base.
     pub fn load(files: &ModelFiles, config: &Config, device: &Device) -> Result<Self> {
         let (lora, name) = peft::read_config(files)?;
         // An absolute path lets a saved adapter find its base from any directory.
@@ -133,21 +140,16 @@ impl Adapter {
 
     /// The factors of `module` in `dtype`; `None` if the module has no adapter.
     pub(super) fn factors(&self, module: &str, dtype: DType) -> Result<Option<Factors>> {
-        let (a, b) = (format!("{module}.{A}"), format!("{module}.{B}"));
+        let a = format!("{module}.{A}");
         if !self.params.contains(&a) {
             return Ok(None);
         }
-        let factor = |name: &str| {
-            Ok::<_, anyhow::Error>(
-                self.params
-                    .get(name)?
-                    .as_detached_tensor()
-                    .to_dtype(dtype)?,
-            )
-        };
+        let a = self.params.get(&a)?.as_detached_tensor();
+        let b = self.params.get(&format!("{module}.{B}"))?;
+        let b = b.as_detached_tensor();
         Ok(Some(Factors::new(
-            factor(&a)?,
-            factor(&b)?,
+            a.to_dtype(dtype)?,
+            b.to_dtype(dtype)?,
             self.config.scale(),
         )))
     }
@@ -158,18 +160,14 @@ impl Adapter {
             let Some(module) = name.strip_suffix(A) else {
                 continue;
             };
-            let (a, b) = (
-                a.as_detached_tensor(),
-                self.params
-                    .get(&format!("{module}{B}"))?
-                    .as_detached_tensor(),
-            );
+            let a = a.as_detached_tensor();
+            let b = self.params.get(&format!("{module}{B}"))?;
+            let product = b.as_detached_tensor().matmul(&a)?;
             let weight = weights
                 .get(&format!("{module}weight"))
                 .context("the adapter belongs to another model")?;
-            weight.set(
-                &(weight.as_detached_tensor() + b.matmul(&a)?.affine(self.config.scale(), 0.0)?)?,
-            )?;
+            let change = product.affine(self.config.scale(), 0.0)?;
+            weight.set(&(weight.as_detached_tensor() + change)?)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use candle_core::{Device, Var};
 use capo_system::files::write_atomic;
 use serde_json::{Map, Value, json};
 
-use super::settings::{self, A, B, LoraConfig, Targets};
+use super::settings::{self, A, B, LoraConfig, Matrix, Targets};
 use crate::config::Config;
 use crate::family::shown;
 use crate::files::ModelFiles;
@@ -27,13 +27,17 @@ const PREFIX: &str = "base_model.model.";
 /// Keys that are read, and keys without effect on an adapter's computation. Any other key must be
 /// off.
 const KNOWN: &[&str] = &[
-    "base_model_name_or_path bias init_lora_weights lora_alpha lora_dropout peft_type r target_modules use_rslora",
-    "auto_mapping corda_config eva_config inference_mode loftq_config lora_ga_config megatron_config megatron_core",
-    "peft_version qalora_group_size task_type",
+    "base_model_name_or_path bias init_lora_weights lora_alpha lora_dropout peft_type r",
+    "target_modules use_rslora",
+    "auto_mapping corda_config eva_config inference_mode loftq_config lora_ga_config",
+    "megatron_config megatron_core peft_version qalora_group_size task_type",
 ];
 
 /// Initializations of fresh factors that leave the base unchanged.
 const INITIAL: &[&str] = &["gaussian", "eva", "orthogonal"];
+
+/// Advice for a tensor that does not fit the settings and the base.
+const BELONG: &str = "weights, settings and base model must be those of one adapter";
 
 /// The base that the adapter in `files` names.
 pub fn base_name(files: &ModelFiles) -> Result<String> {
@@ -41,7 +45,8 @@ pub fn base_name(files: &ModelFiles) -> Result<String> {
     let name = json.get("base_model_name_or_path").and_then(Value::as_str);
     name.map(str::to_owned).with_context(|| {
         format!(
-            "{} names no base model (write the model that it belongs to as `base_model_name_or_path`)",
+            "{} names no base model \
+             (write the model that it belongs to as `base_model_name_or_path`)",
             files.describe(ADAPTER_CONFIG_FILE)
         )
     })
@@ -54,6 +59,7 @@ pub(super) fn read_config(files: &ModelFiles) -> Result<(LoraConfig, String)> {
     Ok((config, base_name(files)?))
 }
 
+/// The settings of `adapter_config.json`, checked.
 fn parse(json: Map<String, Value>) -> Result<LoraConfig> {
     let kind = json
         .get("peft_type")
@@ -62,27 +68,49 @@ fn parse(json: Map<String, Value>) -> Result<LoraConfig> {
         kind == "LORA",
         "`peft_type` is `{kind}`, only `LORA` is supported (use a LoRA adapter)"
     );
-    json.iter()
-        .try_for_each(|(key, value)| check_key(key, value))?;
-    let number = |key: &str, default: f64| match json.get(key) {
-        None => Ok(default),
-        Some(value) => value
-            .as_f64()
-            .with_context(|| format!("`{key}` is `{}`, expected a number", shown(value))),
-    };
-    let r = match json.get("r") {
-        None => 8,
-        Some(r) => r
-            .as_u64()
-            .filter(|r| *r > 0)
-            .with_context(|| format!("`r` is `{}`, expected 1 or more", shown(r)))?,
-    };
-    let dropout = number("lora_dropout", 0.0)?;
+    for (key, value) in &json {
+        check_key(key, value)?;
+    }
+    let dropout = number(&json, "lora_dropout")?.unwrap_or(0.0);
     ensure!(
         (0.0..1.0).contains(&dropout),
         "`lora_dropout` is {dropout}, expected 0 or more and less than 1"
     );
-    let targets = match json.get("target_modules") {
+    Ok(LoraConfig {
+        r: rank(&json)?,
+        alpha: number(&json, "lora_alpha")?.unwrap_or(8.0),
+        dropout,
+        targets: targets(&json)?,
+        rslora: json.get("use_rslora") == Some(&Value::Bool(true)),
+        rest: json,
+    })
+}
+
+/// The number under `key`; `None` if the key is absent.
+fn number(json: &Map<String, Value>, key: &str) -> Result<Option<f64>> {
+    let Some(value) = json.get(key) else {
+        return Ok(None);
+    };
+    value
+        .as_f64()
+        .map(Some)
+        .with_context(|| format!("`{key}` is `{}`, expected a number", shown(value)))
+}
+
+/// The rank of the factors.
+fn rank(json: &Map<String, Value>) -> Result<usize> {
+    let Some(r) = json.get("r") else {
+        return Ok(8);
+    };
+    r.as_u64()
+        .filter(|r| *r > 0)
+        .and_then(|r| usize::try_from(r).ok())
+        .with_context(|| format!("`r` is `{}`, expected 1 or more", shown(r)))
+}
+
+/// The modules that have an adapter.
+fn targets(json: &Map<String, Value>) -> Result<Targets> {
+    Ok(match json.get("target_modules") {
         None | Some(Value::Null) => Targets::OfFamily,
         Some(Value::String(name)) if name == "all-linear" => Targets::AllLinear,
         Some(Value::String(pattern)) => Targets::Pattern(pattern.clone()),
@@ -91,18 +119,10 @@ fn parse(json: Map<String, Value>) -> Result<LoraConfig> {
                 format!("`target_modules` is `{}`, expected names", shown(names))
             })?)
         }
-    };
-    let rslora = json.get("use_rslora") == Some(&Value::Bool(true));
-    Ok(LoraConfig {
-        r: usize::try_from(r)?,
-        alpha: number("lora_alpha", 8.0)?,
-        dropout,
-        targets,
-        rslora,
-        rest: json,
     })
 }
 
+/// Refuses a setting that changes the adapter's computation in a way that is not supported.
 fn check_key(key: &str, value: &Value) -> Result<()> {
     let off = match value {
         Value::Null | Value::Bool(false) => true,
@@ -113,12 +133,14 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
     match key {
         "bias" => ensure!(
             value == "none",
-            "`bias` is `{}`, but biases stay as they are (only `none` is supported; use another adapter)",
+            "`bias` is `{}`, but biases stay as they are \
+             (only `none` is supported; use another adapter)",
             shown(value)
         ),
         "init_lora_weights" => ensure!(
             off || *value == true || INITIAL.iter().any(|known| value == known),
-            "`init_lora_weights` is `{}`, which changes the base model too (convert it to a plain adapter with PEFT, or use another one)",
+            "`init_lora_weights` is `{}`, which changes the base model too \
+             (convert it to a plain adapter with PEFT, or use another one)",
             shown(value)
         ),
         "use_rslora" => {
@@ -130,7 +152,8 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
         }
         "revision" => ensure!(
             off || value == "main",
-            "`revision` is `{}`, but only the newest one of a model is looked for (give the base's folder as `base_model_name_or_path`)",
+            "`revision` is `{}`, but only the newest one of a model is looked for \
+             (give the base's folder as `base_model_name_or_path`)",
             shown(value)
         ),
         _ => ensure!(
@@ -138,7 +161,7 @@ fn check_key(key: &str, value: &Value) -> Result<()> {
                 .iter()
                 .flat_map(|keys| keys.split(' '))
                 .any(|known| known == key),
-            "`{key}` is `{}`, which is not supported of an adapter (use one without it)",
+            "`{key}` is `{}`, which an adapter cannot have here (use an adapter without it)",
             shown(value)
         ),
     }
@@ -157,6 +180,7 @@ pub(super) fn read_params(
         .with_context(|| format!("cannot use {}", files.describe(ADAPTER_FILE)))
 }
 
+/// The factors of every module in `file`.
 fn factors(
     mut file: TensorFile<'_>,
     lora: &LoraConfig,
@@ -171,12 +195,12 @@ fn factors(
             .strip_prefix(PREFIX)
             .and_then(|name| Some((name, expected.get(name)?)));
         let Some((name, shape)) = known else {
-            bail!("unexpected tensor `{full}` (its base and its settings must be its own)");
+            bail!("unexpected tensor `{full}` ({BELONG})");
         };
         let found = file.shape(full)?;
         ensure!(
             found == shape.as_slice(),
-            "tensor `{full}` has shape {found:?}, expected {shape:?} (its base and its settings must be its own)"
+            "tensor `{full}` has shape {found:?}, expected {shape:?} ({BELONG})"
         );
         vars.insert(
             name.to_owned(),
@@ -207,13 +231,12 @@ fn expected(
         named => named.clone(),
     };
     let modules = settings::modules("target_modules", &targets, config)?;
-    let both = |(module, (outputs, inputs)): (String, (usize, usize))| {
-        [
-            (format!("{module}.{A}"), vec![lora.r, inputs]),
-            (format!("{module}.{B}"), vec![outputs, lora.r]),
-        ]
-    };
-    Ok(modules.into_iter().flat_map(both).collect())
+    let mut shapes = BTreeMap::new();
+    for (module, Matrix { outputs, inputs }) in modules {
+        shapes.insert(format!("{module}.{A}"), vec![lora.r, inputs]);
+        shapes.insert(format!("{module}.{B}"), vec![outputs, lora.r]);
+    }
+    Ok(shapes)
 }
 
 /// Writes both files into `directory` (created when missing).
@@ -232,6 +255,7 @@ pub(super) fn write(
     )
 }
 
+/// The text of `adapter_config.json`: the settings, and all other keys as they were read.
 fn to_json(lora: &LoraConfig, base: &str) -> Map<String, Value> {
     let targets = match &lora.targets {
         Targets::OfFamily => json!(settings::OF_FAMILY),

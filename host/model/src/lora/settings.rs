@@ -68,13 +68,19 @@ impl LoraConfig {
     }
 }
 
-/// The target modules by name, with their shapes `[out, in]`; `key` is the setting's name for
-/// messages.
+/// Shape of a linear module's weight, `[outputs, inputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Matrix {
+    pub(super) outputs: usize,
+    pub(super) inputs: usize,
+}
+
+/// The target modules by name; `key` is the setting's name for messages.
 pub(super) fn modules(
     key: &str,
     targets: &Targets,
     config: &Config,
-) -> Result<BTreeMap<String, (usize, usize)>> {
+) -> Result<BTreeMap<String, Matrix>> {
     let mut modules = linear(config);
     let names: Vec<String> = match targets {
         Targets::AllLinear => return Ok(modules),
@@ -96,18 +102,18 @@ pub(super) fn modules(
     Ok(modules)
 }
 
-/// Every module that can be a target, by name, with its shape `[out, in]`.
-pub(super) fn linear(config: &Config) -> BTreeMap<String, (usize, usize)> {
-    let module = |(name, shape): (String, Vec<usize>)| match (
-        name.strip_suffix(".weight"),
-        shape.as_slice(),
-    ) {
-        (Some(name), &[outputs, inputs]) if NEVER.iter().all(|never| !is(name, never)) => {
-            Some((name.to_owned(), (outputs, inputs)))
+/// Every module that can be a target, by name.
+pub(super) fn linear(config: &Config) -> BTreeMap<String, Matrix> {
+    let mut modules = BTreeMap::new();
+    for (name, shape) in shapes(config) {
+        if let Some(module) = name.strip_suffix(".weight")
+            && let &[outputs, inputs] = shape.as_slice()
+            && !NEVER.iter().any(|never| is(module, never))
+        {
+            modules.insert(module.to_owned(), Matrix { outputs, inputs });
         }
-        _ => None,
-    };
-    shapes(config).into_iter().filter_map(module).collect()
+    }
+    modules
 }
 
 /// True if the setting's entry `name` selects `module`. Source:
@@ -118,15 +124,18 @@ fn is(module: &str, name: &str) -> bool {
         .is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
 
-fn check(key: &str, name: &str, modules: &BTreeMap<String, (usize, usize)>) -> Result<()> {
+/// Refuses an entry `name` of the setting `key` that selects no module.
+fn check(key: &str, name: &str, modules: &BTreeMap<String, Matrix>) -> Result<()> {
     if let Some(never) = NEVER.into_iter().find(|never| is(name, never)) {
         bail!(
-            "`{key}` has `{name}`, but `{never}` cannot be a target: embedding and head stay as they are, which is what masks and step controls reckon with (leave it out)"
+            "`{key}` has `{name}`, but `{never}` cannot be a target: embedding and head stay as \
+             they are, which is what masks and step controls reckon with (leave it out)"
         );
     }
     ensure!(
         modules.keys().any(|module| is(module, name)),
-        "`{key}` has `{name}`, which no matrix of the model is called (name one or more of `{}`, or write `all-linear`)",
+        "`{key}` has `{name}`, which no matrix of the model is called \
+         (name one or more of `{}`, or write `all-linear`)",
         ALL.join("`, `")
     );
     Ok(())

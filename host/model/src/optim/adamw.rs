@@ -1,7 +1,7 @@
 //! AdamW: a step is the mean of gradients divided by the root of the mean of their squares.
 
 use anyhow::Result;
-use candle_core::{Tensor, Var};
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Dtype;
@@ -49,7 +49,7 @@ pub enum SecondMoment {
     /// The gradient of the accepted tokens only, as in the first moment.
     #[default]
     Kept,
-    /// The squares of both gradients, `g_k² + g_r²`, of the accepted and of the rejected tokens.
+    /// The squares of the gradients of accepted and of rejected tokens, `g_k² + g_r²`.
     /// `(g_k + g_r)²` would vanish where the two cancel, and the step would be unbounded.
     KeptAndRejected,
 }
@@ -69,10 +69,12 @@ pub struct AdamW {
 impl AdamW {
     /// An optimizer before its first step; both moments of every weight are 0.
     pub fn new(params: &Params, config: AdamWConfig) -> Result<Self> {
-        let zeros = |kind| Moments::zeros(kind, params, config.moments);
         Ok(Self {
             config,
-            moments: [zeros("exp_avg")?, zeros("exp_avg_sq")?],
+            moments: [
+                Moments::zeros("exp_avg", params, config.moments)?,
+                Moments::zeros("exp_avg_sq", params, config.moments)?,
+            ],
         })
     }
 
@@ -80,9 +82,10 @@ impl AdamW {
     /// `m / (sqrt(v / (1 - b2^t)) + eps)`, f32.
     pub fn direction(&self, name: &str, number: u64) -> Result<Tensor> {
         let [exp_avg, exp_avg_sq] = &self.moments;
-        let (mean, square) = (exp_avg.open(name)?, exp_avg_sq.open(name)?);
+        let mean = exp_avg.open(name)?;
+        let root_of_square = exp_avg_sq.open(name)?.sqrt()?;
         let root = (1.0 - self.config.beta2.powf(number as f64)).sqrt();
-        Ok((mean / ((square.sqrt()? / root)? + self.config.eps)?)?)
+        Ok((mean / ((root_of_square / root)? + self.config.eps)?)?)
     }
 
     /// All weights with their gradients, for an update of all at once.
@@ -94,16 +97,17 @@ impl AdamW {
         learning_rate: f64,
     ) -> Result<Vec<Trained<'a>>> {
         let [exp_avg, exp_avg_sq] = &self.moments;
-        let one = |(name, var): (&str, &'a Var)| {
-            Ok(Trained {
+        let mut trained = Vec::new();
+        for (name, var) in params.iter() {
+            trained.push(Trained {
                 weight: var,
                 moments: [exp_avg.get(name)?, exp_avg_sq.get(name)?],
                 grad: grads.get(name)?,
                 rejected: rejected.map(|rejected| rejected.get(name)).transpose()?,
                 decay_factor: decay_factor(var, learning_rate, self.config.weight_decay),
-            })
-        };
-        params.iter().map(one).collect()
+            });
+        }
+        Ok(trained)
     }
 
     /// Step `number` of all weights at once, with the clipping factor `scale`.
@@ -114,41 +118,37 @@ impl AdamW {
         scale: f64,
         learning_rate: f64,
     ) -> Result<()> {
-        let (
+        let Rule {
             mean,
             square,
-            Update {
-                rate, root, eps, ..
-            },
-        ) = self.rule(number, scale, learning_rate);
-        Ok(adamw::AdamW {
+            update,
+        } = self.rule(number, scale, learning_rate);
+        let step = adamw::AdamW {
             mean,
             square,
-            rate,
-            root,
-            eps,
-        }
-        .update(trained)?)
+            rate: update.rate,
+            root: update.root,
+            eps: update.eps,
+        };
+        Ok(step.update(trained)?)
     }
 
     /// The parts of step `number`, without weight decay.
-    fn rule(&self, number: u64, scale: f64, learning_rate: f64) -> (Mean, MeanSquare, Update) {
+    fn rule(&self, number: u64, scale: f64, learning_rate: f64) -> Rule {
         let AdamWConfig {
             beta1, beta2, eps, ..
         } = self.config;
-        let unbias = |beta: f64| 1.0 - beta.powf(number as f64);
-        let (rate, root) = (learning_rate / unbias(beta1), unbias(beta2).sqrt());
-        let update = Update {
-            decay_factor: 1.0,
-            rate,
-            root,
-            eps,
-        };
-        (
-            Mean { beta: beta1, scale },
-            MeanSquare { beta: beta2, scale },
-            update,
-        )
+        let number = number as f64;
+        Rule {
+            mean: Mean { beta: beta1, scale },
+            square: MeanSquare { beta: beta2, scale },
+            update: Update {
+                decay_factor: 1.0,
+                rate: learning_rate / (1.0 - beta1.powf(number)),
+                root: (1.0 - beta2.powf(number)).sqrt(),
+                eps,
+            },
+        }
     }
 
     /// Updates one weight: in place by the fused CPU kernels, or by candle's operations on other
@@ -162,15 +162,17 @@ impl AdamW {
             number,
             ..
         } = weight;
-        let (mean, square, update) = self.rule(number, scale, learning_rate);
-        let decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
-        let update = Update {
-            decay_factor,
-            ..update
-        };
-        let (grad, rejected) = (&weight.grad, weight.rejected.as_ref());
+        let Rule {
+            mean,
+            square,
+            mut update,
+        } = self.rule(number, scale, learning_rate);
+        update.decay_factor = decay_factor(var, learning_rate, self.config.weight_decay);
+        let grad = &weight.grad;
+        let rejected = weight.rejected.as_ref();
         let [mean_moments, square_moments] = &mut self.moments;
-        let (mut exp_avg, mut exp_avg_sq) = (mean_moments.open(name)?, square_moments.open(name)?);
+        let mut exp_avg = mean_moments.open(name)?;
+        let mut exp_avg_sq = square_moments.open(name)?;
         if fused(var) {
             mean.update(&exp_avg, grad)?;
             square.update(&exp_avg_sq, grad, rejected)?;
@@ -183,4 +185,11 @@ impl AdamW {
         mean_moments.close(name, exp_avg, weight.number)?;
         square_moments.close(name, exp_avg_sq, weight.number)
     }
+}
+
+/// The three parts of a step.
+struct Rule {
+    mean: Mean,
+    square: MeanSquare,
+    update: Update,
 }

@@ -97,38 +97,31 @@ impl Optimizer {
     /// Description of the optimizer for components, before the coming step. For SGD, `beta1` is its
     /// momentum.
     pub fn info(&self, learning_rate: f64, max_grad_norm: f64) -> OptimizerInfo {
-        let (kind, beta1, beta2, eps, weight_decay) = match &self.rule {
-            Rule::AdamW(AdamW { config, .. }) => {
-                let kind = match config.second_moment {
+        let steps_taken = self.steps_taken;
+        match &self.rule {
+            Rule::AdamW(AdamW { config, .. }) => OptimizerInfo {
+                kind: match config.second_moment {
                     SecondMoment::Kept => OptimizerKind::ADAMW,
                     SecondMoment::KeptAndRejected => OptimizerKind::ADAMW_KEPT_AND_REJECTED,
-                };
-                (
-                    kind,
-                    config.beta1,
-                    config.beta2,
-                    config.eps,
-                    config.weight_decay,
-                )
-            }
-            Rule::Sgd(Sgd { config, .. }) => (
-                OptimizerKind::SGD,
-                config.momentum,
-                0.0,
-                0.0,
-                config.weight_decay,
-            ),
-        };
-        let steps_taken = self.steps_taken;
-        OptimizerInfo {
-            kind,
-            learning_rate,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            max_grad_norm,
-            steps_taken,
+                },
+                learning_rate,
+                beta1: config.beta1,
+                beta2: config.beta2,
+                eps: config.eps,
+                weight_decay: config.weight_decay,
+                max_grad_norm,
+                steps_taken,
+            },
+            Rule::Sgd(Sgd { config, .. }) => OptimizerInfo {
+                kind: OptimizerKind::SGD,
+                learning_rate,
+                beta1: config.momentum,
+                beta2: 0.0,
+                eps: 0.0,
+                weight_decay: config.weight_decay,
+                max_grad_norm,
+                steps_taken,
+            },
         }
     }
 
@@ -138,14 +131,14 @@ impl Optimizer {
     }
 
     /// Adam's `exp_avg` and `exp_avg_sq` of the weight `name`, in its shape and their stored dtype.
-    /// An unknown name is an error; so is SGD.
+    /// An unknown name is an error, and so is another optimizer.
     pub fn moments(&self, name: &str) -> Result<(&Tensor, &Tensor)> {
         match &self.rule {
             Rule::AdamW(adamw) => {
                 let [exp_avg, exp_avg_sq] = &adamw.moments;
                 Ok((exp_avg.get(name)?, exp_avg_sq.get(name)?))
             }
-            Rule::Sgd(_) => bail!("sgd has no moments of Adam's (use `adamw`)"),
+            Rule::Sgd(_) => bail!("`sgd` has no second moment (use `adamw`)"),
         }
     }
 
@@ -165,7 +158,8 @@ impl Optimizer {
         if self.steps_taken == 0 {
             return Ok(None);
         }
-        let (mut product, mut square) = (0.0, 0.0);
+        let mut product = 0.0;
+        let mut square = 0.0;
         for (name, grad) in grads.iter() {
             let direction = match &self.rule {
                 Rule::AdamW(adamw) => adamw.direction(name, self.steps_taken)?,
@@ -181,7 +175,7 @@ impl Optimizer {
         Ok((norms > 0.0 && norms.is_finite()).then(|| product / norms))
     }
 
-    /// The name, as in a state, of the first moment that has a number that is not finite.
+    /// The name in a state of the first moment that has a number that is not finite.
     pub fn not_finite(&self) -> Result<Option<String>> {
         for moments in self.rule.moments() {
             if let Some(name) = moments.not_finite()? {
@@ -191,6 +185,7 @@ impl Optimizer {
         Ok(None)
     }
 
+    /// Bytes of all moments.
     pub fn bytes(&self) -> usize {
         self.rule.moments().iter().map(Moments::bytes).sum()
     }
@@ -207,9 +202,9 @@ impl Optimizer {
     /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in
     /// place.
     ///
-    /// `grads` is of the accepted tokens, `rejected` of the rejected tokens. One factor clips both,
-    /// by the norm of their sum. The step follows `grads` alone, and `rejected` enters Adam's
-    /// second moment. If a norm is not finite, nothing changes. Source of the clipping:
+    /// `grads` are the gradients of the accepted tokens, `rejected` those of the rejected tokens. One
+    /// factor clips both, by the norm of their sum. The step follows `grads` alone; `rejected` enters
+    /// Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
     /// `torch.nn.utils.clip_grad_norm_`.
     pub fn step(
         &mut self,
@@ -238,17 +233,13 @@ impl Optimizer {
         }
         self.steps_taken += 1;
         let scale = clip_scale(outcome.grad_norm_unmasked, max_grad_norm);
-        let f32 = |grads: &Gradients, name: &str| -> Result<Tensor> {
-            Ok(grads.get(name)?.to_dtype(DType::F32)?.contiguous()?)
-        };
         for (name, var) in params.iter() {
-            let grad = f32(grads, name)?;
-            let rejected = rejected.map(|rejected| f32(rejected, name)).transpose()?;
+            let rejected = rejected.map(|rejected| gradient_of(rejected, name));
             let weight = WeightStep {
                 name,
                 var,
-                grad,
-                rejected,
+                grad: gradient_of(grads, name)?,
+                rejected: rejected.transpose()?,
                 scale,
                 learning_rate,
                 number: self.steps_taken,
@@ -304,7 +295,8 @@ impl Optimizer {
             .sum::<usize>();
         ensure!(
             count == expected,
-            "the optimizer state has {count} tensors, expected {expected} (use a checkpoint of this model and this optimizer)"
+            "the optimizer state has {count} tensors, expected {expected} \
+             (use a checkpoint of this model and this optimizer)"
         );
         self.rule
             .moments_mut()
@@ -330,7 +322,8 @@ impl StepOutcome {
         ]))
     }
 
-    /// From the sums of squares of the gradients, of the rejected ones and of their sums.
+    /// The outcome by three sums of squares: of the gradients of accepted tokens, of those of rejected
+    /// tokens, and of the sums of both.
     fn from_squares(squares: [f64; 3], rejects: bool) -> Self {
         let [grad, rejected, sum] = squares.map(f64::sqrt);
         Self::from_norms(if rejects {
@@ -352,6 +345,11 @@ impl StepOutcome {
     }
 }
 
+/// The gradient by the weight `name`, contiguous and in f32.
+fn gradient_of(grads: &Gradients, name: &str) -> Result<Tensor> {
+    Ok(grads.get(name)?.to_dtype(DType::F32)?.contiguous()?)
+}
+
 /// The sum of `a b` over all elements.
 fn products(a: &Tensor, b: &Tensor) -> Result<f64> {
     if !fused(a) {
@@ -362,17 +360,19 @@ fn products(a: &Tensor, b: &Tensor) -> Result<f64> {
             .sum_all()?
             .to_scalar()?);
     }
-    let (a, b) = (a.contiguous()?, b.contiguous()?);
-    let (a, b) = (a.storage_and_layout(), b.storage_and_layout());
-    let (a, b) = (values(&a.0, a.1)?, values(&b.0, b.1)?);
-    let sum = |block: Range<usize>| {
+    let a = a.contiguous()?;
+    let (a_storage, layout) = a.storage_and_layout();
+    let a = values(&a_storage, layout)?;
+    let b = b.contiguous()?;
+    let (b_storage, layout) = b.storage_and_layout();
+    let b = values(&b_storage, layout)?;
+    Ok(sum_blocks(a.len(), |block: Range<usize>| {
         a[block.clone()]
             .iter()
             .zip(&b[block])
             .map(|(a, b)| f64::from(*a) * f64::from(*b))
             .sum()
-    };
-    Ok(sum_blocks(a.len(), sum))
+    }))
 }
 
 /// Euclidean norm of all gradients, summed in f64 in the order of names.
@@ -383,26 +383,23 @@ pub fn global_norm(grads: &Gradients) -> Result<f64> {
 
 /// The norm of the sum of two gradients of the same model.
 fn norm_of_sum(a: &Gradients, b: &Gradients) -> Result<f64> {
-    let f32 = |grad: &Tensor| grad.to_dtype(DType::F32);
     let on_host = a.iter().chain(b.iter()).all(|(_, grad)| fused(grad));
-    norm(
-        a.iter()
-            .map(|(name, grad)| Ok(add(&f32(grad)?, &f32(b.get(name)?)?)?)),
-        on_host,
-    )
+    let sums = a.iter().map(|(name, grad)| {
+        let a = grad.to_dtype(DType::F32)?;
+        let b = b.get(name)?.to_dtype(DType::F32)?;
+        Ok(add(&a, &b)?)
+    });
+    norm(sums, on_host)
 }
 
 /// Euclidean norm of all `grads`; `on_host` is true if the fused kernels accept each of them.
 fn norm(grads: impl Iterator<Item = Result<Tensor>>, on_host: bool) -> Result<f64> {
     if !on_host {
-        let rows = |grad: Result<Tensor>| {
-            Ok(grad?
-                .to_dtype(DType::F32)?
-                .sqr()?
-                .sum(D::Minus1)?
-                .flatten_all()?)
-        };
-        let rows = grads.map(rows).collect::<Result<Vec<_>>>()?;
+        let mut rows = Vec::new();
+        for grad in grads {
+            let squares = grad?.to_dtype(DType::F32)?.sqr()?;
+            rows.push(squares.sum(D::Minus1)?.flatten_all()?);
+        }
         return Ok(Tensor::cat(&rows, 0)?
             .to_dtype(DType::F64)?
             .sum_all()?

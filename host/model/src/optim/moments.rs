@@ -44,8 +44,8 @@ pub type State = BTreeMap<String, Tensor>;
 ///
 /// Moments of the last layer (which components see), norms and biases are f32. Moments of the other
 /// matrices may be bf16. A step converts them to f32 and rounds the results stochastically, which
-/// preserves their mean. Rounding to the nearest would never change a running mean that moves by a
-/// thousandth per step.
+/// preserves their mean. With rounding to the nearest, a running mean that moves by a thousandth per
+/// step would never change.
 ///
 /// A clone shares its storage with the original.
 #[derive(Debug, Clone)]
@@ -124,6 +124,7 @@ impl Moments {
         format!("{}/{name}", self.kind)
     }
 
+    /// Bytes of all moments.
     pub fn bytes(&self) -> usize {
         self.tensors
             .values()
@@ -155,12 +156,14 @@ impl Moments {
             let full = format!("{}/{name}", self.kind);
             let Some(moment) = get(&full)? else {
                 bail!(
-                    "the optimizer state has no `{full}` (use a checkpoint of this model and optimizer)"
+                    "the optimizer state has no `{full}` \
+                     (use a checkpoint of this model and optimizer)"
                 );
             };
             ensure!(
                 moment.dims() == slot.dims() && moment.dtype() == slot.dtype(),
-                "`{full}` in the optimizer state is {:?} of shape {:?}, expected {:?} of shape {:?} (use a checkpoint of this model)",
+                "`{full}` in the optimizer state is {:?} of shape {:?}, expected {:?} of shape {:?} \
+                 (use a checkpoint of this model)",
                 moment.dtype(),
                 moment.dims(),
                 slot.dtype(),
@@ -168,7 +171,8 @@ impl Moments {
             );
             ensure!(
                 is_finite(&moment)?,
-                "numbers of `{full}` in the optimizer state are infinite or NaN (use an earlier checkpoint)"
+                "numbers of `{full}` in the optimizer state are infinite or NaN \
+                 (use an earlier checkpoint)"
             );
             *slot = moment.to_device(slot.device())?;
         }

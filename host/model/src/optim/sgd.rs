@@ -9,6 +9,7 @@ use crate::ops::fused;
 use crate::ops::optimizer::Blend;
 use crate::optim::moments::{Moments, WeightStep, decay_factor};
 
+/// Constants of SGD.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SgdConfig {
     /// Factor of the previous sum of gradients at each step; 0 is plain SGD.
@@ -34,11 +35,12 @@ pub struct Sgd {
 impl Sgd {
     /// An optimizer before its first step.
     pub fn new(params: &Params, config: SgdConfig) -> Result<Self> {
-        let sums = || Moments::zeros("momentum_buffer", params, config.moments);
-        Ok(Self {
-            config,
-            sums: (config.momentum != 0.0).then(sums).transpose()?,
-        })
+        let sums = if config.momentum == 0.0 {
+            None
+        } else {
+            Some(Moments::zeros("momentum_buffer", params, config.moments)?)
+        };
+        Ok(Self { config, sums })
     }
 
     /// Descent direction of the previous step in the weight `name`, without weight decay, f32;
@@ -68,13 +70,11 @@ impl Sgd {
                 },
             );
         };
-        let (mut sum, grow) = (
-            sums.open(name)?,
-            Blend {
-                old: self.config.momentum,
-                new: scale,
-            },
-        );
+        let mut sum = sums.open(name)?;
+        let grow = Blend {
+            old: self.config.momentum,
+            new: scale,
+        };
         if fused(&sum) {
             grow.update(&sum, &weight.grad)?;
         } else {
@@ -92,6 +92,7 @@ impl Sgd {
     }
 }
 
+/// Updates the weight `var`: `blend.old` times the weight plus `blend.new` times `direction`.
 fn descend(var: &Var, direction: &Tensor, blend: &Blend) -> Result<()> {
     if fused(var) {
         return Ok(blend.update(var, direction)?);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::shared::{self, changed_copy, data};
 
-/// Id of the tokens that fill rows up.
+/// Id of padding.
 const PAD: Option<u32> = Some(0);
 
 #[derive(Deserialize)]
@@ -29,12 +29,13 @@ fn load(directory: &Path, label: Option<&str>) -> anyhow::Result<Classifier> {
     )
 }
 
-/// Compares the output `output`, called `label`, in one ragged batch and one text at a time.
+/// Compares the output with the number `output` and the name `label`, for texts in one ragged batch
+/// and one at a time.
 fn compare(name: &str, label: Option<&str>, output: usize) {
     compare_with(&data("frozen-golden").join(name), name, label, output);
 }
 
-/// Compares those of a copy of `name`.
+/// Compares the outputs of `directory`, a copy of `name`.
 fn compare_with(directory: &Path, name: &str, label: Option<&str>, output: usize) {
     let model = load(directory, label).unwrap();
     let rows: Vec<Row> = shared::json(&data("frozen-golden").join(name).join("scores.json"));
@@ -78,7 +79,7 @@ fn encoders_score_as_transformers_does() {
     }
 }
 
-/// A copy of the model `name` with one weight more.
+/// A copy of the model `name` with one more weight.
 fn copy_with(name: &str, changes: &Value, weight: &str, value: Tensor) -> tempfile::TempDir {
     let copy = changed_copy(&data("frozen-golden").join(name), changes);
     let path = copy.path().join("model.safetensors");
@@ -88,9 +89,9 @@ fn copy_with(name: &str, changes: &Value, weight: &str, value: Tensor) -> tempfi
     copy
 }
 
-/// A number that is added to all features of a position, which the norm behind takes out again.
+/// A number that is added to all features of a position. The norm that follows removes it.
 #[test]
-fn positions_that_add_to_the_input_have_batches_too() {
+fn adds_positions_to_every_row_of_a_batch() {
     let (name, weight) = (
         "deberta-v2-score",
         "deberta.embeddings.position_embeddings.weight",
@@ -111,23 +112,23 @@ fn positions_that_add_to_the_input_have_batches_too() {
 }
 
 #[test]
-fn the_head_of_a_file_is_no_part_of_a_model_that_scores() {
+fn ignores_the_language_model_head_of_a_classifier() {
     let head = Tensor::ones((15, 16), candle_core::DType::F32, &Device::Cpu).unwrap();
     let copy = copy_with("qwen2-score", &json!({}), "lm_head.weight", head);
     compare_with(copy.path(), "qwen2-score", None, 0);
 }
 
 #[test]
-fn the_last_token_counts_where_none_is_padding() {
+fn scores_at_the_last_token_without_padding() {
     let model = load(&data("frozen-golden/qwen2-score"), None).unwrap();
     let score = |ids: &[u32], pad| model.score(&[ids.to_vec()], pad).unwrap()[0];
     assert_eq!(score(&[5, 0], PAD), score(&[5], PAD));
     assert!((score(&[5, 0], None) - score(&[5], PAD)).abs() > 1e-3);
 }
 
-/// Of an adapter the base alone would be read.
+/// Only the base of an adapter would be read.
 #[test]
-fn adapters_of_models_that_score_are_refused() {
+fn refuses_adapters_of_classifiers() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["qwen2-score", "bert-score"] {
         let adapter = folder.path().join(name);
@@ -139,7 +140,7 @@ fn adapters_of_models_that_score_are_refused() {
             .err()
             .unwrap()
             .to_string();
-        let expected = "makes it an adapter, which is not supported of this model (merge it with PEFT, and name the merged one)";
+        let expected = "makes it an adapter, which is not supported for this model (merge it with PEFT, and name the merged one)";
         assert!(
             error.ends_with(expected) && error.contains("adapter_config.json"),
             "{error}"
@@ -147,7 +148,7 @@ fn adapters_of_models_that_score_are_refused() {
     }
 }
 
-/// The sentence about a checkpoint whose configuration has other values.
+/// The error for a checkpoint whose configuration has other values.
 fn changed(name: &str, changes: &Value) -> String {
     let folder = changed_copy(&data("frozen-golden").join(name), changes);
     let error = load(folder.path(), None).err().expect("an error");
@@ -155,7 +156,7 @@ fn changed(name: &str, changes: &Value) -> String {
 }
 
 #[test]
-fn what_cannot_be_used_is_told() {
+fn refuses_unsupported_classifiers() {
     assert_eq!(
         changed(
             "qwen2-score",
@@ -181,7 +182,7 @@ fn what_cannot_be_used_is_told() {
             "bert-score",
             "is_decoder",
             json!(true),
-            "config.json`: `is_decoder` is `true`, but only `false` is supported of a `bert` model (use another checkpoint)",
+            "config.json`: `is_decoder` is `true`, but only `false` is supported for a `bert` model (use another checkpoint)",
         ),
         (
             "bert-score",
@@ -217,7 +218,7 @@ fn what_cannot_be_used_is_told() {
             "modernbert-score",
             "rope_parameters",
             json!({"rope_type": "yarn"}),
-            "config.json`: `rope_type` of `rope_parameters` is `yarn`, only `default` is supported of a model that is not of a family that is trained here (use another checkpoint)",
+            "config.json`: `rope_type` of `rope_parameters` is `yarn`, only `default` is supported for a family that is not trained here (use another checkpoint)",
         ),
     ] {
         let said = changed(name, &json!({ key: value }));
@@ -225,7 +226,7 @@ fn what_cannot_be_used_is_told() {
             said.starts_with("cannot use `FOLDER/") || said.contains("cannot be used"),
             "{key}: {said}"
         );
-        // Where backtraces are asked for, one follows.
+        // With `RUST_BACKTRACE`, a backtrace follows.
         assert!(said.contains(expected), "{key}: {said}");
     }
     let longer = load(&data("frozen-golden/qwen2-score"), None)

@@ -1,4 +1,4 @@
-//! Models and optimizers, from outside.
+//! Tests of models and optimizers through the public functions of the crate.
 
 mod frozen_models;
 mod model_company;

@@ -1,4 +1,4 @@
-//! The bits of a row do not depend on the rows that run through the model beside it.
+//! The bits of a row do not depend on the other rows that run through the model with it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,13 +10,13 @@ use serde_json::Map;
 
 use crate::shared::{batch, random, sampling};
 
-/// Longest completion.
+/// Length of the longest completion.
 const TOKENS: usize = 9;
-/// Numbers of other rows, and most rows.
+/// Numbers of other rows.
 const COMPANY: [usize; 4] = [0, 2, 7, 33];
 const MOST: usize = 34;
 
-/// A model whose sums have one part and two, with small matrices and large ones.
+/// A model with small and large matrices, so that its sums are computed in one part and in two.
 fn model() -> Policy {
     random(
         r#"{"model_type": "qwen2", "vocab_size": 37, "hidden_size": 32, "intermediate_size": 600,
@@ -26,7 +26,7 @@ fn model() -> Policy {
     )
 }
 
-/// The model with an adapter of rank `r` that has an effect.
+/// The model with an adapter of rank `r` whose second factors are not 0.
 fn adapted(r: usize) -> Policy {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("company-{r}"));
     model().save(&folder).unwrap();
@@ -54,7 +54,7 @@ fn adapted(r: usize) -> Policy {
     policy
 }
 
-/// Runs `work` with models with an adapter and without one, in both dtypes.
+/// Runs `work` on models with and without an adapter, in both dtypes.
 fn with_each(work: impl Fn(&str, Policy)) {
     for dtype in [DType::F32, DType::BF16] {
         work(&format!("{dtype:?}"), model().with_dtype(dtype));
@@ -77,8 +77,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The log-probabilities of completions of from one to nine tokens, whose prompts have so many
-/// tokens. Every fourth row has the same prompt.
+/// Prompts with completions of one to nine tokens. Every fourth row has the same prompt.
 struct Rows(Vec<(Vec<u32>, Vec<u32>)>);
 
 impl Rows {
@@ -109,7 +108,7 @@ impl Rows {
 }
 
 #[test]
-fn of_a_pass_over_whole_completions() {
+fn passes_over_whole_completions() {
     with_each(|what, policy| {
         for prompt in [1, 6] {
             let rows = Rows::new(MOST, prompt);
@@ -127,9 +126,9 @@ fn of_a_pass_over_whole_completions() {
     });
 }
 
-/// The sums over the tokens of a prompt have two parts.
+/// Sums over the tokens of a long prompt are computed in two parts.
 #[test]
-fn of_completions_of_a_long_prompt() {
+fn completions_of_a_long_prompt() {
     let (rows, policy) = (Rows::new(5, 520), model());
     let expected = rows.logps(&policy, 0..5);
     for range in [0..1, 4..5, 0..2, 1..5] {
@@ -141,9 +140,9 @@ fn of_completions_of_a_long_prompt() {
     }
 }
 
-/// Completions end one after the other, so each pass has fewer rows.
+/// Completions end one after another, so each pass has fewer rows than the one before.
 #[test]
-fn of_sampling() {
+fn sampling_in_company() {
     with_each(|what, policy| {
         let generation = Generation {
             max_completion_length: TOKENS,

@@ -29,7 +29,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn logits_match_transformers() {
     for name in NAMES {
         let expected = tensors("families-golden", name)["logits"]
             .narrow(1, 3, 7)
@@ -41,7 +41,7 @@ fn logits_are_those_of_transformers() {
 }
 
 #[test]
-fn logps_and_gradients_are_those_of_transformers() {
+fn logps_and_gradients_match_transformers() {
     for name in NAMES {
         let (policy, golden) = (
             load(&folder(name)).unwrap(),
@@ -64,7 +64,7 @@ fn logps_and_gradients_are_those_of_transformers() {
 }
 
 #[test]
-fn gradients_of_some_rows_are_theirs_alone() {
+fn gradients_of_some_rows_equal_those_of_a_batch_of_them() {
     for name in NAMES {
         let forward = load(&folder(name)).unwrap().forward(&rows(6), 0.9).unwrap();
         let d_logps = [[0.0; 5], [0.3, -0.2, 0.0, 1.0, 0.5]].concat();
@@ -77,7 +77,7 @@ fn gradients_of_some_rows_are_theirs_alone() {
 }
 
 #[test]
-fn what_was_drawn_with_a_cache_is_as_probable_without() {
+fn sampler_and_forward_pass_agree_on_log_probabilities() {
     for name in NAMES {
         let policy = load(&folder(name)).unwrap();
         for (temperature, top_k, top_p) in [(1.0, 0, 1.0), (0.7, 5, 0.9)] {
@@ -110,9 +110,9 @@ fn config(directory: &Path) -> Map<String, Value> {
     shared::json(&directory.join("config.json"))
 }
 
-/// Transformers reads the models that this test writes: `make.py --check`.
+/// `make.py --check` reads the models that this test writes with transformers.
 #[test]
-fn saved_models_have_the_same_bits_and_all_keys() {
+fn saves_all_bits_and_all_keys() {
     for name in NAMES {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join("families")
@@ -141,7 +141,7 @@ fn saved_models_have_the_same_bits_and_all_keys() {
 }
 
 #[test]
-fn switches_are_read() {
+fn reads_switches() {
     let config = |name: &str| load(&folder(name)).unwrap().config().clone();
     assert_eq!(
         (
@@ -184,7 +184,7 @@ fn changed(name: &str, changes: &Value) -> anyhow::Result<Config> {
 }
 
 #[test]
-fn settings_that_are_not_understood_are_told() {
+fn refuses_unknown_settings() {
     for case in json_lines("refused.jsonl") {
         let error =
             changed(case["model"].as_str().unwrap(), &case["change"]).expect_err(&case.to_string());
@@ -198,7 +198,7 @@ fn settings_that_are_not_understood_are_told() {
 }
 
 #[test]
-fn settings_that_change_nothing_are_kept() {
+fn keeps_settings_without_effect() {
     for (name, changes) in [
         (
             "llama3",
@@ -217,7 +217,7 @@ fn settings_that_change_nothing_are_kept() {
     ] {
         changed(name, &changes).unwrap();
     }
-    // A key that says nothing, which `changed` would remove.
+    // A key whose value is null, which `changed` would remove.
     let null = fs::read_to_string(folder("llama3").join("config.json")).unwrap();
     Config::from_json(
         null.replacen('{', r#"{"sliding_window": null,"#, 1)
@@ -226,9 +226,9 @@ fn settings_that_change_nothing_are_kept() {
     .unwrap();
 }
 
-/// `config.json` as published, and how many weights the model is known to have.
+/// `config.json` as published, and the published number of the model's weights.
 #[test]
-fn published_models_have_as_many_weights_as_they_say() {
+fn counts_the_weights_of_published_models() {
     for case in json_lines("published.jsonl") {
         let config = Config::from_json(&serde_json::to_vec(&case["config"]).unwrap()).unwrap();
         let sizes = shapes(&config)

@@ -1,4 +1,4 @@
-//! Reading and writing Hugging Face directories, and what goes wrong with them.
+//! Reading and writing Hugging Face directories, and the errors of broken ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn message(directory: &Path) -> String {
 }
 
 #[test]
-fn embedded_files_load_like_a_directory() {
+fn loads_embedded_files_like_a_directory() {
     static FILES: &[(&str, &[u8])] = &[
         (
             "config.json",
@@ -63,7 +63,7 @@ fn embedded_files_load_like_a_directory() {
 }
 
 #[test]
-fn shards_load_like_one_file() {
+fn loads_shards_like_one_file() {
     let directory = copy("untied");
     let whole = directory.path().join("model.safetensors");
     let tensors = candle_core::safetensors::load(&whole, &Device::Cpu).unwrap();
@@ -105,7 +105,7 @@ fn shards_load_like_one_file() {
 }
 
 #[test]
-fn half_precision_weights_become_f32() {
+fn reads_half_precision_weights_as_f32() {
     for dtype in [DType::BF16, DType::F16] {
         let directory = copy("untied");
         rewrite(directory.path(), |_, tensor| {
@@ -128,7 +128,7 @@ fn half_precision_weights_become_f32() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn names_a_missing_file() {
     assert!(message(&TempDir::new().unwrap().path().join("nowhere")).contains("config.json"));
     for file in ["config.json", "model.safetensors"] {
         let directory = copy("tied");
@@ -142,9 +142,10 @@ fn a_missing_file_is_named() {
     }
 }
 
-/// Only the class that a model is of keeps its head, and only another folder keeps the old weights.
+/// The advice names the class of the model, because only that class keeps its head, and another
+/// folder, because only then the old weights stay.
 #[test]
-fn the_way_to_safetensors_is_told() {
+fn shows_how_to_convert_to_safetensors() {
     for (changes, file, weights, class) in [
         (
             json!({}),
@@ -192,7 +193,7 @@ fn the_way_to_safetensors_is_told() {
 }
 
 #[test]
-fn a_tokenizer_is_of_one_folder() {
+fn reads_a_tokenizer_from_one_folder() {
     let [own, base] = [(); 2].map(|()| TempDir::new().unwrap());
     let write = |folder: &TempDir, name: &str| fs::write(folder.path().join(name), "{}").unwrap();
     ["config.json", "tokenizer.json", "chat_template.jinja"]
@@ -235,7 +236,7 @@ fn a_tokenizer_is_of_one_folder() {
 }
 
 #[test]
-fn fresh_embeddings_of_padding_are_zero() {
+fn initializes_the_embedding_of_padding_to_zero() {
     let json = fs::read_to_string(golden("untied").join("config.json")).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
     json["pad_token_id"] = (-2).into();
@@ -256,7 +257,7 @@ fn fresh_embeddings_of_padding_are_zero() {
 }
 
 #[test]
-fn truncated_weights_are_errors_at_every_length() {
+fn refuses_weights_truncated_at_any_length() {
     let directory = copy("tied");
     let path = directory.path().join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
@@ -287,7 +288,7 @@ fn truncated_weights_are_errors_at_every_length() {
 }
 
 #[test]
-fn tensors_that_do_not_belong_are_named() {
+fn names_tensors_that_do_not_fit_the_model() {
     let (bias, other) = (
         "model.layers.1.self_attn.q_proj.bias",
         "(the weights and `config.json` must be of one model)",
@@ -344,7 +345,7 @@ fn tensors_that_do_not_belong_are_named() {
 }
 
 #[test]
-fn configurations_of_transformers_5_are_written_for_both_releases() {
+fn writes_configurations_for_transformers_4_and_5() {
     let json = fs::read_to_string(golden("tied").join("config.json")).unwrap();
     let new = r#""rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0}, "dtype": "bfloat16""#;
     let json = json.replace(r#""rope_theta": 10000.0"#, new);
@@ -369,7 +370,7 @@ fn configurations_of_transformers_5_are_written_for_both_releases() {
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_neither_read_nor_written() {
+fn refuses_to_read_and_write_numbers_that_are_not_finite() {
     for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let directory = copy("untied");
         let whole = load(directory.path()).unwrap();
@@ -381,7 +382,7 @@ fn numbers_that_are_not_finite_are_neither_read_nor_written() {
                 tensor
             })
         });
-        let refused = "cannot read tensor `model.norm.weight`: numbers of it are infinite or NaN (use another checkpoint, or fetch the file again)";
+        let refused = "cannot read tensor `model.norm.weight`: some of its numbers are infinite or NaN (use another checkpoint, or fetch the file again)";
         assert!(message(directory.path()).ends_with(refused));
 
         let var = whole.params().get("model.norm.weight").unwrap();

@@ -59,7 +59,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 #[test]
-fn greedy_decoding_equals_repeated_full_forward_passes() {
+fn greedy_decoding_equals_repeated_forward_passes() {
     let policy = policy(0.3);
     let completions = generate(&policy, &prompts(), &sampling(0.0, 0, 1.0));
     let mut distinct = std::collections::BTreeSet::new();
@@ -102,7 +102,7 @@ fn a_row_does_not_depend_on_the_other_rows() {
 }
 
 #[test]
-fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
+fn waiting_for_a_slot_changes_no_token() {
     let policy = policy(0.3);
     let prompts: Vec<Vec<u32>> = (0..200)
         .map(|row| {
@@ -174,8 +174,8 @@ fn rows_that_wait_for_a_place_draw_what_they_draw_together() {
     }
 }
 
-/// Answers two turns of each row with tokens that only the row decides, and keeps replies back for
-/// a while.
+/// Answers two turns of each row with tokens that depend on the row alone, and holds replies back
+/// for a while.
 struct Slow {
     first: usize,
     turns: Vec<usize>,
@@ -212,7 +212,7 @@ impl Partner for Slow {
 }
 
 #[test]
-fn a_row_goes_on_after_a_reply_whenever_it_comes() {
+fn a_row_continues_the_same_whenever_a_reply_comes() {
     let policy = policy(0.3);
     let prompts: Vec<Vec<u32>> = (0..23)
         .map(|row| {
@@ -275,7 +275,7 @@ fn a_row_goes_on_after_a_reply_whenever_it_comes() {
 }
 
 #[test]
-fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
+fn captured_outputs_equal_those_of_a_forward_pass() {
     let (policy, prompts) = (policy(0.3), prompts());
     let eos = generate(&policy, &prompts, &sampling(1.0, 0, 1.0))[1].ids[3];
     let generation = Generation {
@@ -377,7 +377,7 @@ fn the_samplers_own_outputs_are_those_of_a_forward_pass() {
 }
 
 #[test]
-fn eos_ends_a_row_and_leaves_the_others() {
+fn an_end_token_ends_only_its_row() {
     let policy = policy(0.3);
     let free = generate(&policy, &prompts(), &sampling(1.0, 0, 1.0));
     let eos = free[1].ids[3];
@@ -419,8 +419,8 @@ fn eos_ends_a_row_and_leaves_the_others() {
     );
 }
 
-/// A model whose next-token logits are `logits` whatever the prompt: all layers give 0, the head
-/// sees a constant.
+/// A model whose next-token logits are `logits` for every prompt: all layers return 0, so the head
+/// reads a constant.
 fn constant_model(logits: &[f64]) -> Policy {
     let policy = policy(0.0);
     let set = |name: &str, values: Vec<f32>| {
@@ -439,7 +439,7 @@ fn constant_model(logits: &[f64]) -> Policy {
 }
 
 #[test]
-fn top_k_and_top_p_keep_what_transformers_keeps() {
+fn top_k_and_top_p_keep_the_tokens_that_transformers_keeps() {
     let golden = qwen2_numbers();
     let logits: Vec<f64> = serde_json::from_value(golden["sampling"]["logits"].clone()).unwrap();
     let policy = constant_model(&logits);
@@ -470,7 +470,7 @@ fn top_k_and_top_p_keep_what_transformers_keeps() {
                 ids.iter().filter(|other| *other == id).count() as f64,
                 draws as f64 * weight / sum,
             );
-            // Five standard deviations of a binomial count, and one for small counts.
+            // Five standard deviations of a binomial count, plus one for small counts.
             assert!(
                 (seen - expected).abs() < 5.0 * expected.sqrt() + 1.0,
                 "{case}: id {id}: {seen} of {expected}"
@@ -484,7 +484,7 @@ fn top_k_and_top_p_keep_what_transformers_keeps() {
 }
 
 #[test]
-fn greedy_takes_the_lower_id_among_equals_and_draws_nothing() {
+fn greedy_takes_the_lower_id_and_no_random_number() {
     use rand::Rng;
     let policy = constant_model(&[1.0, 3.0, 0.0, 3.0]);
     let mut streams = rngs(0..1);
@@ -498,7 +498,7 @@ fn greedy_takes_the_lower_id_among_equals_and_draws_nothing() {
 }
 
 #[test]
-fn sampling_draws_one_number_per_token() {
+fn sampling_takes_one_random_number_per_token() {
     use rand::Rng;
     let policy = policy(0.3);
     let mut streams = rngs(0..1);
@@ -511,7 +511,7 @@ fn sampling_draws_one_number_per_token() {
 }
 
 #[test]
-fn unusable_requests_are_errors() {
+fn refuses_unusable_requests() {
     let policy = policy(0.3);
     let message = |prompts: &[Vec<u32>], generation: &Generation, streams: u64| {
         policy
@@ -540,7 +540,7 @@ fn unusable_requests_are_errors() {
 }
 
 #[test]
-fn a_broken_model_is_an_error_and_not_a_panic() {
+fn refuses_a_broken_model_without_a_panic() {
     let policy = policy(0.3);
     let var = policy.params().get("model.norm.weight").unwrap();
     var.set(&(var.as_detached_tensor() * f64::NAN).unwrap())

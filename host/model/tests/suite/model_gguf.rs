@@ -64,7 +64,7 @@ fn golden() -> Vec<(Golden, ModelFiles)> {
 }
 
 #[test]
-fn texts_are_those_of_transformers() {
+fn tokenizers_match_transformers() {
     for (golden, files) in golden() {
         let tokenizer = Tokenizer::open(&files).unwrap();
         let prompts = tokenizer.clone().with_special_tokens(true).unwrap();
@@ -81,7 +81,7 @@ fn texts_are_those_of_transformers() {
                 "{}: {text:?}",
                 golden.name
             );
-            // A text that begins with the token gets no second one.
+            // A text that begins with the begin token does not get a second one.
             let begun = if ids.starts_with(prompts.begin()) {
                 ids
             } else {
@@ -104,10 +104,10 @@ fn texts_are_those_of_transformers() {
     }
 }
 
-/// Text behind a prompt has the ids that it has in the whole text (TRL's `SFTTrainer`): no
-/// tokenizer puts a space between them.
+/// A text after a prompt has the same ids as in the whole text, because no tokenizer puts a space
+/// between them. TRL's `SFTTrainer` relies on this.
 #[test]
-fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
+fn encodes_a_continued_text_as_part_of_the_whole() {
     for (golden, files) in golden() {
         let tokenizer = Tokenizer::open(&files).unwrap();
         let encode = |text: &str| tokenizer.encode(text).unwrap();
@@ -129,7 +129,7 @@ fn a_text_that_goes_on_is_encoded_as_in_the_whole() {
 }
 
 #[test]
-fn log_probabilities_are_those_of_transformers() {
+fn log_probabilities_match_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
         assert_eq!(
@@ -165,7 +165,7 @@ fn log_probabilities_are_those_of_transformers() {
 }
 
 #[test]
-fn greedy_completions_are_those_of_transformers() {
+fn greedy_completions_match_transformers() {
     for (golden, files) in golden() {
         let policy = Policy::load(&files, &Device::Cpu).unwrap();
         let max_completion_length = golden.greedy.ids.len();
@@ -187,7 +187,7 @@ fn greedy_completions_are_those_of_transformers() {
     }
 }
 
-/// The sentence about a file of these bytes; what can be read is read.
+/// The error for a file of these bytes, after reading all that can be read.
 fn refused(bytes: &[u8]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf");
@@ -205,12 +205,12 @@ fn bytes(name: &str) -> Vec<u8> {
     fs::read(data("gguf-golden").join(name)).unwrap()
 }
 
-/// The sentence about a file whose metadata were changed.
+/// The error for a file with changed metadata.
 fn changed(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Option<String> {
     refused(&rewritten(name, change))
 }
 
-/// The file with other metadata.
+/// The file with changed metadata.
 fn rewritten(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Vec<u8> {
     let mut file = Cursor::new(bytes(name));
     let content = gguf_file::Content::read(&mut file).unwrap();
@@ -236,10 +236,10 @@ fn rewritten(name: &str, change: impl FnOnce(&mut HashMap<String, Value>)) -> Ve
     out.into_inner()
 }
 
-/// Files that do not say whether texts begin with the begin token, as many of Llama 3, are read as
-/// llama.cpp reads them.
+/// Many files, such as those of Llama 3, do not say whether texts begin with the begin token. They
+/// are read as llama.cpp reads them.
 #[test]
-fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
+fn takes_the_begin_token_from_the_split_pattern_by_default() {
     let begin = |file: &[u8]| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.gguf");
@@ -270,7 +270,7 @@ fn where_the_file_does_not_say_it_a_split_pattern_tells_the_begin_token() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn names_unsupported_settings() {
     let set = |key: &'static str, value: Value| {
         changed("qwen2-q4_0.gguf", |metadata| {
             drop(metadata.insert(key.to_owned(), value))
@@ -362,7 +362,7 @@ fn what_is_not_supported_is_named() {
     }
 }
 
-/// Where the type of a tensor stands in the file, after its name and two sizes.
+/// The place of a tensor's type in the file, which follows the tensor's name and two sizes.
 fn type_of(file: &[u8], name: &str) -> usize {
     file.windows(name.len())
         .position(|window| window == name.as_bytes())
@@ -373,7 +373,7 @@ fn type_of(file: &[u8], name: &str) -> usize {
 }
 
 #[test]
-fn other_types_are_named() {
+fn names_unsupported_tensor_types() {
     let with_type = |number: u32| {
         let mut file = bytes("llama-q8_0.gguf");
         let place = type_of(&file, "token_embd.weight");
@@ -405,7 +405,7 @@ fn other_types_are_named() {
 }
 
 #[test]
-fn damaged_files_end_in_a_sentence() {
+fn explains_damaged_files() {
     let whole = bytes("llama-q8_0.gguf");
     for length in (0..whole.len()).step_by(61) {
         let sentence = refused(&whole[..length]).unwrap();
@@ -421,7 +421,7 @@ fn damaged_files_end_in_a_sentence() {
     };
     let dims = type_of(&whole, "token_embd.weight") - 16;
     for number in [1 << 20, 1 << 40, 1 << 62, u64::MAX] {
-        // Counts of tensors and of metadata, both sizes of a matrix, and where it begins.
+        // The numbers of tensors and of metadata, both sizes of a matrix, and its offset.
         for place in [8, 16, dims, dims + 8, dims + 20] {
             let sentence = patched(place, number);
             assert!(
@@ -445,7 +445,7 @@ fn damaged_files_end_in_a_sentence() {
 }
 
 #[test]
-fn no_change_of_a_byte_is_a_panic() {
+fn never_panics_on_a_changed_byte() {
     for name in ["llama-q8_0.gguf", "llama-pieces.gguf"] {
         let whole = bytes(name);
         let header = type_of(&whole, "blk.1.ffn_down.weight");

@@ -92,7 +92,7 @@ fn logps_and_gradients_match_transformers() {
 }
 
 #[test]
-fn the_last_layer_data_rebuild_the_outputs() {
+fn last_layer_data_reproduce_the_outputs() {
     let golden = qwen2_numbers();
     let (policy, rows) = (qwen2("untied"), sequences(&golden, 4));
     let (temperature, k) = (0.7, 5);

@@ -1,5 +1,4 @@
-//! Gradients of the whole model: none missing, and equal to finite differences; the same bits on
-//! any number of threads.
+//! Gradients of the whole model: none is missing, and all equal finite differences.
 
 use candle_core::{Device, Tensor};
 use host_model::{Config, Gradients, Policy, Sequences, Truncation, Wants};
@@ -34,7 +33,7 @@ fn policy(tied: bool) -> Policy {
     policy
 }
 
-/// Three rows, of which two have the same prompt and one has padding on both sides.
+/// Three rows. Two have the same prompt, and one has padding on both sides.
 fn rows() -> Sequences {
     let (prompt_len, completion_len) = (4, 5);
     let ids = (0..3 * 9).map(|i| if i / 9 == 2 && i % 9 < 4 { i - 18 } else { i });
@@ -53,7 +52,7 @@ fn rows() -> Sequences {
     }
 }
 
-/// Derivatives of a loss, which reads no padding.
+/// Derivatives of a loss by the log-probabilities; 0 on padding.
 fn wave(phase: impl Fn(usize) -> f32) -> Vec<f32> {
     let padding = [8, 9, 14];
     (0..15)
@@ -71,7 +70,7 @@ fn d_logps() -> Vec<f32> {
     })
 }
 
-/// A loss may have a part by entropies too.
+/// Derivatives of a loss by the entropies.
 fn d_entropy() -> Vec<f32> {
     wave(|i| {
         if i % 4 == 1 {
@@ -113,7 +112,7 @@ fn gradients(policy: &Policy, entropy: bool) -> Gradients {
     sum
 }
 
-/// `(loss(w + eps d) - loss(w - eps d)) / (2 eps)` for the weight `name`, which is left as it was.
+/// `(loss(w + eps d) - loss(w - eps d)) / (2 eps)` for the weight `name`, which keeps its value.
 fn difference(policy: &Policy, entropy: bool, name: &str, direction: &[f32], eps: f64) -> f64 {
     let var = policy.params().get(name).unwrap();
     let start = var.as_detached_tensor().copy().unwrap();
@@ -137,8 +136,8 @@ fn worst_error(policy: &Policy, entropy: bool) -> f64 {
         let gradient = values(gradient);
         let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
         assert!(norm > 0.0, "{name} has no gradient");
-        // Along the gradient the slope is its norm; along a fixed wave it can have any size up to
-        // that.
+        // Along the gradient the slope is the gradient's norm; along a fixed wave it can have any
+        // size up to that norm.
         let along: Vec<f32> = gradient.iter().map(|g| g / norm).collect();
         let wave: Vec<f32> = (0..gradient.len())
             .map(|i| (1.1 * i as f32).cos())
@@ -157,7 +156,7 @@ fn worst_error(policy: &Policy, entropy: bool) -> f64 {
 }
 
 #[test]
-fn every_weight_has_the_gradient_that_finite_differences_give() {
+fn gradients_match_finite_differences() {
     for tied in [false, true] {
         println!(
             "tied {tied}: largest relative error {:.1e}",
@@ -167,7 +166,7 @@ fn every_weight_has_the_gradient_that_finite_differences_give() {
 }
 
 #[test]
-fn so_it_has_of_entropies_and_of_what_truncation_leaves() {
+fn gradients_of_entropy_and_truncation_match_finite_differences() {
     let truncations = [None, Some((5, 1.0)), Some((0, 0.7)), Some((9, 0.8))].map(|truncation| {
         truncation.map(|(top_k, top_p)| Truncation {
             temperature: TEMPERATURE,
@@ -187,7 +186,7 @@ fn so_it_has_of_entropies_and_of_what_truncation_leaves() {
 }
 
 #[test]
-fn a_truncation_that_leaves_all_changes_no_bit() {
+fn a_truncation_that_cuts_nothing_changes_no_bit() {
     let whole = policy(false);
     let truncation = Truncation {
         temperature: TEMPERATURE,
@@ -235,7 +234,7 @@ fn gradients_of_micro_batches_add_up() {
 }
 
 #[test]
-fn tokens_in_the_padding_change_nothing() {
+fn padding_tokens_change_nothing() {
     let policy = policy(false);
     let mut other = rows();
     other.ids[9] = 22;
@@ -248,7 +247,7 @@ fn tokens_in_the_padding_change_nothing() {
 }
 
 #[test]
-fn the_graph_and_the_detached_pass_agree_and_only_one_has_gradients() {
+fn detached_passes_have_equal_outputs_and_no_gradients() {
     let policy = policy(false);
     let wants = Wants {
         entropy: true,
@@ -285,7 +284,7 @@ fn a_reference_does_not_follow_the_policy() {
 }
 
 #[test]
-fn malformed_batches_are_errors() {
+fn refuses_malformed_batches() {
     let policy = policy(false);
     let message = |rows: Sequences| {
         policy

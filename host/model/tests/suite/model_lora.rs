@@ -1,5 +1,4 @@
-//! Adapters against PEFT (numbers made by `data/lora-golden/make.py`), and what a training pass
-//! does with them.
+//! Adapters against PEFT (numbers made by `data/lora-golden/make.py`), and their training passes.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +16,7 @@ use crate::shared::{
 
 const NAMES: [&str; 4] = ["llama3", "qwen2-yarn", "llama-biased", "qwen3"];
 
-/// An adapter with its base, whose name is a path from this crate's folder.
+/// An adapter with its base. The base's name is a path relative to this crate's folder.
 fn open(directory: &Path) -> anyhow::Result<Policy> {
     Policy::load(
         &embedded::model_files(directory.to_str().unwrap())?,
@@ -49,7 +48,7 @@ fn fresh(name: &str, lora: LoraConfig) -> anyhow::Result<Policy> {
     Policy::load(&base(name), &Device::Cpu)?.with_adapter(lora, Base::of(name, &base(name))?, 7)
 }
 
-/// One whose second factors are not 0.
+/// A base with an adapter whose second factors are not 0.
 fn trained(name: &str, dropout: f64) -> Policy {
     let policy = fresh(name, settings(dropout)).unwrap();
     for (number, (_, var)) in policy.params().iter().enumerate() {
@@ -72,7 +71,7 @@ fn logps(policy: &Policy, rows: &Sequences) -> Vec<f32> {
 }
 
 #[test]
-fn logits_logps_and_gradients_are_those_of_peft() {
+fn logits_logps_and_gradients_match_peft() {
     for name in NAMES {
         let (policy, golden) = (load(name), tensors("lora-golden", name));
         let distance_of_logits = distance(
@@ -109,9 +108,9 @@ fn logits_logps_and_gradients_are_those_of_peft() {
     }
 }
 
-/// PEFT and transformers read the files that this test writes: `make.py --check`.
+/// `make.py --check` reads the files that this test writes with PEFT and transformers.
 #[test]
-fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
+fn saves_all_bits_and_merges_as_peft_does() {
     for name in NAMES {
         let policy = load(name);
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -159,7 +158,7 @@ fn saved_adapters_have_the_same_bits_and_merged_ones_are_pefts() {
 }
 
 #[test]
-fn a_merged_weight_that_is_not_finite_is_an_error() {
+fn refuses_to_merge_numbers_that_are_not_finite() {
     let policy = trained("llama3", 0.0);
     for (_, var) in policy.params().iter() {
         var.set(&var.affine(1e30, 0.0).unwrap()).unwrap();
@@ -172,7 +171,7 @@ fn a_merged_weight_that_is_not_finite_is_an_error() {
 }
 
 #[test]
-fn a_fresh_adapter_changes_nothing_and_is_that_of_its_seed() {
+fn a_fresh_adapter_has_no_effect_and_follows_its_seed() {
     let policy = fresh("llama3", settings(0.0)).unwrap();
     let plain = Policy::load(&base("llama3"), &Device::Cpu).unwrap();
     assert_eq!(
@@ -225,10 +224,10 @@ fn worst(a: &Gradients, b: &Gradients) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// With dropout the passes of a step are one function of the factors, whose derivative is the
-/// gradient.
+/// With dropout, all passes of a step compute the same function of the factors, and the gradient is
+/// its derivative.
 #[test]
-fn dropout_is_the_same_in_every_pass_of_a_step() {
+fn all_passes_of_a_step_have_the_same_dropout() {
     let policy = trained("llama3", 0.3);
     let plain = logps(&policy, &rows(6));
     let step = policy.in_training(Dropout::of_step(1, 5));
@@ -330,9 +329,10 @@ fn dropout_is_the_same_in_every_pass_of_a_step() {
 }
 
 #[test]
-fn the_share_that_is_left_out_is_the_rate() {
+fn dropout_drops_its_rate() {
     let policy = trained("llama3", 0.25);
-    // The mean over many steps is the pass without dropout, where the layers above hardly bend.
+    // The mean over many steps equals the pass without dropout, if the layers above are almost
+    // linear.
     for (_, var) in policy.params().iter() {
         var.set(&(var.as_detached_tensor() * 0.02).unwrap())
             .unwrap();
@@ -415,7 +415,7 @@ fn adapters_in_bf16_are_near_those_in_f32() {
 }
 
 #[test]
-fn what_peft_can_do_and_this_cannot_is_told() {
+fn refuses_unsupported_settings_of_peft() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |change: &dyn Fn(&mut Map<String, Value>)| {
         let golden = data("lora-golden/llama3");
@@ -439,7 +439,7 @@ fn what_peft_can_do_and_this_cannot_is_told() {
     assert_eq!(refused(&|_| ()), "taken");
     assert_eq!(refused(&set("peft_version", json!("0.5.0"))), "taken");
     let config = "cannot use `DIR/adapter_config.json`: ";
-    let unsupported = "which is not supported of an adapter (use one without it)";
+    let unsupported = "which an adapter cannot have here (use an adapter without it)";
     for (key, value, expected) in [
         ("use_dora", json!(true), format!("`use_dora` is `true`, {unsupported}")),
         ("modules_to_save", json!(["lm_head"]), format!("`modules_to_save` is `[\"lm_head\"]`, {unsupported}")),
@@ -459,12 +459,12 @@ fn what_peft_can_do_and_this_cannot_is_told() {
         (
             "r",
             json!(2),
-            "tensor `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` has shape [3, 12], expected [2, 12] (its base and its settings must be its own)",
+            "tensor `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` has shape [3, 12], expected [2, 12] (weights, settings and base model must be those of one adapter)",
         ),
         (
             "target_modules",
             json!(["q_proj"]),
-            "unexpected tensor `base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight` (its base and its settings must be its own)",
+            "unexpected tensor `base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight` (weights, settings and base model must be those of one adapter)",
         ),
         (
             "target_modules",
@@ -505,7 +505,7 @@ fn what_peft_can_do_and_this_cannot_is_told() {
 }
 
 #[test]
-fn a_rank_that_no_machine_can_hold_is_told() {
+fn refuses_a_rank_that_does_not_fit_into_memory() {
     let huge = LoraConfig {
         r: 1 << 40,
         ..settings(0.0)

@@ -1,6 +1,6 @@
-//! Rows that share a prompt: outputs and gradients are those of each row alone, of every family,
-//! with an adapter, with layers that are computed again, in micro-batches that cut a group, and
-//! without the kernels of the CPU.
+//! Rows that share a prompt have the same outputs and gradients as each row alone: in every family,
+//! with an adapter, with gradient checkpointing, in micro-batches that cut a group, and without the
+//! fused kernels of the CPU.
 
 use candle_core::{DType, Device, Tensor};
 use host_model::{
@@ -21,7 +21,7 @@ const NAMES: [&str; 7] = [
     "qwen3-biased",
 ];
 
-/// Groups of three, one and two, of which the last is cut by the first, and completions of one to
+/// Groups of three, two and one rows with the same prompt, in mixed order, and completions of one to
 /// six tokens.
 fn rows() -> Sequences {
     batch(&[
@@ -34,7 +34,7 @@ fn rows() -> Sequences {
     ])
 }
 
-/// Derivatives of a loss, 0 on padding.
+/// Derivatives of a loss by the log-probabilities; 0 on padding.
 fn d_logps(rows: &Sequences) -> Vec<f32> {
     let own = |i: usize| i % rows.completion_len < rows.lengths[i / rows.completion_len];
     (0..rows.rows() * rows.completion_len)
@@ -42,8 +42,7 @@ fn d_logps(rows: &Sequences) -> Vec<f32> {
         .collect()
 }
 
-/// Log-probabilities and entropies, features, and gradients, from passes over so many rows at a
-/// time.
+/// Log-probabilities, entropies, features and gradients from passes over `at_once` rows at a time.
 fn pass(policy: &Policy, rows: &Sequences, at_once: usize) -> Vec<(String, Tensor)> {
     let wants = Wants {
         entropy: true,
@@ -136,7 +135,7 @@ fn policies() -> impl Iterator<Item = (String, Policy)> {
 }
 
 #[test]
-fn a_shared_prompt_changes_outputs_and_gradients_by_rounding_alone() {
+fn shared_prompts_change_results_only_by_rounding() {
     let rows = rows();
     for (name, policy) in policies() {
         let alone = pass(&policy, &rows, 1);
@@ -168,15 +167,15 @@ fn a_shared_prompt_changes_outputs_and_gradients_by_rounding_alone() {
 }
 
 #[test]
-fn a_prompt_is_computed_once_in_each_pass() {
+fn computes_a_prompt_once_in_each_pass() {
     let (policy, rows) = (
         load(&data("families-golden").join("qwen3")).unwrap(),
         rows(),
     );
-    // Prompts of 4, 2 and 1 tokens, and 5 + 1 + 0 + 2 + 2 + 4 tokens of completions that have one
-    // after them.
+    // Prompts of 4, 2 and 1 tokens, and 5 + 1 + 0 + 2 + 2 + 4 tokens of completions without their
+    // last tokens.
     let distinct = 7 + 14;
-    // A small model computes the two halves of a pass beside each other.
+    // A small model computes the two halves of a pass in parallel.
     for (at_once, again) in [(1, 4 + 4 + 2), (2, 4 + 4 + 2), (6, 4 + 2)] {
         assert_eq!(
             policy.tokens_of_passes(&rows, at_once),

@@ -93,8 +93,8 @@ fn five_steps_match_torch() {
     }
 }
 
-/// A model of `data/families-golden` whose `config.json` says this `pad_token_id`, with an adapter
-/// like that of `make.py` or without.
+/// A model of `data/families-golden` with this `pad_token_id` in its `config.json`, with or without
+/// an adapter like that of `make.py`.
 fn padded(case: &Value) -> Policy {
     let name = case["model"].as_str().unwrap();
     let folder = changed_copy(
@@ -129,7 +129,7 @@ fn padded(case: &Value) -> Policy {
 }
 
 #[test]
-fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
+fn steps_like_torch_when_turns_end_in_the_padding_token() {
     let cases: Vec<Value> = shared::json(&data("families-golden/padding.json"));
     let rows = Sequences {
         ids: [
@@ -178,7 +178,7 @@ fn a_step_on_conversations_whose_turns_end_in_the_padding_token_is_torchs() {
 }
 
 #[test]
-fn alignment_is_the_cosine_with_the_step_that_was_taken() {
+fn alignment_is_the_cosine_with_the_last_step() {
     let adamw = OptimizerConfig::AdamW(AdamWConfig {
         weight_decay: 0.0,
         ..CONFIG
@@ -207,7 +207,7 @@ fn alignment_is_the_cosine_with_the_step_that_was_taken() {
         );
         for step in 0..3 {
             let before = weights();
-            // Long, so that rounding of the weights hides nothing of it.
+            // A long step, so that rounding of the weights does not hide it.
             optimizer
                 .step(policy.params(), &gradients(&policy, step), None, 10.0, 0.0)
                 .unwrap();
@@ -289,7 +289,7 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
 }
 
 #[test]
-fn clipping_is_off_at_0_and_inactive_below_the_limit() {
+fn clips_neither_at_0_nor_below_the_limit() {
     let run = |max_grad_norm: f64| {
         let policy = qwen2("tied");
         let mut optimizer =
@@ -325,8 +325,8 @@ fn a_restored_optimizer_continues_bit_for_bit() {
                 if interrupted && step == 2 {
                     let mut fresh = new();
                     fresh.load_state(&optimizer.state().unwrap()).unwrap();
-                    // A step of the old optimizer (at a learning rate of 0) must not reach the new
-                    // one.
+                    // A step of the old optimizer, at a learning rate of 0, must not change the new
+                    // optimizer.
                     let before = moments(&fresh);
                     optimizer
                         .step(policy.params(), &gradients(&policy, 9), None, 0.0, 0.0)
@@ -361,7 +361,7 @@ fn a_restored_optimizer_continues_bit_for_bit() {
     }
 }
 
-/// Moments that the optimizer keeps of the last norm.
+/// The optimizer's moments of the last norm.
 fn moments(optimizer: &Optimizer) -> Vec<Vec<f32>> {
     let state = optimizer.state().unwrap();
     state
@@ -372,7 +372,7 @@ fn moments(optimizer: &Optimizer) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn a_foreign_state_is_refused() {
+fn refuses_the_state_of_another_optimizer() {
     let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(CONFIG)).unwrap();
     let mut state = optimizer.state().unwrap();
@@ -424,10 +424,10 @@ fn schedules_match_transformers() {
 }
 
 #[test]
-fn a_gradient_acts_at_the_largest_rate_that_its_moment_remembers() {
+fn acting_rate_is_the_largest_rate_that_the_moment_remembers() {
     let of = |kind, ratio| Schedule::new(kind, 1.0, ratio, 100).unwrap();
     let (warm, falling) = (of(ScheduleKind::Cosine, 0.2), of(ScheduleKind::Linear, 0.0));
-    // The warm-up rises by 0.05 a step; the memory of 0.9 has ten steps, that of 0.95 has twenty.
+    // The warm-up rises by 0.05 per step. A decay rate of 0.9 remembers ten steps, 0.95 twenty.
     assert_eq!(
         [0, 5, 11, 15, 19].map(|step| warm.acting_rate(step, 0.9)),
         [0.45, 0.7, 1.0, 1.0, 1.0]
@@ -454,8 +454,8 @@ fn a_gradient_acts_at_the_largest_rate_that_its_moment_remembers() {
             }
         );
     }
-    // What a gradient moves within the memory is at most the acting rate: its shares of the first
-    // moment add up to less than 1.
+    // Within the memory, a gradient moves the weights by at most the acting rate, because its shares
+    // of the first moment add up to less than 1.
     for (beta1, step) in [(0.9_f64, 0), (0.9, 7), (0.5, 3), (0.95, 12)] {
         let memory = (1.0 / (1.0 - beta1)).round() as i32;
         let share = |later: i32| (1.0 - beta1) * beta1.powi(later);

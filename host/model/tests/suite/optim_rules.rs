@@ -1,4 +1,4 @@
-//! The optimizers' rules against the same written out in f64.
+//! The optimizers' rules against the same formulas in f64.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn values(policy: &Policy) -> Values {
         .collect()
 }
 
-/// A made-up gradient that repeats nowhere.
+/// A made-up gradient in which no number repeats.
 fn wave(policy: &Policy, phase: f64) -> Values {
     let wave = |(number, (name, var)): (usize, (&str, &Var))| {
         let value =
@@ -76,7 +76,7 @@ fn clip(norm: f64) -> f64 {
     (MAX_GRAD_NORM / (norm + 1e-6)).min(1.0)
 }
 
-/// Share of a weight that decay leaves.
+/// Share of a weight that remains after decay.
 fn decay_factor(policy: &Policy, name: &str, decay: f64) -> f64 {
     if policy.params().get(name).unwrap().rank() >= 2 {
         1.0 - RATE * decay
@@ -103,7 +103,7 @@ fn assert_close(got: &Values, expected: &Values) {
 }
 
 #[test]
-fn the_second_moment_takes_in_both_squares() {
+fn the_second_moment_has_both_squares() {
     let policy = qwen2("tied");
     let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
     let zeros = scaled(&values(&policy), 0.0);
@@ -153,11 +153,11 @@ fn the_second_moment_takes_in_both_squares() {
     assert_eq!(optimizer.steps_taken(), 4);
 }
 
-/// Where what was rejected all but cancels what was kept, the square of their sum is next to
-/// nothing and a step by its root has no bound; the sum of their squares bounds it by the learning
-/// rate.
+/// If the gradient of rejected tokens almost cancels that of kept tokens, the square of their sum is
+/// almost 0, and a step divided by its root has no bound. The sum of their squares bounds the step by
+/// the learning rate.
 #[test]
-fn gradients_that_cancel_do_not_blow_up_the_step() {
+fn cancelling_gradients_leave_the_step_bounded() {
     let policy = qwen2("tied");
     let config = AdamWConfig {
         weight_decay: 0.0,
@@ -183,12 +183,12 @@ fn gradients_that_cancel_do_not_blow_up_the_step() {
             "{name}: a step of {most:e} at a rate of {RATE:e}"
         );
     }
-    // A step of g / |g + r| would be this long.
+    // The length that a step of g / |g + r| would have.
     assert!(RATE / (1.0f64 - 0.999) > 900.0 * largest(0.999));
 }
 
 #[test]
-fn one_factor_clips_both_by_the_norm_of_their_sum() {
+fn clips_both_gradients_by_the_norm_of_their_sum() {
     let moments = |rejected: f64, limit: f64| {
         let policy = qwen2("tied");
         let mut optimizer = Optimizer::new(policy.params(), OptimizerConfig::AdamW(BOTH)).unwrap();
@@ -210,9 +210,11 @@ fn one_factor_clips_both_by_the_norm_of_their_sum() {
             .unwrap()
             .sqrt()
     };
-    // The sum is shorter than the limit: nothing is clipped, though either gradient alone would be.
+    // The sum is shorter than the limit, so nothing is clipped, although each gradient alone would
+    // be.
     assert_eq!(moments(-1.0, 1e-3), moments(-1.0, 0.0));
-    // It is three times as long as what was kept: that is clipped to a third of the limit.
+    // The sum is three times as long as the gradient of kept tokens, which is clipped to a third of
+    // the limit.
     let ratio = moments(2.0, 1e-3) / moments(0.0, 1e-3);
     assert!((ratio - 1.0 / 3.0).abs() < 1e-3, "{ratio}");
 }
@@ -262,7 +264,7 @@ fn sgd_with_and_without_momentum() {
 }
 
 #[test]
-fn moments_in_bf16_are_those_in_f32_but_for_rounding() {
+fn moments_in_bf16_differ_from_f32_by_rounding() {
     const STEPS: i32 = 300;
     let (policies, config) = ([qwen2("tied"), qwen2("tied")], AdamWConfig::default());
     let new = |policy: &Policy, moments| {
@@ -309,7 +311,7 @@ fn moments_in_bf16_are_those_in_f32_but_for_rounding() {
         halved.moments(name).unwrap().1,
         halved.moments(EMBEDDING).unwrap().1,
     ]) {
-        // Rounding to the nearest is off by 2.7%.
+        // With rounding to the nearest, the error would be 2.7%.
         assert!(
             (sum(halved) / sum(exact) - 1.0).abs() < 0.005,
             "{} of {}",

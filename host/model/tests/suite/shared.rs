@@ -1,4 +1,4 @@
-//! Code that tests of several files share: models and numbers in `tests/data`, and numbers of
+//! Helpers that several test files share: models and numbers in `tests/data`, and comparisons of
 //! tensors.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub fn data(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// The value in a file of JSON.
+/// The value in a JSON file.
 pub fn json<T: DeserializeOwned>(path: &Path) -> T {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
@@ -31,8 +31,8 @@ pub fn load(directory: &Path) -> anyhow::Result<Policy> {
     Policy::load(&ModelFiles::Directory(directory.to_owned()), &Device::Cpu)
 }
 
-/// A copy of the checkpoint `source` that a test may break, whose configuration has these other
-/// values.
+/// A copy of the checkpoint `source` with changed values in its configuration. A test may break
+/// it.
 pub fn changed_copy(source: &Path, changes: &Value) -> TempDir {
     let copy = TempDir::new().unwrap();
     fs::copy(
@@ -60,13 +60,13 @@ pub fn qwen2_numbers() -> Value {
     json(&data("qwen2-golden/golden.json"))
 }
 
-/// The numbers of a model of another folder.
+/// The numbers of a model in another folder.
 pub fn tensors(folder: &str, name: &str) -> HashMap<String, Tensor> {
     let path = data(folder).join(name).join("golden.safetensors");
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
-/// A model of random weights.
+/// A model with random weights.
 pub fn random(json: &str, seed: u64) -> Policy {
     let mut rng = stream(seed, "test", &[]);
     let config = Config::from_json(json.as_bytes()).unwrap();
@@ -76,8 +76,7 @@ pub fn random(json: &str, seed: u64) -> Policy {
     .unwrap()
 }
 
-/// The two rows of `families-golden` and `lora-golden`, of which the first `prompt_len` tokens are
-/// the prompt.
+/// The two rows of `families-golden` and `lora-golden`. The first `prompt_len` tokens are the prompt.
 pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [
         [0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11],
@@ -95,7 +94,7 @@ pub fn rows(prompt_len: usize) -> Sequences {
     }
 }
 
-/// Prompts with their completions, padded by 0 on the left and on the right.
+/// Prompts with their completions. Prompts are padded with 0 on the left, completions on the right.
 pub fn batch(rows: &[(&[u32], &[u32])]) -> Sequences {
     let prompt_len = rows.iter().map(|(prompt, _)| prompt.len()).max().unwrap();
     let completion_len = rows
@@ -135,15 +134,15 @@ pub fn d_logps() -> Vec<f32> {
         .collect()
 }
 
-/// Logits of all tokens of those rows from the fourth on, `[2, 7, V]`: of those whose last token
-/// before is no padding.
+/// Logits of all tokens of these rows from the fourth on, `[2, 7, V]`. The token before each of them
+/// is not padding.
 pub fn logits_of_rows(policy: &Policy) -> Tensor {
     logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap())
         .reshape((2, 7, ()))
         .unwrap()
 }
 
-/// Asserts that the gradients are those of `golden`, which has them under the names of the weights.
+/// Asserts that the gradients equal those in `golden`, which are under the names of the weights.
 pub fn assert_golden(name: &str, gradients: &Gradients, golden: &HashMap<String, Tensor>) {
     let mut worst = 0.0f32;
     for (weight, gradient) in gradients.iter() {
@@ -154,7 +153,7 @@ pub fn assert_golden(name: &str, gradients: &Gradients, golden: &HashMap<String,
     println!("{name}: gradients {worst:.1e}");
 }
 
-/// A sampler of at most 12 tokens, without an end.
+/// Settings to sample 12 tokens, without an end token.
 pub fn sampling(temperature: f64, top_k: usize, top_p: f64) -> Generation {
     Generation {
         sampling: SamplingParams {
@@ -200,7 +199,7 @@ pub fn bits(policy: &Policy) -> Vec<(String, Vec<u32>)> {
         .collect()
 }
 
-/// The largest difference of two arrays, as a share of the largest number.
+/// The largest difference of two arrays, relative to the largest number.
 pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
     assert_eq!(actual.dims(), expected.dims());
     let (actual, expected) = (values(actual), values(expected));
@@ -215,8 +214,8 @@ pub fn distance(actual: &Tensor, expected: &Tensor) -> f32 {
         / largest
 }
 
-/// The larger relative difference of norm and wave product from what `make.py` has of a tensor, the
-/// latter relative to the norm.
+/// The larger of two differences from the numbers of `make.py` for a tensor: that of the norm, and
+/// that of the product with a wave, both relative to the norm.
 pub fn wave_difference(tensor: &Tensor, expected: &Value) -> f64 {
     let values = values(tensor);
     let norm = values
