@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares what `host` and Hugging Face transformers make of one GGUF file: by default of what scripts/pretrained fetches.
+"""Compares the results of `host` and of Hugging Face transformers for one GGUF file, by default the one that scripts/pretrained fetches.
 
     pip install torch transformers accelerate gguf
     OMP_NUM_THREADS=1 scripts/compare_gguf.py [--host target/release/host] [--model FILE]
 
 It compares ids and log-probabilities of texts with unicode and code, and greedy answers through the chat template.
-Exits with 1 where an id or an answer differs, or a log-probability by more than 1e-4. Made with torch 2.15.0,
+Exits with 1 if an id or an answer differs, or a log-probability differs by more than 1e-4. Used with torch 2.15.0,
 transformers 5.23.0 and gguf 0.19.0.
 """
 
@@ -78,7 +78,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         rows, scores = Path(folder, "rows.jsonl"), Path(folder, "scores.jsonl")
-        # Text alone: `host` encodes it, so other ids would give another number of log-probabilities, or other ones.
+        # `host` gets the text and encodes it itself. Different ids would lead to different log-probabilities.
         rows.write_text(
             "".join(json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in TEXTS)
         )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/datasets: small datasets as `datasets`, pyarrow and the Hub leave them. Needs `datasets` 5.2 and pyarrow.
+"""Writes tests/data/datasets: small datasets in the forms of `datasets`, pyarrow and the Hub. Needs `datasets` 5.2 and pyarrow.
 
 The problems are made up. Run it from anywhere; it replaces the folder.
 """
@@ -60,11 +60,11 @@ def main() -> None:
             rows.to_parquet(snapshot / config / f"{split}-00000-of-00001.parquet")
     (OUT / "hub/datasets--made-up--gsm8k/refs").mkdir()
     (OUT / "hub/datasets--made-up--gsm8k/refs/main").write_text("0123456789abcdef")
-    # Codecs, and a nested column.
+    # All codecs, and a nested column.
     for codec in ("none", "snappy", "gzip", "lz4", "zstd"):
         pq.write_table(pa.Table.from_pylist(MATH), OUT / f"math-{codec}.parquet", compression=codec, row_group_size=4)
     verl.to_parquet(OUT / "verl.parquet")
-    # A time with a zone has no form in JSON, and a number is longer than 64 bits.
+    # Values without a form in JSON: a time with a zone, and a number of more than 64 bits.
     times = pa.table(
         {
             "prompt": ["1+1=", "2+2="],
@@ -73,7 +73,7 @@ def main() -> None:
         }
     )
     pq.write_table(times, OUT / "times.parquet")
-    # Arrow: the stream that `datasets` caches, and files with a foot, packed and not.
+    # Arrow: the stream format that `datasets` caches, and the file format, compressed and not.
     table = math.data.table.combine_chunks()
     for name, writer, options in (
         ("stream", pa.ipc.new_stream, None),
@@ -85,11 +85,11 @@ def main() -> None:
             str(OUT / f"math-{name}.arrow"), table.schema, options=pa.ipc.IpcWriteOptions(compression=options)
         ) as out:
             out.write_table(table.replace_schema_metadata(None), max_chunksize=4)
-    # `save_to_disk`, of splits and of one dataset in shards.
+    # `save_to_disk` of splits, and of one dataset in shards.
     splits = {"train": Dataset.from_list(arithmetic(200, 24)), "test": Dataset.from_list(arithmetic(500, 8))}
     DatasetDict(splits).save_to_disk(OUT / "saved")
     splits["train"].save_to_disk(OUT / "sharded", num_shards=3)
-    # Expected contents of all of them.
+    # The expected contents of all samples.
     (OUT / "expected.json").write_text(
         json.dumps({"gsm8k": GSM8K, "math": MATH, "verl": VERL, "train": arithmetic(200, 24)}, indent=1)
     )

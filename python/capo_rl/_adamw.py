@@ -1,4 +1,4 @@
-"""AdamW of torch, whose second moment may take in the gradient of what a mask rejected."""
+"""torch's AdamW with an option: the gradient of rejected tokens may enter the second moment too."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ SECOND_MOMENTS = ("kept", "kept_and_rejected")
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`, whose second moment may take in a rejected gradient too.
+    """`torch.optim.AdamW`, with an option to add the gradient of rejected tokens to the second moment.
 
-    Fused, foreach, capturable and DTensors as there. A `GradScaler` does not know the rejected gradient, and goes with
-    `"kept"` alone.
+    It supports fused, foreach, capturable and DTensors as torch's does. A `GradScaler` does not know the rejected
+    gradient, so it works with `second_moment="kept"` only.
 
     Args:
-        params: As there, and so are all others.
-        *args: As there.
-        **kwargs: As there.
-        second_moment: `"kept"`: plain AdamW. `"kept_and_rejected"`: see above; where nothing was rejected the bits are
-            plain AdamW's.
+        params: As in `torch.optim.AdamW`.
+        *args: As in `torch.optim.AdamW`.
+        **kwargs: As in `torch.optim.AdamW`.
+        second_moment: `"kept"` is plain AdamW. With `"kept_and_rejected"`, the squares of both gradients enter the
+            second moment; in a step without rejected tokens, the bits equal those of plain AdamW.
 
     Raises:
-        ValueError: For another `second_moment`, and for what it cannot go with: `amsgrad`, `maximize`, a `beta2` of 0.
+        ValueError: For an unknown `second_moment`, and for `"kept_and_rejected"` with `amsgrad`, `maximize` or a
+            `beta2` of 0.
     """
 
     def __init__(self, params: Any, *args: Any, second_moment: str = "kept", **kwargs: Any) -> None:
         if second_moment not in SECOND_MOMENTS:
             raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')
         self.second_moment = second_moment
-        # Not in the state: it is of one step.
+        # The rejected gradients of the current step; they are not part of the optimizer's state.
         self._rejected: dict[torch.Tensor, torch.Tensor] = {}
         super().__init__(params, *args, **kwargs)
         if second_moment != "kept":
-            # A `GradScaler` then shows itself to `step`, which refuses it.
+            # With this flag a `GradScaler` calls `step` itself, which can then refuse it.
             self._step_supports_amp_scaling = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's.
+        """Adds a group as torch's AdamW does.
 
         Raises:
-            ValueError: For what `second_moment` does not go with.
+            ValueError: For settings that `second_moment` does not support.
         """
         group = self.defaults | param_group
         for name in ("amsgrad", "maximize") if self.second_moment != "kept" else ():
@@ -63,18 +64,18 @@ class AdamW(torch.optim.AdamW):
 
     @contextmanager
     def rejected(self) -> Iterator[None]:
-        """Takes the gradients of the backward passes inside for rejected ones.
+        """Collects the gradients of the backward passes inside as rejected ones.
 
-        Those that were there before are left as they are. May be entered more than once for a step; the rejected
-        gradients add up. They are forgotten by `step` and `zero_grad`.
+        Gradients from before stay as they are. The context may be entered several times in a step; the rejected
+        gradients add up. `step` and `zero_grad` clear them.
 
         Raises:
             ValueError: With `second_moment="kept"`.
         """
         if self.second_moment == "kept":
-            raise ValueError('second_moment is "kept": nothing takes in a rejected gradient (use "kept_and_rejected")')
-        # Gradients that are put aside are copied, one at a time: DDP may write all into one buffer
-        # (`gradient_as_bucket_view`), the next one over it.
+            raise ValueError('second_moment is "kept": a rejected gradient has no use (set "kept_and_rejected")')
+        # Gradients are copied one at a time, because DDP may keep all of them in one buffer
+        # (`gradient_as_bucket_view`), which the next backward pass overwrites.
         kept = {}
         for _, parameter in self._parameters():
             kept[parameter] = _copy(parameter.grad)
@@ -90,10 +91,7 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def grad_norms(self) -> dict[str, torch.Tensor]:
-        """Norms over all parameters.
-
-        They are of what was `kept`, of what was `rejected`, and of their sum, the `unmasked` gradient.
-        """
+        """Norms over all parameters: of the `kept` gradient, of the `rejected` one, and of their sum, `unmasked`."""
         found: dict[str, list[torch.Tensor]] = {"kept": [], "rejected": [], "unmasked": []}
         for _, parameter in self._parameters():
             grad, rejected = parameter.grad, self._rejected.get(parameter)
@@ -112,7 +110,7 @@ class AdamW(torch.optim.AdamW):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales both gradients by one factor, from the norm of their sum; returns that norm.
 
-        Where nothing was rejected it is `torch.nn.utils.clip_grad_norm_`.
+        Without rejected gradients it is `torch.nn.utils.clip_grad_norm_`.
         """
         if not self._rejected:
             return torch.nn.utils.clip_grad_norm_([parameter for _, parameter in self._parameters()], max_norm)
@@ -122,7 +120,7 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def clip_grads_with_norm_(self, max_norm: float, total_norm: torch.Tensor) -> None:
-        """The same with a norm that is known, as `torch.nn.utils.clip_grads_with_norm_`."""
+        """Scales both gradients by one factor from a known norm, as `torch.nn.utils.clip_grads_with_norm_` does."""
         factor = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
         for _, parameter in self._parameters():
             for grad in (parameter.grad, self._rejected.get(parameter)):
@@ -131,7 +129,7 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step of AdamW; parameters without a gradient, kept or rejected, stay as they are.
+        """One step of AdamW. Parameters with neither a kept nor a rejected gradient stay as they are.
 
         Raises:
             ValueError: In a `GradScaler`, with `second_moment="kept_and_rejected"`.
@@ -149,25 +147,25 @@ class AdamW(torch.optim.AdamW):
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(rejected)
-            # Makes the moments where there are none yet.
+            # Creates the moments of a parameter that has none yet.
             self._init_group({**group, "params": [parameter]}, [], [], [], [], [], [])
-            # AdamW's own step multiplies by beta2 what is added here.
+            # AdamW's own step multiplies the addition by beta2, so it is divided by beta2 here.
             beta2 = group["betas"][1]
             self.state[parameter]["exp_avg_sq"].addcmul_(rejected, rejected, value=(1 - beta2) / beta2)
         self._rejected = {}
-        # Without the hooks of `step`, which torch puts around its own one too and which this step has already.
+        # torch wraps both this step and its own in hooks. They run once, around this one.
         step = torch.optim.AdamW.step
         (step.__wrapped__ if hasattr(step, "hooked") else step)(self)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients, rejected ones too."""
+        """Clears the gradients, also the rejected ones."""
         self._rejected = {}
         super().zero_grad(set_to_none)
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:
-    """What a closure returns, which makes the gradients of the step; `None` without one."""
+    """The result of the closure that computes the gradients of a step; `None` without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -179,5 +177,5 @@ def _copy(grad: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A number that is spread over ranks, on each of them."""
+    """A number that is sharded over ranks, gathered on each rank."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value

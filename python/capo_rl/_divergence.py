@@ -1,18 +1,18 @@
-"""KL divergences between the policies before and after a step, whose difference is near rounding."""
+"""KL divergences between the policies before and after a step, which hardly differ."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-#: As many entries of `[tokens, V]` exist at a time.
+#: Most entries of a tensor `[tokens, V]` that exist at a time.
 LOGITS = 1 << 24
 
 
 def kl_of_change(logits: Tensor, change: Tensor) -> Tensor:
-    """KL divergence of the policy with `logits` `[..., V]` to the one with `logits + change`.
+    """KL divergence of the policy with `logits` `[..., V]` to the one with `logits + change`, in nats, `[...]`.
 
-    Nats, `[...]` in 64 bits: near 0 nothing cancels.
+    It is computed in 64 bits, by a formula without cancellation near 0.
     """
     logps, change = logits.double().log_softmax(-1), change.double()
     change = change - (logps.exp() * change).sum(-1, keepdim=True)
@@ -24,18 +24,18 @@ def divergence(old: Tensor, new: Tensor, head: Tensor, new_head: Tensor | None, 
     """The sum over N tokens of the KL divergence between two policies, nats.
 
     Args:
-        old: `[N, D]`: features under the one.
-        new: `[N, D]`: features under the other.
-        head: `[V, D]`: the last layer of the one, or of both.
-        new_head: `[V, D]`: that of the other, where it moved.
-        temperature: What logits are divided by.
+        old: Features of the policy before the step, `[N, D]`.
+        new: Features of the policy after the step, `[N, D]`.
+        head: Last layer before the step, `[V, D]`.
+        new_head: Last layer after the step, `[V, D]`; `None` if it did not change.
+        temperature: Divisor of the logits.
     """
     total = torch.zeros((), dtype=torch.float64, device=old.device)
     rows = max(1, LOGITS // head.shape[0])
     after = head if new_head is None else new_head
     by_head = None if new_head is None else new_head - head
     for features, others in zip(old.to(head.dtype).split(rows), new.to(head.dtype).split(rows), strict=True):
-        # A product of differences keeps what a difference of products loses.
+        # A product of differences is more precise than a difference of products.
         change = (others - features) @ after.T
         if by_head is not None:
             change = change + features @ by_head.T

@@ -17,8 +17,8 @@ from .batch import Optimizer, OptimizerKind
 from .components import Decider
 
 OPTIMIZERS: dict[str, OptimizerKind] = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
-# Mean difference of log-probabilities, nats, beyond which the features times the head are not what the model computes;
-# bf16 stays far below.
+# Largest mean difference, nats, between the model's log-probabilities and those of its features times the head. bf16
+# stays far below.
 SAME_LAYER = 0.1
 
 
@@ -26,50 +26,52 @@ def check_head(head: torch.nn.Module) -> None:
     """Refuses a last layer that is more than a matrix.
 
     Raises:
-        ValueError: What it is.
+        ValueError: For such a layer; the message says what it is.
     """
     biased = isinstance(head, torch.nn.Linear) and head.bias is not None
     if biased or not isinstance(head, torch.nn.Linear):
         kind = f"{type(head).__name__}{' with a bias' if biased else ''}"
-        told = f"a mask reads the last layer, and the model's is {kind}"
-        raise ValueError(f"{told} (it must be a plain Linear without bias or adapter)")
+        raise ValueError(
+            f"a mask reads the last layer, and the model's is {kind} "
+            "(it must be a plain Linear without bias or adapter)"
+        )
 
 
 def check_same(layer: Arrays, logps: Tensor, mask: Tensor, temperature: float) -> None:
     """Refuses features and a head that do not give the model's log-probabilities.
 
     Args:
-        layer: What `top_rows` gave, `[N]` each.
-        logps: `[N]`, nats: the model's own.
-        mask: `[N]`: true for the tokens that count.
-        temperature: What logits are divided by in `logps`.
+        layer: The arrays that `top_rows` returned, `[N]` each.
+        logps: Log-probabilities of the model itself, `[N]`, nats.
+        mask: True for the tokens that count, `[N]`.
+        temperature: Divisor of the logits in `logps`.
 
     Raises:
-        ValueError: By how much they differ.
+        ValueError: If they differ; the message says by how much.
     """
     apart = float((layer["action_logits"] / temperature - layer["logsumexp"] - logps).abs()[mask].mean())
     if not apart <= SAME_LAYER:
         raise ValueError(
             f"the model's log-probabilities differ by {apart:.3g} nats from those of its last features and its head "
-            f"(at most {SAME_LAYER}): it does something between them, such as a soft cap, that masks of the last layer "
-            "do not know"
+            f"(at most {SAME_LAYER} is allowed): between the two the model has an operation, such as a soft cap, that "
+            "masks of the last layer do not know"
         )
 
 
 def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer inside of wrappers, such as accelerate's."""
+    """The optimizer inside wrappers, such as accelerate's."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     return optimizer
 
 
 def trained(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Those that a step moves: one that was frozen after the backward pass has a gradient still."""
+    """The parameters that a step moves; one that was frozen after the backward pass still has a gradient."""
     return [each for each in parameters if each.requires_grad or each.grad is not None]
 
 
 def optimizer_kind(kind: type) -> OptimizerKind | None:
-    """What components call an optimizer of this class, or of one that is made of such a class."""
+    """The components' name for an optimizer of this class or of a class derived from it; `None` for other classes."""
     return next((OPTIMIZERS[each.__name__] for each in kind.__mro__ if each.__name__ in OPTIMIZERS), None)
 
 
@@ -77,7 +79,7 @@ def check_optimizer(kind: type, deciders: Iterable[Decider], remedy: str) -> Non
     """Refuses an optimizer that masks and weights do not know.
 
     Raises:
-        ValueError: Who needs to know it, and the `remedy`.
+        ValueError: For such an optimizer; the message names the component that needs to know it, and the `remedy`.
     """
     needs = [each.id for each in deciders if "NO_OPTIMIZER" not in each.traits]
     if needs and optimizer_kind(kind) is None:
@@ -86,7 +88,7 @@ def check_optimizer(kind: type, deciders: Iterable[Decider], remedy: str) -> Non
 
 
 def group_of(optimizer: torch.optim.Optimizer, head: Tensor | None) -> dict[str, Any]:
-    """The group that holds the last layer's weight `head`; the first one where none does."""
+    """The group that holds the last layer's weight `head`, else the first group."""
     groups: list[dict[str, Any]] = optimizer.param_groups
     return next((group for group in groups if any(each is head for each in group["params"])), groups[0])
 
@@ -100,17 +102,21 @@ def optimizer_info(
 ) -> Optimizer | None:
     """The optimizer of a `Batch`, as masks see it; `None` for one that components do not know.
 
-    Its numbers are those of the group that holds the last layer's weight `head`. Its learning rate is the largest that
-    `schedule` gives while the first moment remembers the coming gradient; without a schedule, the step's own.
+    Its numbers are those of the group that holds the last layer's weight `head`. Its learning rate is the largest one
+    of `schedule` in the steps for which the first moment remembers the coming gradient; without a schedule, it is the
+    step's own.
     """
     optimizer = bare(optimizer)
-    kind, group = optimizer_kind(type(optimizer)), group_of(optimizer, head)
+    kind = optimizer_kind(type(optimizer))
+    group = group_of(optimizer, head)
     if kind is None:
         return None
     if getattr(optimizer, "second_moment", None) == "kept_and_rejected":
         kind = "adamw_kept_and_rejected"
-    (beta1, beta2), eps = group.get("betas", (group.get("momentum", 0.0), None)), group.get("eps")
-    decay, own = group["weight_decay"], float(group["lr"])
+    beta1, beta2 = group.get("betas", (group.get("momentum", 0.0), None))
+    eps = group.get("eps")
+    decay = group["weight_decay"]
+    own = float(group["lr"])
     info = Optimizer(kind, own, beta1, beta2, eps, decay, max_grad_norm=max_grad_norm, steps_taken=steps_taken)
     if schedule is None:
         return info
@@ -124,13 +130,13 @@ def step_info(optimizer: torch.optim.Optimizer, known: Optimizer | None) -> Opti
     Its learning rate is the root mean square over all weights.
 
     Args:
-        optimizer: The one that stepped.
-        known: What `optimizer_info` says of it. One that components do not know counts as Adam where it keeps Adam's
-            moments, and as SGD else.
+        optimizer: The optimizer that took the step.
+        known: Its `optimizer_info`. An optimizer that components do not know counts as Adam if it keeps Adam's moments,
+            and else as SGD.
     """
     counts = [sum(each.numel() for each in trained(group["params"])) for group in optimizer.param_groups]
     rates = [float(group["lr"] or 0.0) for group in optimizer.param_groups]
-    # As shares of the highest one, so that groups of one rate have that rate to the bit.
+    # Rates are divided by the highest one, so that groups with the same rate give exactly that rate.
     top, every = max(rates), sum(counts)
     shares = [count * (rate / top) ** 2 for count, rate in zip(counts, rates, strict=True)] if top and every else []
     rate = top * math.sqrt(sum(shares) / every) if shares else top
@@ -140,9 +146,9 @@ def step_info(optimizer: torch.optim.Optimizer, known: Optimizer | None) -> Opti
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, head: Tensor) -> Arrays:
-    """The head's weight and Adam's moments of it, `[V, D]`, gathered where they are spread over ranks.
+    """The head's weight and its moments of Adam, `[V, D]` each, gathered if they are sharded over ranks.
 
-    The moments are zeros before the first step.
+    Before the first step the moments are zeros.
     """
     moments = adam_moments(optimizer.state.get(head, {}), group_of(optimizer, head)) or (torch.zeros_like(head),) * 2
     arrays = zip(("weight", "exp_avg", "exp_avg_sq"), (head, *moments), strict=True)

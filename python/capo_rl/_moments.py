@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: So many numbers of a state in 8 bits share a factor: bitsandbytes writes no other for its optimizers.
+#: Numbers of a state in 8 bits that share a factor. bitsandbytes uses this size for all of its optimizers.
 BLOCK = 256
 
 
 def adam_moments(state: dict[str, Any], group: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """The first and the second moment in the state of one parameter of `group`; `None` where it holds none.
+    """The first and second moments in the state of one parameter of `group`; `None` if there are none.
 
-    Those in 8 bits are widened to float32.
+    Moments in 8 bits are converted to float32.
     """
-    # Adafactor may keep both of a vector, but its decay is another in every step.
+    # Adafactor may keep both moments of a vector, but its decay rate changes in every step.
     if "betas" not in group:
         return None
     if "exp_avg" in state and "exp_avg_sq" in state:
@@ -27,7 +27,7 @@ def adam_moments(state: dict[str, Any], group: dict[str, Any]) -> tuple[Tensor, 
 
 
 def keeps_moments(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer keeps Adam's moments of some parameter."""
+    """True if the optimizer keeps Adam's moments of some parameter."""
     every = ((optimizer.state.get(each), group) for group in optimizer.param_groups for each in group["params"])
     return any(state and adam_moments(state, group) is not None for state, group in every)
 

@@ -22,7 +22,7 @@ from ._step import Answer, agree, local, ranks, reshard
 from .components import Records
 
 Number = TypeVar("Number", float, list[float])
-#: Sums run in 64 bits over so many weights at a time.
+#: Number of weights that are summed in 64 bits at a time.
 WEIGHTS = 1 << 22
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EMBEDDING = re.compile(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)\.")
@@ -31,10 +31,10 @@ EMBEDDING = re.compile(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)\.")
 def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> dict[str, list[Tensor]]:
     """The trained weights by parts of the model, in the order of the forward pass.
 
-    The parts are `embedding`, `block.0`, ..., `last_layer`; without a model there is one.
+    The parts are `embedding`, `block.0`, ..., `last_layer`. Without a model there is one part.
 
     Raises:
-        ValueError: Where the optimizer has weights that are none of the model's.
+        ValueError: If the optimizer has weights that do not belong to the model.
     """
     every = trained(parameter for group in optimizer.param_groups for parameter in group["params"])
     if model is None:
@@ -44,7 +44,8 @@ def groups_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -
     for parameter in every:
         if parameter not in parts:
             raise ValueError(
-                "the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)"
+                "the optimizer has weights that do not belong to `model` "
+                "(give the model whose parameters the optimizer has)"
             )
         found.setdefault(parts[parameter], []).append(parameter)
     place = {part: number for number, part in enumerate(dict.fromkeys(parts.values()))}
@@ -69,11 +70,11 @@ def finite(optimizer: torch.optim.Optimizer) -> bool:
     if ranks() > 1:
         dist.all_reduce(broken, dist.ReduceOp.MAX)
     if broken.item():
-        told = (
+        message = (
             "a gradient is not finite, so this step is left out, and weights and moments stay as they are "
             "(if it comes again, look for an overflow or a division by zero in the loss)"
         )
-        warnings.warn(told, CapoWarning, stacklevel=3)
+        warnings.warn(message, CapoWarning, stacklevel=3)
     return not broken.item()
 
 
@@ -109,7 +110,7 @@ class Proposal:
         self._measure, self._last_layer_kl = measure, last_layer_kl
         every = [parameter for parameters in groups.values() for parameter in parameters]
         self._before = {parameter: local(parameter).clone() for parameter in every}
-        #: Where sums over ranks are made.
+        #: Device on which sums over ranks are computed.
         self.device = next((parameter.device for parameter in every), torch.device("cpu"))
         self._moments = {parameter: _copied(state) for parameter, state in optimizer.state.items()} if moments else None
         self._known: dict[Any, Any] = {}
@@ -130,18 +131,18 @@ class Proposal:
         return self._once("norms", lambda: [math.sqrt(sum_) for sum_ in self._sums(self._square)])
 
     def fisher(self) -> float:
-        """`½ Σ Δ² v̂` over all weights, v̂ Adam's second moment after the step, bias-corrected.
+        """`½ Σ Δ² v̂` over all weights, where v̂ is Adam's bias-corrected second moment after the step.
 
         Raises:
-            ValueError: Where the optimizer keeps no second moment.
+            ValueError: If the optimizer keeps no second moment.
         """
-        # Before its first gradient Adam keeps nothing.
+        # Before the first gradient, Adam keeps no state.
         begins = not self._optimizer.state and any("betas" in group for group in self._optimizer.param_groups)
         if not begins and not keeps_moments(self._optimizer):
             raise ValueError("the optimizer keeps no second moment (measure the KL itself, or train with Adam)")
 
         def cost(parameter: Tensor) -> Tensor:
-            # One without a gradient so far has no moments and has not moved.
+            # A weight that has had no gradient yet has no moments, and has not moved.
             state, group = self._optimizer.state.get(parameter, {}), self._settings[parameter]
             moments = adam_moments(state, group)
             if moments is None:
@@ -157,10 +158,10 @@ class Proposal:
         return self._alignment
 
     def last_layer_kl(self) -> float:
-        """KL divergence that the last layer's part of the step causes alone, nats per completion token.
+        """KL divergence that the last layer's part of the step alone causes, nats per completion token.
 
         Raises:
-            ValueError: Where nothing measures it.
+            ValueError: If there is no function that measures it.
         """
         measure = self._last_layer_kl
         if measure is None:
@@ -179,7 +180,7 @@ class Proposal:
         with self._shortened(share):
             return float(measure(fraction))
 
-    # The share that is taken ----------------------------------------------------------------------
+    # The share that is applied --------------------------------------------------------------------
 
     @torch.no_grad()
     def scale(self, scales: Sequence[float]) -> float:
@@ -278,17 +279,19 @@ class Proposal:
         `None` if the optimizer keeps no such moments.
         """
         rates = [float(group["lr"] or 0.0) for group in self._optimizer.param_groups]
-        tells, alike = False, len(set(rates)) == 1
+        has_moments = False
+        alike = len(set(rates)) == 1
 
         def products(parameter: Tensor) -> Tensor:
             """Dot products: the last step with itself, the gradient with itself, and the two with each other."""
-            nonlocal tells
+            nonlocal has_moments
             total = torch.zeros(3, dtype=torch.float64, device=local(parameter).device)
             group = self._settings[parameter]
             last = self._last_step(parameter, group)
             if last is None:
                 return total
-            tells, (arrays, direction) = True, last
+            has_moments = True
+            arrays, direction = last
             length = (1.0 if alike else float(group["lr"])) * (-1 if group.get("maximize") else 1)
             split = [local(array).reshape(-1).split(WEIGHTS) for array in arrays]
             for part, *parts in zip(*split, strict=True):
@@ -297,9 +300,9 @@ class Proposal:
             return total
 
         steps, grads, both = (sum(column) for column in zip(*self._sums(products), strict=True))
-        if self._optimizer.state and not tells and any(parameter.grad is not None for parameter in self._before):
-            told = "the optimizer keeps neither Adam's moments nor a momentum, so that steps are not compared"
-            warnings.warn(told, CapoWarning, stacklevel=2)
+        if self._optimizer.state and not has_moments and any(parameter.grad is not None for parameter in self._before):
+            message = "the optimizer keeps neither Adam's moments nor a momentum, so that steps are not compared"
+            warnings.warn(message, CapoWarning, stacklevel=2)
         norms = math.sqrt(steps * grads)
         return float(both / norms) if 0 < norms < math.inf else None
 
@@ -321,7 +324,7 @@ class Proposal:
         return [grad, *moments], lambda first, second: first.float() / (second.float().sqrt() / root + group["eps"])
 
     def _copies(self, parameter: Any) -> int:
-        """How many ranks hold each weight of it."""
+        """Number of ranks that hold each weight of the parameter."""
         if self._mesh is None:
             return 1
         if not hasattr(parameter, "device_mesh"):
@@ -330,7 +333,7 @@ class Proposal:
         return math.prod(int(self._mesh.size(dim)) for dim, placed in placements if placed.is_replicate())
 
     def _square(self, parameter: Tensor, factor: Tensor | None = None) -> Tensor:
-        """`Σ Δ²` times `factor`, over this rank's part, in 64 bits."""
+        """`Σ Δ² factor` over this rank's part of the parameter, in 64 bits. Without `factor`, the factor is 1."""
         arrays = [local(parameter), self._before[parameter], *([] if factor is None else [local(factor)])]
         total = torch.zeros((), dtype=torch.float64, device=arrays[0].device)
         for parts in zip(*(array.reshape(-1).split(WEIGHTS) for array in arrays), strict=True):

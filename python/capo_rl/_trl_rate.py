@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-#: The search takes no fewer.
+#: Fewest steps that the search takes.
 STEPS = 6
 
 
@@ -19,8 +19,8 @@ class Search(TrainerCallback):
         self.rate: float | None = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Takes the rate from what was reported of the step."""
-        # The control may be one of several, which numbers its name.
+        """Reads the rate from the records of the step."""
+        # With several controls of one id, their names have numbers.
         found = [rate for name, rate in self.trainer._controls.records.items() if name.endswith("/found_rate")]
         self.rate = found[0] if found else None
         control.should_training_stop |= self.rate is not None
@@ -29,15 +29,15 @@ class Search(TrainerCallback):
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes six steps in which completions of one prompt have different rewards. The trainer's rate is the highest that
-    can be found, so give it one that is surely not too low. Its model has moved afterwards: the run itself takes a new
-    trainer, for which `trainer.args` is as it was.
+    It takes six steps in which the completions of one prompt have different rewards. It cannot find a rate above the
+    trainer's, so give the trainer one that is surely high enough. Afterwards the model has changed. Use a new trainer
+    for the run itself; `trainer.args` are the same as before.
 
     Args:
         trainer: A `CapoGRPOTrainer` with the step control `governor.kl`.
 
     Returns:
-        The rate; `None` if training ended before.
+        The rate; `None` if training ended before it was found.
 
     Raises:
         ValueError: For a trainer without that step control, and for one with a fixed target or a scheduler of its own.
@@ -52,10 +52,14 @@ def find_rate(trainer: Any) -> float | None:
             "`find_rate` trains at a constant rate, and the trainer has a scheduler already "
             "(give it a new trainer, without one in `optimizers`)"
         )
-    search, given = Search(trainer), trainer.args
-    # transformers copies no arguments, and the run itself may be given the same.
+    search = Search(trainer)
+    given = trainer.args
+    # transformers does not copy the arguments, and the caller may use them for the run itself.
     trainer.args = args = copy.copy(given)
-    args.lr_scheduler_type, args.lr_scheduler_kwargs, args.warmup_steps, args.save_strategy = "constant", None, 0, "no"
+    args.lr_scheduler_type = "constant"
+    args.lr_scheduler_kwargs = None
+    args.warmup_steps = 0
+    args.save_strategy = "no"
     if args.max_steps > 0:
         args.max_steps = max(args.max_steps, STEPS)
     trainer.add_callback(search)

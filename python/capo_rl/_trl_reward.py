@@ -8,7 +8,7 @@ from typing import Any
 
 from .components import Reward
 
-#: What TRL hands to a reward function beside the dataset's columns.
+#: Arguments that TRL passes to a reward function in addition to the dataset's columns.
 OF_TRL = ("trainer_state", "log_extra", "log_metric", "environments")
 
 
@@ -17,20 +17,20 @@ def reward_func(
 ) -> Callable[..., list[float | None]]:
     """`reward` as an entry of `reward_funcs`; TRL logs it under its id.
 
-    Of a conversation, a completion's text is its last message of the assistant, and a prompt's text is all of its
-    messages. The reward also sees the other columns, but for those that JSON cannot hold.
+    In a conversation, the text of a completion is the assistant's last message, and the text of a prompt is all of its
+    messages. The reward also sees the dataset's other columns, except those that JSON cannot represent.
 
     Args:
         reward: An id, such as `"math"`, or a `capo_rl.Reward` with its keys.
-        answer: The dataset's column that a completion is compared with; a row without a value there gets no reward
-            (None). `None` for a reward that reads no answer.
-        max_completion_length: The trainer's, for a reward that looks at the limit; a completion of so many tokens then
-            counts as cut off.
+        answer: The dataset's column with which a completion is compared. A row without a value in it gets no reward
+            (None). Use `None` for a reward that reads no answer.
+        max_completion_length: The trainer's limit, for a reward that uses it. A completion of this many tokens counts
+            as cut off.
 
     Raises:
         CapoError: For an unknown id.
-        ValueError: When it is called, if the dataset has no such column.
-        TypeError: For an answer that is neither text nor a number.
+        ValueError: When the function is called, if the dataset has no such column.
+        TypeError: When the function is called, for an answer that is neither text nor a number.
     """
     reward = Reward(reward) if isinstance(reward, str) else reward
 
@@ -82,7 +82,7 @@ def _answer(column: str | None, value: Any) -> str:
 
 
 def _text(given: Any, role: str | None = None) -> str:
-    """A string as it is; of messages the last one of `role`, or all."""
+    """A text as it is; of a list of messages, the text of the last one of `role`, or of all if `role` is `None`."""
     if isinstance(given, str):
         return given
     texts = [_content(message.get("content")) for message in given if role in (None, message["role"])]
@@ -90,12 +90,12 @@ def _text(given: Any, role: str | None = None) -> str:
 
 
 def _content(content: Any) -> str:
-    """A message's text; of one in parts, with images, the text among them."""
+    """A message's text. A message in parts, such as one with images, has the texts of its parts."""
     return content if isinstance(content, str) else "".join(part.get("text") or "" for part in content or ())
 
 
 def _is_json(values: Any) -> bool:
-    """False for what only TRL itself can use, such as images."""
+    """False for values that JSON cannot represent, such as images."""
     try:
         return bool(json.dumps(values, allow_nan=False))
     except (TypeError, ValueError):

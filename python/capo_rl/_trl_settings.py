@@ -74,7 +74,7 @@ def settled(
     """The settings of a trainer with these masks and weights, and these step controls.
 
     Raises:
-        ValueError: For a combination that cannot be right.
+        ValueError: For settings that contradict each other.
     """
     _check(trainer)
     kind = type(bare(trainer.optimizer)) if trainer.optimizer is not None else _optimizer_of(trainer)[0]
@@ -149,7 +149,7 @@ def check_hooks(trainer: GRPOTrainer | type[GRPOTrainer], names: Sequence[str]) 
     """Makes sure that this TRL has the methods and fields that `CapoGRPOTrainer` uses.
 
     Raises:
-        ValueError: What it lacks, by name.
+        ValueError: If one is missing; the message names it.
     """
     for name in names:
         if not hasattr(trainer, name):
@@ -179,7 +179,7 @@ def _check(trainer: GRPOTrainer) -> None:
 
 
 def _optimizer_of(trainer: GRPOTrainer) -> tuple[type, dict[str, Any]]:
-    """The optimizer that the trainer will make: its class and arguments."""
+    """The class and the arguments of the optimizer that the trainer will create."""
     asked = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
     found: tuple[type, dict[str, Any]] = asked
     return found
@@ -189,7 +189,7 @@ def take_adamw(trainer: GRPOTrainer, second_moment: str) -> None:
     """Makes the trainer use `capo_rl.torch.AdamW` in place of torch's.
 
     Raises:
-        ValueError: For what that does not go with.
+        ValueError: For settings that this optimizer does not support.
     """
     if second_moment not in SECOND_MOMENTS:
         raise ValueError(f'second_moment is {second_moment!r} (use "kept" or "kept_and_rejected")')

@@ -209,6 +209,6 @@ def test_sentences():
         adamw.add_param_group({"params": parameters(1), "maximize": True})
     assert len(adamw.param_groups) == 1
     assert say(second_moment="kept_and_rejected", betas=(0.9, 0.0)).endswith("needs a beta2 above 0 (betas are (0.9, 0.0))")
-    with pytest.raises(ValueError, match='second_moment is "kept": nothing takes in a rejected gradient'):
+    with pytest.raises(ValueError, match='second_moment is "kept": a rejected gradient has no use'):
         with AdamW(parameters()).rejected():
             pass

@@ -321,7 +321,7 @@ def test_sentences():
         return str(error.value)
 
     assert say(ValueError, lambda: Governed(adam(model), "governor.kl", lambda _: 0.0, model=other)) == (
-        "the optimizer has weights that are none of `model`'s (give the model whose parameters it was made of)"
+        "the optimizer has weights that do not belong to `model` (give the model whose parameters the optimizer has)"
     )
     assert say(ValueError, lambda: Governed(torch.optim.LBFGS(model.parameters()), "governor.kl", lambda _: 0.0)) == (
         "LBFGS makes several gradients in a step and counts on having taken all of it, so no control can shorten one (use another optimizer, such as AdamW)"

@@ -1,4 +1,4 @@
-"""Builds what travels to the machine with the GPU."""
+"""Builds the archive for the machine with the GPU."""
 
 import datetime
 import json
@@ -27,7 +27,7 @@ def main(args):
 
 
 def stage(staging, args):
-    """Everything under `staging`, laid out as the workspace is, since tests look for files beside themselves."""
+    """Fills `staging` with the layout of the workspace, because tests look for files relative to themselves."""
     folder = "debug" if args.profile == "dev" else args.profile
     built = build(args.profile)
     target = staging / "target" / folder
@@ -55,14 +55,14 @@ def stage(staging, args):
 
 
 def facts():
-    """Where and when this was made. Tests look for their data where they were built, so the runner puts a link there."""
+    """Place and time of the build. Tests look for their data where they were built, so the runner puts a link there."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
     now = datetime.datetime.now(datetime.timezone.utc)
     return {"commit": commit.strip(), "packed": now.isoformat(timespec="seconds"), "built_at": str(ROOT)}
 
 
 def cargo(*arguments, target=None, environment=None):
-    """Cargo's messages about the files that a build made of the workspace's packages."""
+    """Cargo's messages about the files that a build produced for the workspace's packages."""
     print("cargo " + " ".join(arguments), file=sys.stderr)
     environment = os.environ | (environment or {}) | ({"CARGO_TARGET_DIR": str(target)} if target else {})
     command = ["cargo", *arguments, "--locked", "--message-format=json-render-diagnostics"]
@@ -75,10 +75,10 @@ def cargo(*arguments, target=None, environment=None):
 
 
 def build(profile):
-    """`host` with every plugin, and the test executables. In one build, so that dependencies are compiled once; none of them links CUDA."""
+    """Builds `host` with every plugin, and the test executables. One build compiles dependencies once; none of them links CUDA."""
     files, tests = {}, {}
     made = cargo("build", "--profile", profile, "--workspace", "--lib", "--bins", "--tests")
-    # The core's suite on a device is no part of an ordinary test run, and has to be named.
+    # The core's test suite for a device is not part of an ordinary test run, so it is named.
     made += cargo("build", "--profile", profile, "--workspace", "--test", "cuda")
     for message in made:
         package = str(Path(message["manifest_path"]).parent.relative_to(ROOT))
@@ -91,7 +91,7 @@ def build(profile):
 
 
 def travels(package, message, path):
-    """True for `host`, and for every library that it can load as a plugin: which of them a test opens, only the test knows."""
+    """True for `host` and for every library that it can load as a plugin, because only a test knows which of them it opens."""
     if package == "python":
         return False
     return Path(path).name == "host" or ("cdylib" in message["target"]["kind"] and path.endswith(".so"))
@@ -118,7 +118,7 @@ def toolchain():
 
 
 def no_cuda_host(args):
-    """Why no `host` with CUDA is built, if none is."""
+    """The reason why no `host` with CUDA is built; `None` if one is built."""
     if args.without_training:
         return "packed with `--without-training`"
     if not args.cuda_host and not toolchain():
@@ -127,7 +127,7 @@ def no_cuda_host(args):
 
 
 def cuda_host(profile):
-    """In a target folder of its own: candle forces cudarc to link CUDA, and in one build that would reach the plugins."""
+    """Builds `host` with CUDA in a separate target folder. candle makes cudarc link CUDA, and in one build the plugins would link it too."""
     home = toolchain()
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "cuda"
     environment = {
@@ -140,7 +140,7 @@ def cuda_host(profile):
 
 
 def no_cuda_needed(library):
-    """A plugin must load where there is no GPU."""
+    """Checks that a plugin loads on a machine without a GPU."""
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     bad = [line.split("[")[1].rstrip("]") for line in needed.splitlines() if "(NEEDED)" in line and "[libcu" in line]
     if bad:
@@ -150,7 +150,7 @@ def no_cuda_needed(library):
 
 
 def place(source, target):
-    """A stripped copy."""
+    """Makes a stripped copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     subprocess.run(["strip", "--strip-unneeded", target], check=True)
@@ -168,7 +168,7 @@ def copy(tree, staging):
 
 
 def archive(staging, path):
-    """Bytes of the archive; one that is too large is not left behind."""
+    """The size of the archive in bytes. An archive that is too large is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     window = min(

@@ -1,4 +1,4 @@
-"""The parts of a run on a GPU. Each takes the session and a list, to which it adds `(label, value)` as it goes."""
+"""The parts of a run on a GPU. Each part gets the session and a list, to which it adds `(label, value)` pairs."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from .settings import DEVICE, Failure
 
 
 def device(session, rows):
-    """Which GPU this is."""
+    """Describes the GPU."""
     query = "--query-gpu=name,driver_version,memory.total,compute_cap"
     smi = shutil.which("nvidia-smi")
     if not smi:
@@ -26,11 +26,11 @@ def device(session, rows):
 
 
 def tests(session, rows):
-    """Every test that runs on a GPU."""
+    """Runs every test that needs a GPU."""
     problems, ran = [], 0
     for test in session.manifest["tests"]:
         path = session.file(test["path"])
-        # Of the tests that are ignored elsewhere, those of the whole program want a `host` with CUDA, which is here.
+        # The tests of the whole program, which are ignored elsewhere, need a `host` with CUDA, which the archive has.
         ignored = ["--include-ignored"] if test["package"] == "tests" and session.manifest["cuda_host"] else []
         try:
             code, said = session.attempt(path, *session.sizes.tests, *ignored, **settings.TEST_ENVIRONMENT)
@@ -51,7 +51,7 @@ def tests(session, rows):
 
 
 def replay(session, rows):
-    """The reference cases through the plugin on the GPU, compared with what is expected."""
+    """Replays the reference cases through the plugin on the GPU, and compares the results with the expected ones."""
     host, plugin = session.executable("host"), session.executable("libcapo.so")
     cases, worst = sorted(session.file("tests/data/replay").iterdir()), 0.0
     problems = []
@@ -78,30 +78,30 @@ def replay(session, rows):
 
 
 def compare(case, out):
-    """The worst deviation of a shift as a share of the batch's largest, infinite for NaN, and how many decisions differ."""
+    """The largest deviation of a shift, relative to the batch's largest shift and infinite for NaN, and the number of different decisions."""
     worst, differing, paths = 0.0, 0, sorted(case.glob("expected-*"))
     if not paths:
         raise Failure("nothing is expected")
     for path in paths:
         expected = reading.tensors(path)
         found = reading.tensors(out / path.name.replace("expected", "batch"))
-        # The reference data have the older name of `token_mask`.
+        # The reference data use an older name for `token_mask`.
         differing += sum(a != b for a, b in zip(expected["keep"], found["token_mask"], strict=True))
         for name in ("m_f", "m_h"):
             largest = max(map(abs, expected[name])) or 1.0
             pairs = zip(expected[name], found[f"capo.curvature/{name}"], strict=True)
-            # A NaN would slip through `max`.
+            # `max` would ignore a NaN.
             worst = max(worst, *(abs(a - b) / largest if b == b else float("inf") for a, b in pairs))
     return worst, differing
 
 
 def sanitizer(session, rows):
-    """The trainer and a few tests under compute-sanitizer."""
+    """Runs the trainer and a few tests under compute-sanitizer."""
     tool = find_sanitizer()
     package, *names = settings.SANITIZED
     tests = [session.file(test["path"]) for test in session.manifest["tests"] if test["package"] == package]
     trainer, problems = training.watched(session), []
-    # A checker's findings in the trainer come before those of the next one.
+    # Findings of one checker in the trainer come before those of the next checker.
     for check in settings.SANITIZERS:
         folder = session.work / f"watched-{check}"
         programs = [("host train", [*trainer, "--output-dir", folder])] if trainer else []
@@ -112,7 +112,7 @@ def sanitizer(session, rows):
             summary = [line.strip("= ") for line in said.splitlines() if "SUMMARY" in line]
             passed, failed = reading.tests(said)
             if code == 0 and words[0] in tests and passed + failed == 0:
-                # The tests are in another of the package's executables.
+                # The tests are in another executable of the package.
                 continue
             ran = f"{passed} tests; " if passed + failed else ""
             rows.append((f"{check}, {name}", f"{ran}{'; '.join(summary) or 'no summary'}"))
@@ -136,7 +136,7 @@ def find_sanitizer():
 
 
 def bench(session, rows):
-    """The curvature model on the GPU, with what the machine can do at most."""
+    """Times the curvature model on the GPU, and the least times that the machine allows."""
     said = session.call(
         session.file(session.manifest["bench"]), "--bench", "cuda", CAPO_BENCH_SHAPE=session.sizes.bench
     )
@@ -146,7 +146,7 @@ def bench(session, rows):
 
 
 def peers(session, rows):
-    """The same arithmetic in plain torch."""
+    """Times the same arithmetic in plain torch."""
     program, problems = session.file("study/peers/token_adam_torch.py"), []
     shape = [word for name, value in session.sizes.peer.items() for word in (f"--{name}", value)]
     for variant in session.sizes.peer_variants:
@@ -160,7 +160,7 @@ def peers(session, rows):
 
 
 def package(session, rows):
-    """The reference cases through the Python package, with arrays on the GPU: torch's where it sees the GPU."""
+    """Runs the reference cases through the Python package with arrays on the GPU, which are torch's if torch sees the GPU."""
     program, cases = session.file("python/tests/on_device.py"), sorted(session.file("tests/data/replay").iterdir())
     session.file(f"{settings.PACKAGE}/{settings.NATIVE}")
     code, said = session.python(program, *cases)
@@ -171,7 +171,7 @@ def package(session, rows):
 
 
 def trl(session, rows):
-    """The mask's time in a step of TRL, ahead and in flight, beside the same arithmetic in plain torch."""
+    """Times the mask in a step of TRL, ahead and in flight, and the same arithmetic in plain torch."""
     program = session.file("python/benches/trl_step.py")
     session.file(f"{settings.PACKAGE}/{settings.NATIVE}")
     try:

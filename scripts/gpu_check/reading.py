@@ -1,4 +1,4 @@
-"""Output and files of programs, as values."""
+"""Parses the output and the files of programs."""
 
 import array
 import json
@@ -11,7 +11,7 @@ TIME = re.compile(r"^[\d.]+ (?:ns|µs|ms|s)$")
 
 
 def tests(said):
-    """Tests that passed and failed, from what a test executable prints; one that was stopped printed no sum."""
+    """The numbers of tests that passed and failed, from the output of a test executable, which may have been stopped before the summary."""
     found = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", said)
     if not found:
         ended = re.findall(r"^test \S+ \.\.\. (ok|FAILED)$", said, re.MULTILINE)
@@ -71,7 +71,7 @@ def memory(said):
 
 
 def first_difference(lines, others):
-    """Where two runs' metrics part, in words; nothing where they do not. Times and memory are the machine's."""
+    """The first difference between two runs' metrics, in words; empty if there is none. Times and memory do not count."""
     for line, other in zip(lines, others):
         names = [name for name in line if not of_the_machine(name) and line[name] != other.get(name)]
         if names:
@@ -85,7 +85,7 @@ def of_the_machine(name):
 
 
 def tensors(path):
-    """Every tensor of a safetensors file that holds floats or bytes, as a flat sequence."""
+    """Every tensor of floats or bytes in a safetensors file, as a flat sequence."""
     data = path.read_bytes()
     (size,) = struct.unpack_from("<Q", data)
     found = {}

@@ -8,7 +8,7 @@ BEGIN, END = "<!-- gpu-check -->", "<!-- end of gpu-check -->"
 
 
 def lines(results):
-    """`(part, what, result)` of every row, and the time of each part and of all; a part that did not end well has a row that says why."""
+    """The rows `(part, what, result)`, with the time of each part and of all parts. A part that failed has a row with the reason."""
     for part in results["parts"]:
         for label, value in part["rows"]:
             yield part["name"], label, value

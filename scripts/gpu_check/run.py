@@ -1,4 +1,4 @@
-"""Runs every part, each with its own time limit, whatever becomes of the others."""
+"""Runs every part with its own time limit, also if other parts fail."""
 
 import contextlib
 import datetime
@@ -36,7 +36,7 @@ def main(args):
 
 
 def unpacked(archive, work):
-    """The folder of what was packed: this script's own when it came with it, else what is in the archive."""
+    """The folder with the packed files: this script's own folder if it comes from an archive, else the unpacked `archive`."""
     if archive is None and (ROOT / settings.MANIFEST).exists():
         return ROOT
     archive = archive or settings.ARCHIVE
@@ -44,7 +44,7 @@ def unpacked(archive, work):
         raise Failure(f"`{archive}` does not exist (make it with `scripts/gpu-check pack`)")
     try:
         with tarfile.open(archive) as tar:
-            # Python 3.10 has the filter in its later versions only.
+            # Only later versions of Python 3.10 have the filter.
             tar.extractall(work, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     except (tarfile.TarError, EOFError) as error:
         raise Failure(f"`{archive}` cannot be read: {error} (pack it again)") from None
@@ -55,7 +55,7 @@ def unpacked(archive, work):
 
 @contextlib.contextmanager
 def link(session):
-    """Tests look for their data at the path where they were built; while this lasts, they find it there."""
+    """Inside this context, tests find their data at the path where they were built."""
     place, made = Path(session.manifest["built_at"]), False
     if not place.exists():
         try:
@@ -77,7 +77,7 @@ def facts(session):
 
 
 def perform(session, name):
-    """A part's result. Whatever goes wrong in it is its result."""
+    """The result of a part. An error in the part is its result."""
     print(f"{name} ...", flush=True)
     rows, status, said, start = [], "ok", "", time.monotonic()
     session.part_end = start + settings.LIMITS[name] * session.sizes.patience

@@ -1,4 +1,4 @@
-"""A run on the machine with the GPU: where things are, the environment of what is started, and time limits."""
+"""A run on the machine with the GPU: its paths, the environment of its commands, and time limits."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from .settings import Failure
 
 
 class Missing(Exception):
-    """A sentence on what a part lacks."""
+    """Something that a part needs is missing; the message says what."""
 
 
 class Late(Failure):
-    """A command that had to be stopped, and what it had said."""
+    """A command that had to be stopped, with its output until then."""
 
     def __init__(self, sentence, said):
         super().__init__(sentence)
@@ -51,21 +51,21 @@ class Session:
         return self.file(self.manifest["cuda_host"])
 
     def python(self, *command):
-        """As `attempt`, with this Python; a module that is not installed is something missing."""
+        """As `attempt`, for a script of this Python. A module that is not installed counts as missing."""
         code, said = self.attempt(sys.executable, *command)
         if code != 0 and (module := re.search(r"^ModuleNotFoundError: No module named '([^']+)'", said, re.MULTILINE)):
             raise Missing(f"`{sys.executable}` has no module `{module[1]}`")
         return code, said
 
     def call(self, *command, cwd=None, **environment):
-        """The output of the command; an error if it fails or the part's time is up."""
+        """The output of the command. It is an error if the command fails or the part's time is over."""
         code, said = self.attempt(*command, cwd=cwd, **environment)
         if code != 0:
             raise Failure(f"`{shown(command)}` ended with {code}\n{tail(said)}")
         return said
 
     def attempt(self, *command, cwd=None, **environment):
-        """The exit code, and what the command printed in the folder `cwd`, or else in one that is deleted in the end."""
+        """The exit code and the output of the command, which runs in the folder `cwd` or in one that is deleted afterwards."""
         left = min(self.part_end, self.end) - time.monotonic()
         if left <= 0:
             raise Failure("no time is left")
@@ -90,7 +90,7 @@ class Session:
 
 
 def shown(command):
-    """A command line that fits a sentence."""
+    """The command line in a form for a sentence."""
     words = [Path(str(word)).name for word in command]
     return " ".join(words[:4] + ["..."] if len(words) > 4 else words)
 
@@ -100,14 +100,14 @@ def tail(text, lines=12):
 
 
 def complaint(said):
-    """The line that says what went wrong: the first that names an error, else the last."""
+    """The line with the error: the first that names an error, else the last."""
     lines = said.rstrip().splitlines() or ["nothing was printed"]
     return next((line for line in lines if re.match(r"\w*error", line, re.IGNORECASE)), lines[-1])
 
 
 def environment(root, manifest):
-    """CUDA's libraries: those that the user names, those of the packages that torch brings, and the driver's. Python finds the package
-    of the archive, and tests find their files where they look for them."""
+    """The environment of all commands. It leads to CUDA's libraries (those that the user names, those of torch's packages, and the
+    driver's), to the Python package of the archive, and to the files of the tests."""
     known = os.environ.get("LD_LIBRARY_PATH")
     libraries = [known] if known else []
     folders = [Path(folder) / "nvidia" for folder in sys.path if folder]
@@ -125,7 +125,7 @@ def environment(root, manifest):
         | {
             "LD_LIBRARY_PATH": libraries,
             "PYTHONPATH": ":".join(filter(None, (str((root / settings.PACKAGE).parent), os.environ.get("PYTHONPATH")))),
-            # A test that would build what it runs finds it built.
+            # Tests that would build a program find it built.
             "CARGO": "true",
             "INSTA_WORKSPACE_ROOT": str(root),
             "INSTA_UPDATE": "no",

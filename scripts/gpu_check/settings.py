@@ -7,12 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "target/gpu-check.tar.xz"
 ARCHIVE_LIMIT = 60_000_000
-# The executables share most of their code: xz finds it again as far back as this.
+# The executables share most of their code. With a dictionary of this size, xz finds the repetitions.
 WINDOW = 512 << 20
 MANIFEST = "manifest.json"
 
 DEVICE = "cuda:0"
-# Seconds of each part, in the order of their worth: a short lease shows the first ones. All of them end at the total.
+# Time limit of each part, seconds, with the most important parts first, so that a short lease runs these. The total limits all of them.
 LIMITS = {
     "device": 15,
     "train 154M": 130,
@@ -29,16 +29,16 @@ LIMITS = {
 }
 TOTAL = 800
 
-# Packages, by folder, whose test executables travel; which of their tests run on a GPU; and what tells them not to skip
-# or emulate.
+# By folder, the packages whose test executables are packed, the tests of each that need a GPU, and the variables that tell
+# these tests not to skip or emulate.
 TEST_PACKAGES = ("capo-core", "host/model", "host/ops", "plugins/curvature", "tests")
 TEST_FILTERS = ("cuda",)
 TEST_ENVIRONMENT = {"CAPO_TEST_DEVICE": "cuda"}
-# The tests under compute-sanitizer, which slows them a hundred times: package and filters.
+# Package and filters of the tests that run under compute-sanitizer, which makes them a hundred times slower.
 SANITIZED = ("capo-core", "cuda::suite::replay", "cuda::agreement::shapes")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-# Data and programs of the workspace that travel as they are.
+# Data and programs of the workspace that are packed unchanged.
 TREES = (
     "tests/data",
     "study/peers",
@@ -53,34 +53,34 @@ TREES = (
     "scripts/gpu_check",
 )
 
-# Largest deviation of a replayed shift, as a share of the batch's largest, as in tests/tests/suite/replay.rs.
+# Largest deviation of a replayed shift, relative to the batch's largest shift, as in tests/tests/suite/replay.rs.
 TOLERANCE = 1e-5
 
 TRAIN_CONFIG = "configs/gpu/default.toml"
 TRAIN_MODEL = "configs/gpu/model"
 TRAIN_STEPS = 6
-# The Python package in the archive, its native part, and the plugin that its parts ask for.
+# The Python package in the archive, its native library, and the plugin that its parts use.
 PACKAGE = "python/capo_rl"
 NATIVE = "_native.abi3.so"
-# With random weights no answer is right, and without a difference in rewards the mask has nothing to do.
+# With random weights no answer is correct, and without different rewards the mask would have nothing to do.
 TRAIN_REWARD = ("rewarding.parity", "librewarding.so")
 TRAIN_MASK = "libcapo.so"
-# Files of a checkpoint that hold a run's numbers.
+# Files of a checkpoint with a run's numbers.
 TRAIN_STATE = ("model.safetensors", "optimizer.safetensors")
 
 
 @dataclass
 class Shape:
-    """A model with random weights, made where it is trained, and the batches that it is trained on."""
+    """A model with random weights, which is made on the machine that trains it, and the sizes of its batches."""
 
-    # Keys in which its `config.json` differs from that of `TRAIN_MODEL`; none: that folder is the model.
+    # Keys of its `config.json` that differ from those of `TRAIN_MODEL`; empty if that folder is the model.
     model: dict = field(default_factory=dict)
     completions: int = 64
     new_tokens: int = 256
-    # A group whose answers have equal rewards teaches nothing.
+    # A group whose answers all have equal rewards has no gradient.
     generations: int = 8
     dtype: str = "bf16"
-    # Whether runs of one seed are compared. Each of them writes its weights and moments, which takes longest.
+    # True to compare runs with the same seed. Each of them writes its weights and moments, which takes the longest time.
     repeated: bool = True
 
     def settings(self):
@@ -91,26 +91,26 @@ class Shape:
 
 @dataclass
 class Sizes:
-    """The files and the machine that the parts work with."""
+    """The files and the sizes that the parts use."""
 
     shapes: dict
     # The model of the run that compute-sanitizer watches.
     watched: Shape
-    # Of the peers' arithmetic, and where it is done.
+    # Shape and device of the peers' arithmetic.
     peer: dict
     peer_place: tuple = ("--device", "cuda", "--dtype", "bf16")
     peer_variants: tuple = ("dense", "lean", "compiled")
-    # Of a step in TRL; the first two steps warm up.
+    # Options of the steps in TRL; the first two steps are a warm-up.
     trl: tuple = ("--device", "cuda", "--layers", 10, "--width", 1024, "--rows", 64, "--tokens", 128, "--steps", 4)
-    # Of the tests, those that are run.
+    # Filters of the tests that run.
     tests: tuple = TEST_FILTERS
-    # For the benchmark; nothing: its own shape.
+    # Options of the benchmark; empty for its own shape.
     bench: str = ""
-    # How many times as long everything may take.
+    # Factor of all time limits.
     patience: int = 1
 
 
-# Fewer weights than completions have tokens.
+# A model so small that its completions have more tokens than it has weights.
 TINY = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -133,7 +133,7 @@ WHOLE = Sizes(
     watched=WATCHED,
     peer={"completions": 24, "tokens": 1024, "k": 50, "width": 3584, "rows": 10_000},
 )
-# To try the parts where there is no GPU, on the emulator: `gpu-check run --small`.
+# For `gpu-check run --small`, which tries the parts on the emulator, without a GPU.
 SMALL = Sizes(
     shapes={"154M": WATCHED, "494M": WATCHED},
     watched=WATCHED,
@@ -148,4 +148,4 @@ SMALL = Sizes(
 
 
 class Failure(Exception):
-    """A sentence for the user."""
+    """An error with a sentence for the user."""

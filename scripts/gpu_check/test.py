@@ -1,4 +1,4 @@
-"""Tests of gpu-check with stand-ins for all that needs a GPU: python3 scripts/gpu_check/test.py"""
+"""Tests of gpu-check with stand-ins for everything that needs a GPU: python3 scripts/gpu_check/test.py"""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ from gpu_check import pack, reading, report, run, settings  # noqa: E402
 PYTHON = f"#!{sys.executable}\nimport json, os, pathlib, struct, sys, time\n"
 CASE = {"keep": [1, 0, 1], "m_f": [0.5, 2.0, 0.25], "m_h": [-1.0, 0.5, 0.0]}
 
-# Writes what a replay of the case beside its batches finds, or what a run of six steps leaves.
+# Writes the results of a replay of the case in the batches' folder, or the files of a run of six steps.
 HOST = """
 def option(name): return pathlib.Path(sys.argv[sys.argv.index(name) + 1])
 if sys.argv[1] == "replay":
@@ -75,7 +75,7 @@ def tensors(values, prefix="", floats=("f", "F32")):
         part = struct.pack(f"<{len(numbers)}{code}", *numbers)
         key = prefix + name
         if name == "keep" and prefix:
-            # `host replay` writes it under this name; the reference data have the older one.
+            # `host replay` writes this name; the reference data use an older one.
             key = "token_mask"
         header[key] = {"dtype": dtype, "shape": [len(numbers)], "data_offsets": [len(data), len(data) + len(part)]}
         data += part
@@ -84,7 +84,7 @@ def tensors(values, prefix="", floats=("f", "F32")):
 
 
 class Archive:
-    """The archive that `pack` would make, of stand-ins."""
+    """An archive of stand-ins, as `pack` would make it."""
 
     def __init__(self, folder):
         self.root = folder / "gpu-check"
@@ -140,7 +140,7 @@ class Parts(unittest.TestCase):
         self.addCleanup(os.environ.update, PATH=before)
 
     def results(self, *only, path=None):
-        """Exit code, parts by name, and everything printed."""
+        """The exit code, the parts by name, and the output."""
         out, said = self.folder / "results.json", io.StringIO()
         args = argparse.Namespace(archive=path or self.archive.pack(), out=out, only=list(only), small=False)
         with contextlib.redirect_stdout(said):
@@ -325,7 +325,7 @@ class Reading(unittest.TestCase):
                 pack.no_cuda_needed(Path("libcapo.so"))
 
     def test_what_travels(self):
-        """The libraries that the packed tests open, and all that the config of the training part names."""
+        """The libraries that the packed tests open, and all files that the config of the training part names."""
         command = ["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"]
         found = json.loads(
             subprocess.run(command, cwd=settings.ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Every part of gpu-check, in an empty folder, on the emulated GPU: python3 scripts/gpu_check/test_emulated.py
+"""Runs every part of gpu-check in an empty folder on the emulated GPU: python3 scripts/gpu_check/test_emulated.py
 
 It builds a `host` with CUDA (`scripts/emulated-gpu`), packs, unpacks, and runs all parts with small shapes. Tools that
 need a GPU are stand-ins.
@@ -19,10 +19,10 @@ from gpu_check import settings  # noqa: E402
 
 TOOLS = {
     "nvidia-smi": "echo 'an emulated GPU, 580.0, 16384 MiB, 9.0'",
-    # Its options, then the program that it watches.
+    # Options of compute-sanitizer, then the program that it watches.
     "compute-sanitizer": 'shift 4; "$@" && echo "========= ERROR SUMMARY: 0 errors"',
 }
-# For these, numpy, torch or TRL may be missing.
+# Parts for which numpy, torch or TRL may be missing.
 PEERS = ("capo_rl", "TRL", "peers", "peer training 154M", "peer training 494M")
 
 

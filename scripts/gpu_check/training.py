@@ -1,4 +1,4 @@
-"""The parts that train: `host` on the GPU, with a mask, without one, twice, and resumed; and torch on the same shape."""
+"""The parts that train: `host` on the GPU with a mask, without a mask, twice, and resumed; and torch on the same shape."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from .settings import DEVICE, Failure
 
 
 def train(session, rows, name):
-    """Runs of one model and one seed, each with what it shows."""
+    """Trains one model with one seed several times, and reports each run."""
     shape, host = session.sizes.shapes[name], session.cuda_host()
     arguments = command(session, shape)
     rows += reading.memory(session.call(host, *arguments, "--dry-run", cwd=session.root))
@@ -36,7 +36,7 @@ def train(session, rows, name):
 
 
 def compare(session, rows, name, command, run):
-    """The same run again, stopped half way and resumed, which must give what the whole `run`, its folder and its metrics, gave."""
+    """Repeats the run, stops it half way and resumes it. The result must equal that of `run`, the folder and the metrics of the whole run."""
     (whole, lines), halves, half = run, session.work / name, settings.TRAIN_STEPS // 2
     session.call(*command, "--output-dir", halves, "--stop-after", half, cwd=session.root)
     session.call(command[0], "train", "--resume", halves, cwd=session.root)
@@ -53,7 +53,7 @@ def compare(session, rows, name, command, run):
 
 
 def command(session, shape):
-    """`host train` on a shape, started where its config's relative paths hold: in the archive's folder."""
+    """Runs `host train` on a shape, in the archive's folder, to which the relative paths of its config refer."""
     model = model_folder(session, shape)
     reward, library = settings.TRAIN_REWARD
     pairs = [*shape.settings(), f"model.model_name_or_path={model}", f'reward=[{{use="{reward}"}}]']
@@ -64,7 +64,7 @@ def command(session, shape):
 
 
 def model_folder(session, shape):
-    """The folder of a model without weights, as `host` is told of it."""
+    """The folder of a model without weights, as an argument of `host`."""
     own = session.file(settings.TRAIN_MODEL)
     if not shape.model:
         return settings.TRAIN_MODEL
@@ -77,20 +77,20 @@ def model_folder(session, shape):
 
 
 def state(run):
-    """Hashes of what a run's last checkpoint knows."""
+    """Hashes of the files in a run's last checkpoint."""
     [*_, last] = sorted((run / "checkpoints").glob("*/capo-manifest.json"))
     files = json.loads(last.read_text())["files"]
     return {name: files.get(name) for name in settings.TRAIN_STATE}
 
 
 def completions(run):
-    """Completions of an optimizer step."""
+    """Completions per optimizer step."""
     keys = dict(re.findall(r"^(\w+) = (\d+)$", (run / "config.toml").read_text(), re.MULTILINE))
     return int(keys["per_device_train_batch_size"]) * int(keys.get("gradient_accumulation_steps", 1))
 
 
 def speeds(lines, completions):
-    """Medians over the steps after the first, which warms up."""
+    """Medians over all steps but the first, which is a warm-up."""
     if len(lines) < 3:
         raise Failure(f"the run has {len(lines)} steps, at least 3 are needed")
     found = [speed(*pair, completions) for pair in zip(lines, lines[1:])]
@@ -115,7 +115,7 @@ def speed(before, line, completions):
 
 
 def peer_training(session, rows, name):
-    """Training in torch and transformers: the model's shape, and the sizes of the part that trains it, or those that were meant."""
+    """Times training in torch and transformers with the model's shape, and with the sizes of the part that trained it, or its planned sizes."""
     program, shape, measured = (
         session.file("study/peers/train_torch.py"),
         session.sizes.shapes[name],
@@ -135,7 +135,7 @@ def peer_training(session, rows, name):
 
 
 def beside(measured, name, rate):
-    """How `host` does at the same; its training scores the completions with a pass of its own, which the torch program does not have."""
+    """The speed of `host` on the same work. Its training also has a pass that scores the completions, which the torch program lacks."""
     if not measured:
         return ""
     without = f", {measured['backward'] / rate:.2f} times without scoring" if name == "training" else ""
@@ -143,7 +143,7 @@ def beside(measured, name, rate):
 
 
 def watched(session):
-    """`host train` for compute-sanitizer, on a shape that it can follow."""
+    """The command line of `host train` for compute-sanitizer, on a shape that is small enough for it."""
     try:
         host = session.cuda_host()
     except Missing:

@@ -1,4 +1,4 @@
-"""Evaluations that are killed, and whose kept answers or questions change before they go on."""
+"""Kills evaluations, and changes their kept answers or their questions before they go on."""
 
 import json
 import time
@@ -26,7 +26,7 @@ class Part:
         (self.resumed if case.rng.random() < 0.2 else self.evaluated)(case)
 
     def evaluated(self, case):
-        """A kill, a change, the same command again: the answers are those of an undisturbed one, or it refuses."""
+        """A kill, a change, and the same command again, which must refuse or give the answers of an undisturbed evaluation."""
         copy(self.folder, case.folder)
         process = self.bench.start(command(), case.folder)
         if not process.ended(case.rng.random() * self.seconds):
@@ -53,10 +53,10 @@ class Part:
                 case.find("answers to other questions are kept", outcome)
 
     def resumed(self, case):
-        """Another held-out row, the same number of them."""
+        """Changes a held-out row. The number of rows stays the same."""
         case.kind = "held-out rows changed before a resume"
         copy(self.folder, case.folder)
-        # Here, because a run knows its files by their full paths.
+        # In the same folder, because a run refers to its files by their full paths.
         case.call(*TRAIN, "--stop-after", "1")
         question(case.folder / "test.jsonl", case.rng)
         outcome = case.call(*runs.resume(()))
@@ -80,7 +80,7 @@ def command():
 
 
 def question(path, draw):
-    """Another answer to one of the first rows."""
+    """Changes the answer to one of the first rows."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     draw.choice(rows[:4])["answer"] = str(draw.randrange(100))
     put(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -88,7 +88,7 @@ def question(path, draw):
 
 
 def edit(path, how, draw):
-    """One byte, one word that decides, or a line's place changed; false where nothing is another."""
+    """Changes one byte, one decisive word, or the place of a line. Returns false if the file stays the same."""
     data = path.read_bytes()
     if how == "a byte":
         made = flips.flipped(data, draw.randrange(len(data)), draw)

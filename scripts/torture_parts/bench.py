@@ -1,4 +1,4 @@
-"""Where the torture works, and one case of one part."""
+"""The workplace of the torture, and one case of a part."""
 
 import collections
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 from . import process, verdict
 from .settings import Failure
 
-# Files up to this size are copied, larger ones linked: `host` replaces them and never writes into them.
+# Files up to this size are copied. Larger ones are linked, because `host` replaces files and never writes into them.
 COPIED = 1 << 16
 
 
 class Bench:
-    """The `host` under test, and the folders."""
+    """The `host` under test, and the working folders."""
 
     def __init__(self, host, scratch):
         self.host, self.scratch = Path(host).resolve(), Path(scratch).resolve()
@@ -24,7 +24,7 @@ class Bench:
         self.environment |= {"RUST_BACKTRACE": "0"}
 
     def library(self, name):
-        """A plugin beside `host`."""
+        """A plugin in the folder of `host`."""
         path = self.host.parent / name
         if not path.exists():
             raise Failure(f"`{path}` is missing (`cargo build` makes it beside `host`)")
@@ -35,7 +35,7 @@ class Bench:
         return process.Process([str(self.host), *map(str, arguments)], folder, self.environment, stdout)
 
     def must(self, *arguments, folder):
-        """Runs `host` on what is in order; its outcome."""
+        """Runs `host` on valid input, and returns the outcome."""
         outcome = self.start(arguments, folder).outcome()
         wrong = [*verdict.faults(outcome)]
         if outcome.code != 0 or wrong:
@@ -44,7 +44,7 @@ class Bench:
         return outcome
 
     def fresh(self, name):
-        """An empty folder for originals."""
+        """An empty folder for valid inputs."""
         folder = self.originals / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -52,7 +52,7 @@ class Bench:
 
 
 class Case:
-    """One case: its folder, its random choices, what was seen and what was found."""
+    """One case: its folder, its random choices, its observations and its findings."""
 
     def __init__(self, bench, part, rng=None, draw=None, one=None):
         self.bench, self.rng, self.draw, self.one, self.folder = bench, rng, draw, one, bench.work / part
@@ -62,7 +62,7 @@ class Case:
         self.folder.mkdir(parents=True)
 
     def call(self, *arguments, limit=None, stdout=None):
-        """Runs `host` in the case's folder and finds what no command may do."""
+        """Runs `host` in the case's folder, and notes everything that no command may do."""
         before = verdict.snapshot(self.folder)
         outcome = self.bench.start(arguments, self.folder, stdout).outcome(limit)
         self.judge(outcome)
@@ -71,7 +71,7 @@ class Case:
         return outcome
 
     def judge(self, outcome):
-        """Finds what is wrong with the outcome by itself."""
+        """Notes the faults of the outcome itself."""
         self.log.append(outcome)
         self.peak, self.seconds = max(self.peak, outcome.peak), max(self.seconds, outcome.seconds)
         self.tally["killed" if outcome.killed else f"exit {outcome.code}"] += 1
@@ -79,12 +79,12 @@ class Case:
             self.find(what, outcome)
 
     def find(self, what, outcome):
-        """Notes that something is not as it must be."""
+        """Notes a finding."""
         what = f"{self.kind}: {what}" if self.kind else what
         self.findings.append(f"{what}\n  {verdict.command_line(outcome)}\n  {verdict.said(outcome)}")
 
     def close(self):
-        """Removes the folder; where something was found, puts it where it can be looked at, and says what."""
+        """Removes the folder. If there are findings, moves it to where a person can look at it, and reports them."""
         if not self.findings:
             return shutil.rmtree(self.folder, ignore_errors=True)
         kept = self.bench.found / self.folder.name
@@ -95,7 +95,7 @@ class Case:
 
 
 def copy(source, target):
-    """A folder as it is: small files copied, large ones linked."""
+    """Copies a folder; large files are linked."""
     target.mkdir(parents=True, exist_ok=True)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
@@ -108,7 +108,7 @@ def copy(source, target):
 
 
 def put(path, data):
-    """Writes a file anew: what else is linked to the old one stays as it is."""
+    """Replaces a file. Other links to the old file keep its contents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Options of the torture, what all parts share, and the table of what came out."""
+"""Options of the torture, fixtures of all parts, and the table of results."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def bench(request):
-    """The `host` that is named. Each process has a folder of its own."""
+    """The `host` of the options. Each process has its own folder."""
     process.limit_children()
     folder = request.config.getoption("--scratch").resolve()
     yield (made := Bench(request.config.getoption("--host"), folder / os.environ.get("PYTEST_XDIST_WORKER", "alone")))
@@ -29,7 +29,7 @@ def bench(request):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """A line for every part: cases, what became of them, the longest, the most memory."""
+    """A row for every part: the number of cases, their outcomes, the longest time and the most memory."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
     for report in reports:
         if "cases" in (told := dict(report.user_properties)):

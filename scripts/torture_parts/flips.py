@@ -1,4 +1,4 @@
-"""One digit or byte changed, in every file of a run directory: a resume refuses, or ends as the undisturbed run."""
+"""Changes one digit or byte in every file of a run directory. A resume must refuse, or end like the undisturbed run."""
 
 import re
 
@@ -16,8 +16,8 @@ class Part:
         self.reference = runs.reference(bench)
         self.half = runs.half(bench, "half")
         self.checkpoint = runs.checkpoint(self.half).relative_to(self.half)
-        # Of these a resume may say that they are damaged, and go on; what is in metrics and completions it does not
-        # compare.
+        # Files that a resume may report as damaged before it goes on. It does not compare the contents of metrics and
+        # completions.
         self.records = [name for name in runs.files(self.half) if name not in ("config.toml", "metrics.jsonl", "completions.jsonl")]
         self.files = [path for path in self.half.rglob("*") if path.is_file() and path.stat().st_size > 0]
         answers = self.answers(bench.originals, self.half / self.checkpoint)
@@ -52,7 +52,7 @@ class Part:
             case.find("`host eval` finds something else", outcome)
 
     def compare(self, case, outcome, damaged):
-        """Differences from the undisturbed run, though the resume ended well."""
+        """Notes differences from the undisturbed run after a resume that ended well."""
         silent = "" if outcome.err.strip() else ", in silence"
         here, there = runs.checkpoint(case.folder), runs.checkpoint(self.reference)
         for file in sorted(there.iterdir()):
@@ -68,7 +68,7 @@ class Part:
 
 
 def flipped(data, offset, draw):
-    """The data with another digit for a digit, or one bit of another byte turned."""
+    """The data with one digit replaced by another, or with one bit of another byte flipped."""
     old = data[offset : offset + 1]
     new = str((int(old) + draw.randint(1, 9)) % 10).encode() if old.isdigit() else bytes([old[0] ^ 1 << draw.randrange(8)])
     return data[:offset] + new + data[offset + 1 :]

@@ -1,4 +1,4 @@
-"""Programs that reward: they answer late, twice, wrongly, without end, or not at all."""
+"""Reward programs that answer late, twice, wrongly, without end, or not at all."""
 
 import json
 import sys
@@ -9,8 +9,8 @@ from .bench import copy
 TRIED = "reward programs that answer twice, early, out of order, without end, in pieces, with what is no number, or end, hang and leave processes behind"
 LIMIT = 30
 
-# Code of a program for the line `row` and its right answer `right`. Those in RIGHT are in order: the run must have the
-# right rewards.
+# Code of a program for the line `row` and its right answer `right`. Programs in RIGHT are correct, so the run must have
+# the right rewards.
 RIGHT = {
     "answers": "say(right)",
     "answers-by-id": "say(json.dumps({'id': row['id'], 'reward': right}))",
@@ -35,13 +35,13 @@ WRONG = {
     "ignores": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
     "kills-its-group": "os.killpg(0, 9)",
 }  # fmt: skip
-# A program that ends or says nothing is started once more, and may then do well.
+# `host` starts a program that ends or says nothing once more, and it may then answer correctly.
 ONCE_MORE = ("silent", "sleeps", "ends", "fails", "kills-itself", "closes", "leaves-a-child", "ignores", "kills-its-group", "floods-errors", "floods-a-line")
-# What comes after the last rollout is about none, so only a rollout before it must end the run.
+# Answers after the last rollout belong to no rollout, so only a fault in an earlier rollout must end the run.
 AFTERWARDS = ("answers-again-later",)
-# Lines that the programs of a run get at least, and the number of its rollouts.
+# Fewest lines that the programs of a run get, and the number of its rollouts.
 LINES, ROLLOUTS = 8, 2
-# A completion is right where its text has an even number of characters: a rule of our own, so that both kinds occur.
+# A completion is right if its text has an even number of characters, so that right and wrong ones occur.
 PROGRAM = """import json, os, signal, sys, time
 out, held = sys.stdout, []
 def say(text):

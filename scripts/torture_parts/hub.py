@@ -1,4 +1,4 @@
-"""A Hub that stalls, lies about sizes and contents, breaks off, or answers nonsense, and what `host download` leaves in the cache."""
+"""A Hub that stalls, lies about sizes and contents, breaks off or answers nonsense, and the files that `host download` leaves."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from . import originals
 from .settings import ROOT
 
 TRIED = "a Hub on this machine that stalls, breaks off, answers more or less than it said, other contents, other statuses, nonsense, hostile names"
-# Seconds of silence that a download bears here; and the most that a case may take.
+# Seconds of silence after which a download gives up, and the most seconds of a case.
 SILENCE, LIMIT = 1, 40
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SIZE = 1 << 20
@@ -30,7 +30,7 @@ class Part:
         self.bench = bench
         assets = ROOT / "host/assets/tiny-arithmetic"
         self.files = {name: (assets / name).read_bytes() for name in originals.MODEL_FILES}
-        # Larger than what a connection holds by itself.
+        # Larger than the buffers of a connection.
         self.files["model.safetensors"] = bytes(range(256)) * (SIZE // 256)
 
     def run(self, case):
@@ -39,7 +39,7 @@ class Part:
         case.kind = f"a Hub: {', '.join(f'{name} {sin}' for name, sin in sorted(sins.items()))}"
         sins |= {"name": draw.choice([*self.files, "", ""]), "times": draw.choice((1, 1, 2, 100)), "at": draw.randrange(SIZE)}
         first = self.fetch(case, sins)
-        # A Hub in order: it goes on from whatever the first one left.
+        # A correct Hub, from which the download goes on after the first one.
         case.kind += ", then one in order"
         if first.code != 0 and self.fetch(case, {}).code != 0:
             case.find("a download cannot go on", case.log[-1])
@@ -47,7 +47,7 @@ class Part:
 
     def fetch(self, case, sins):
         with hub(self.files, sins) as address:
-            # This process runs cases of this part alone.
+            # This process only runs cases of this part.
             self.bench.environment |= {"HF_ENDPOINT": address, "HF_HOME": "hf", "NO_PROXY": "127.0.0.1"}
             self.bench.environment |= {"HF_HUB_DOWNLOAD_TIMEOUT": str(SILENCE)}
             outcome = self.bench.start(["download", "org/model"], case.folder).outcome(LIMIT)
@@ -68,7 +68,7 @@ class Part:
 
 @contextlib.contextmanager
 def hub(files, sins):
-    """A Hub's address. Every connection is answered by a thread of its own, which ends with the Hub."""
+    """Serves a Hub and yields its address. Each connection has its own thread, which ends with the Hub."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files, server.sins, server.left, server.over = files, sins, sins.get("times", 0), threading.Event()
     server.block_on_close, server.handle_error = False, lambda *_: None
@@ -82,7 +82,7 @@ def hub(files, sins):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """One request, one answer, the end of the connection."""
+    """Answers one request, then closes the connection."""
 
     timeout = 5
 
@@ -127,7 +127,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.endlessly(b" " * 65536)
 
     def file(self, data, offset, sins):
-        """A file, or what the sins make of it."""
+        """Sends a file, or what the sins make of it."""
         status = sins.get("head" if self.command == "HEAD" else "status", 200) if data is not None else 404
         data, kind = data or b"", sins.get("body", "whole")
         body, status = data[offset:], 206 if status == 200 and offset else status

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment of a run, or a full disk, several times in a row; in the end it must be the run that nobody disturbed."""
+"""SIGKILL at any moment of a run, or a full disk, several times in a row. In the end the run must equal an undisturbed one."""
 
 import os
 import shutil
@@ -7,11 +7,11 @@ import time
 from . import process, runs, settings, verdict
 
 TRIED = "SIGKILL during start, checkpoint and prune, or a full disk, up to four times on one run, then `--resume` to the end"
-# Most bytes of a file where the disk is full: enough for what is printed, at most too little for the optimizer's state.
+# Most bytes of a file on a full disk: enough for the output, and at most too few for the optimizer's state.
 FULL = (4096, 1_000_000)
 WITH_LIMIT = ("sh", "-c", 'trap "" XFSZ; ulimit -f "$0"; exec "$@"')
-# Options of the runs, in turn. The disk is full only where there is no plugin: one is copied to a file in memory, which
-# has a size too.
+# Options of the runs, in turn. Only runs without a plugin have a full disk, because a plugin is copied to a file in
+# memory, to which the limit applies too.
 RUNS = {"capo": runs.PLUGIN, "batches": runs.PLUGIN + runs.DUMP, "governed": runs.GOVERNED, "plain": ()}
 
 
@@ -19,7 +19,7 @@ class Part:
     def __init__(self, bench):
         self.bench = bench
         self.references = {name: runs.reference(bench, f"reference-{name}", options) for name, options in RUNS.items()}
-        # How long an undisturbed run takes, and how often something appears, changes its name or goes meanwhile.
+        # The time of an undisturbed run, and how often a file appears, is renamed or disappears in it.
         folder = bench.fresh("measured")
         started = bench.start(runs.train(), folder)
         self.changes = max(4, watch(started, folder))
@@ -41,7 +41,7 @@ class Part:
 
 
 def launch(part, case, options):
-    """One launch that is killed: after a time, after a change among its files, or when it is at something; whether it did not end before."""
+    """Starts the run and kills it: after a time, after a number of file changes, or at a certain work. Returns false if it ended before."""
     how, delay = case.rng.random(), case.rng.random()
     started = part.bench.start(runs.next_launch(case.folder, options), case.folder)
     if how < 0.2:
@@ -63,7 +63,7 @@ def launch(part, case, options):
 
 
 def fill(part, case, options):
-    """One launch on a disk on which no file grows beyond a size; whether that stopped it."""
+    """Starts the run on a disk on which no file can exceed a size. Returns true if that stopped it."""
     size = int(FULL[0] * (FULL[1] / FULL[0]) ** case.rng.random())
     command = [*WITH_LIMIT, str(size // 512), part.bench.host, *runs.next_launch(case.folder, options)]
     outcome = process.Process([str(word) for word in command], case.folder, part.bench.environment).outcome()
@@ -73,8 +73,8 @@ def fill(part, case, options):
 
 
 def watch(started, folder, changes=None, sight=None):
-    """Looks at the names under the folder until they changed so often, or one begins like this, or the process ended; how often they
-    changed."""
+    """Watches the names under the folder until they have changed `changes` times, one begins with a prefix, or the process ends. Returns
+    how often they changed."""
     seen, before = 0, None
     while not started.ended(0) and time.monotonic() < started.began + settings.HANG:
         now = [path for path, _ in verdict.walk(folder)]
@@ -87,7 +87,7 @@ def watch(started, folder, changes=None, sight=None):
 
 
 def moment(folder):
-    """The work that the process was killed at, by the files that it left."""
+    """The work during which the process was killed, according to the files that it left."""
     run = folder / runs.RUN
     if not run.exists():
         return "before the run directory"
@@ -100,7 +100,7 @@ def moment(folder):
 
 
 def torn(run, found):
-    """Whether a checkpoint under its final name lacks files that another one has."""
+    """True if a checkpoint under its final name lacks files that another one has."""
     whole = [name for name in found if not name.startswith(".")]
     sizes = {len(os.listdir(run / "checkpoints" / name)) for name in whole}
     return len(sizes) > 1

@@ -9,7 +9,7 @@ from .settings import ROOT, Failure
 
 TRIED = "`--set` of every documented key, alone and several at once, with absurd values and products that wrap"
 
-# Keys that count something, several of which are multiplied somewhere.
+# Keys whose values are counts, some of which `host` multiplies with each other.
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations")
 COUNTS += ("num_generations", "max_completion_length", "max_prompt_length", "last_layer_top_k", "top_k", "num_prompts")
 COUNTS += ("max_steps", "save_steps", "eval_steps")
@@ -66,7 +66,7 @@ def evaluating(sets):
 
 
 def teaching(sets):
-    """Here the number of steps comes last: there is no `--stop-after`, and a large one is in order."""
+    """Puts the number of steps last, because there is no `--stop-after` here and a large number of steps is valid."""
     small = ("--set", "eval.num_prompts=1", "--set", "train.per_device_train_batch_size=2")
     return ["sft", *small, *sets, "--set", "train.max_steps=1", "--output-dir", "out"]
 
@@ -83,7 +83,7 @@ def documented(text):
 
 
 def components(text):
-    """The keys of the components that a run with the plugin has, as `--set` takes them."""
+    """The keys of the components in a run with the plugin, in the form for `--set`."""
     places, place, using = ({"reward": "reward.0", "advantage": "advantage", "objective": "objective", "mask": "mask.0"}, None, "")
     for line in text.splitlines():
         if line and not line.startswith(" "):

@@ -1,4 +1,4 @@
-"""Libraries that end, hang or upset the process while they are opened, and while it ends."""
+"""Libraries that end, hang or break the process while they are opened or while it ends."""
 
 import shutil
 import subprocess
@@ -7,10 +7,10 @@ from . import runs
 from .settings import Failure
 
 TRIED = "libraries whose constructors, destructors and threads exit, abort, crash, hang, use up the stack, fork or close what is open, through `plugins`, `check` and `train`"
-# Seconds: more than `component_timeout` here, and what opening takes.
+# Seconds; more than `component_timeout` here plus the time to open a library.
 LIMIT = 50
-# Sins after which nothing can be said: they are as if a user had ended the process, or they use up the stack of a
-# thread of their own.
+# Sins after which `host` cannot print a sentence: they look as if a user had ended the process, or they use up the
+# stack of a thread.
 SILENT = ("raises", "closes", "overflows-in-thread")
 # Without `[train]` settings a library may take ten minutes to be opened.
 ENDLESS = ("hangs", "spins")
@@ -71,8 +71,8 @@ class Part:
         case.log.append(outcome)
         case.tally[f"exit {outcome.code}" if outcome.code >= 0 else "signal"] += 1
         case.peak, case.seconds = max(case.peak, outcome.peak), max(case.seconds, outcome.seconds)
-        # None of these is a plugin. A library may end the process, even by a signal, but not as if all were well and
-        # not without a word.
+        # None of these libraries is a plugin. A library may end the process, even by a signal, but not with an exit
+        # code of 0, and not without a message.
         if outcome.hung:
             case.find("it hangs", outcome)
         elif outcome.code == 0:

@@ -1,4 +1,4 @@
-"""Two processes on one run directory at once: one has it, the other one says who."""
+"""Two processes on one run directory at once. One must get it, and the other must say which process has it."""
 
 from . import runs
 

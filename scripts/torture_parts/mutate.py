@@ -1,4 +1,4 @@
-"""Mutations of files, as strategies of Hypothesis: of bytes, and of the words of a text."""
+"""Mutations of files, as strategies of Hypothesis, by bytes and by the words of a text."""
 
 import json
 import re
@@ -13,7 +13,7 @@ WORD = re.compile(rb'"(?:[^"\\\n]|\\.){0,200}"|[-+]?\d[\d.]*(?:[eE][-+]?\d+)?|tr
 
 @st.composite
 def mutated(draw, data):
-    """The data with one to three mutations: another word, or other bytes, or bytes or lines from elsewhere, for some of its own."""
+    """The data with one to three mutations, which replace parts by another word, other bytes, or bytes or lines from another place."""
     for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
         places, words = st.integers(0, len(data)), list(WORD.finditer(data))
         how = draw(st.sampled_from(("word", "word", "bytes", "bytes", "line")))
@@ -36,7 +36,7 @@ def mutated(draw, data):
 
 @st.composite
 def tensors(draw, data):
-    """A safetensors file, mutated as bytes, or in its header with the length put right, or in its numbers."""
+    """A safetensors file with mutations of its bytes, of its header with a matching length, or of its numbers."""
     size = struct.unpack("<Q", data[:8])[0]
     header, rest = data[8 : 8 + size], data[8 + size :]
     how = draw(st.sampled_from(("bytes", "header", "header", "numbers")))

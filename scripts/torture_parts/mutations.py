@@ -1,4 +1,4 @@
-"""Mutated configs, datasets, models, batches and run directories: `host` does what it can, or refuses with a sentence."""
+"""Mutated configs, datasets, models, batches and run directories. `host` must use them, or refuse them with a sentence."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ TRIED = "mutated TOML, JSONL, model directories, batches and run directories, th
 
 @dataclasses.dataclass
 class Input:
-    """A folder in order, the file of it that is mutated, and a command that reads it."""
+    """A valid folder, the file in it that is mutated, and a command that reads the file."""
 
     kind: str
     folder: Path
@@ -63,7 +63,7 @@ def configs(bench):
     shutil.copy(bench.originals / "reference" / runs.RUN / "config.toml", whole / "run.toml")
     training = ["train", "--output-dir", "out", "--stop-after", "1", "--config"]
     evaluating = ["eval", "--num-prompts", "1", "--config"]
-    # It has no `--stop-after`, and a mutated number of steps may be a large one.
+    # `host sft` has no `--stop-after`, and a mutated number of steps may be large.
     teaching = ["sft", "--config", "sft.toml", "--set", "train.max_steps=1", "--output-dir", "out"]
     yield Input("config", whole, "run.toml", [*training, "run.toml", "--plugin", "libcapo.so"])
     yield Input("config of eval", whole, "run.toml", [*evaluating, "run.toml", "--plugin", "libcapo.so"])
@@ -93,7 +93,7 @@ def models(bench):
 
 
 def run_files(bench):
-    """A run that has done its steps, so that a resume reads everything and goes nowhere."""
+    """A run that has finished its steps, so that a resume reads everything and trains nothing."""
     reference = bench.originals / "reference"
     newest = runs.checkpoint(reference).relative_to(reference)
     names = [f"{runs.RUN}/{name}" for name in runs.files(reference)]

@@ -1,4 +1,4 @@
-"""Inputs that are in order, to be mutated: a small model, in one file and in shards, with tokenizers of several kinds, and data."""
+"""Valid inputs for mutations: a small model in one file and in shards, with tokenizers of several kinds, and data."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ num_prompts = 0
 
 
 def model(bench):
-    """A Hugging Face directory of a few thousand weights, as `host` itself saves it."""
+    """A Hugging Face directory with a few thousand weights, as `host` itself saves it."""
     whole, folder = bench.originals / "reference", bench.fresh("small")
     checkpoint, base = runs.checkpoint(whole), folder / "base"
     base.mkdir()
@@ -57,7 +57,7 @@ def model(bench):
 
 
 def shards(bench, made):
-    """The same with its weights in two files."""
+    """The same model with its weights in two files."""
     folder = bench.fresh("shards")
     for name in MODEL_FILES:
         if name != "model.safetensors":
@@ -79,7 +79,7 @@ def shards(bench, made):
 
 
 def tokenizers(bench, made):
-    """The same with tokenizers of the other kinds, of the same fifteen ids."""
+    """The same model with tokenizers of other kinds, which have the same fifteen ids."""
     plain = json.loads((made / "tokenizer.json").read_text())
     vocabulary = plain["model"]["vocab"]
     scores = [[token, -float(number)] for token, number in sorted(vocabulary.items(), key=lambda item: item[1])]
@@ -118,7 +118,7 @@ def data(bench):
 
 
 def batch(bench):
-    """A recorded batch of tokens with what the mask asks for, and the mask's config."""
+    """A recorded batch with the inputs of the mask, and the mask's config."""
     folder = bench.fresh("replay")
     case = ROOT / "tests/data/replay/paper-token-adam"
     for name in ("batch-0000.safetensors", "mask.toml"):

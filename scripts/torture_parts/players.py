@@ -1,12 +1,12 @@
-"""Programs that are environments: they sin as those that reward do, and in the names of others."""
+"""Environment programs that sin as the reward programs do, and that speak in the name of others."""
 
 from . import graders
 
 TRIED = "environments that answer twice, for others, in the model's name, without end, in pieces, never end, or end and hang themselves"
 
-# Cases that do not depend on the form of a reward's answer.
+# Sins of reward programs that do not depend on the form of the answer.
 SAME = {sin for sin, code in (graders.RIGHT | graders.WRONG).items() if "row[" not in code and "'id'" not in code}
-# Each is the answer `right`, but for this.
+# Changes to the answer `right`.
 WRONG = {
     "other-episode": "episode=10**9", "negative-episode": "episode=-1", "other-turn": "turn=7", "begins-again": "message='1'",
     "infinite": "reward=1e999", "speaks-for-the-model": "messages=[{'role': 'assistant', 'content': '1'}]", "unknown-key": "rewards=1",

@@ -1,4 +1,4 @@
-"""One command: started, watched, and what became of it."""
+"""A command that is started and watched, and its outcome."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ from . import settings
 
 @dataclasses.dataclass
 class Outcome:
-    """The result of a command. `code` is negative where a signal ended it."""
+    """The outcome of a command. `code` is negative if a signal ended the command."""
 
     command: list
     folder: object
@@ -27,7 +27,7 @@ class Outcome:
 
 
 class Process:
-    """A command that runs. Its output goes to memory, so that nothing of it lies in its folder."""
+    """A running command. Its output goes to memory, so that it is not in the command's folder."""
 
     def __init__(self, command, folder, environment, stdout=None):
         self.command, self.folder, self.killed = command, folder, False
@@ -49,25 +49,25 @@ class Process:
         return self.popen.pid
 
     def ended(self, seconds):
-        """Whether it ends within this time."""
+        """True if the command ends within this time."""
         poll = select.poll()
         poll.register(self.handle, select.POLLIN)
         return bool(poll.poll(max(0, seconds) * 1000))
 
     def kill(self):
-        """Ends it now, unless it has ended by itself."""
+        """Kills the command, unless it has already ended."""
         if not self.ended(0):
             self.killed = True
             os.killpg(self.pid, signal.SIGKILL)
 
     def outcome(self, limit=None):
-        """Waits for its end, `limit` seconds at most, from its start."""
+        """Waits for the end of the command, at most `limit` seconds from its start."""
         limit = settings.HANG if limit is None else limit
         hung = True
         try:
             hung = not self.ended(self.began + limit - time.monotonic())
         finally:
-            # Also where this program is interrupted: the command has a session of its own, and would stay.
+            # This also runs if this program is interrupted. The command has its own session, and would go on.
             if hung:
                 os.killpg(self.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
@@ -81,14 +81,14 @@ class Process:
 
 
 def taken(descriptor):
-    """The text that was written there, as far as a check reads it."""
+    """The written text, up to the length that a check reads."""
     data = os.pread(descriptor, settings.OUTPUT, 0)
     os.close(descriptor)
     return data
 
 
 def limit_children():
-    """From now on what this process starts can take neither the machine's memory nor its disk."""
+    """Limits the memory and the file sizes of all commands that this process starts from now on."""
     for what, most in ((resource.RLIMIT_AS, settings.ADDRESSES), (resource.RLIMIT_FSIZE, settings.FILE_SIZE), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

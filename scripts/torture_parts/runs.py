@@ -1,4 +1,4 @@
-"""A tiny run, and what two runs that ought to be the same differ in."""
+"""A tiny run, and the comparison of two runs that must be equal."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from .bench import copy
 from .settings import Failure
 
 STEPS = 6
-# A checkpoint after every step, of which two stay; every step has a gradient, and evaluations leave numbers too.
+# The run writes a checkpoint after every step and keeps two. Every step has a gradient, and evaluations add metrics.
 TINY = {
     "train.max_steps": STEPS,
     "train.save_steps": 1,
@@ -24,7 +24,7 @@ TINY = {
 }
 RUN, BATCHES = "run", "batches"
 PLUGIN, DUMP = ("--plugin", "libcapo.so"), ("--dump-batches", BATCHES)
-# A weight, an optimizer that remembers what was rejected, a step control with a state, and measured steps.
+# A run with a weight, an optimizer with rejected gradients in its state, a step control with a state, and measured steps.
 GOVERNED = (*PLUGIN, "--plugin", "libgovernor.so", "--set", "recipe=capo-soft", "--step-control", "governor.kl")
 GOVERNED += ("--set", "step_control.governor.kl.every=2", "--set", "train.measure_step=2")
 TIMES = ("step_time", "timing_s/")
@@ -37,17 +37,17 @@ def train(plan=TINY, options=PLUGIN):
 
 
 def resume(options=PLUGIN):
-    """The command that goes on with it; the run knows its plugin."""
+    """The command that resumes the run; the run knows its plugin."""
     return ["train", "--resume", RUN, *(DUMP if options[-2:] == DUMP else ())]
 
 
 def next_launch(folder, options=PLUGIN):
-    """The command of a user who finds this folder: a resume if there is a run, else a start."""
+    """The command that a user would give in this folder: a resume if there is a run, else a start."""
     return resume(options) if (folder / RUN).exists() else train(options=options)
 
 
 def reference(bench, name="reference", options=PLUGIN):
-    """The folder of a run that nobody disturbed. Two of them must be the same, or nothing can be compared with them."""
+    """The folder of an undisturbed run. Two such runs must be equal, else no comparison with them would mean anything."""
     folders = [bench.fresh(name), bench.fresh(f"{name}-again")]
     for folder in folders:
         bench.must(*train(options=options), folder=folder)
@@ -57,7 +57,7 @@ def reference(bench, name="reference", options=PLUGIN):
 
 
 def half(bench, name, steps=STEPS // 2):
-    """The folder of a run that was stopped in the middle, of which what is left to do leads to the reference."""
+    """The folder of a run that was stopped in the middle. A resume must end like the reference."""
     folder = bench.fresh(name)
     bench.must(*train(), "--stop-after", steps, folder=folder)
     again = copy(folder, bench.fresh(f"{name}-again"))
@@ -68,7 +68,7 @@ def half(bench, name, steps=STEPS // 2):
 
 
 def differences(folder, expected):
-    """How a folder with a finished run differs from that of another, as sentences."""
+    """The differences between two folders of finished runs, as sentences."""
     here, there = names(folder), names(expected)
     for name in sorted({verdict.general(name) for name in topmost(here - there)}):
         yield f"`{name}` is left behind"
@@ -81,7 +81,7 @@ def differences(folder, expected):
 
 
 def topmost(paths):
-    """Those of the paths that do not lie in another one."""
+    """The paths that are not inside another one of the paths."""
     return {path for path in paths if path.rpartition("/")[0] not in paths}
 
 
@@ -91,12 +91,12 @@ def names(folder):
 
 
 def contents(path):
-    """The part of a file that must be the same: all bytes, but of metrics all except times, and of a batch its header and data, since metadata
-    have no order."""
+    """The part of a file that must be equal: all bytes, except for times in metrics, and for the metadata of a batch, which have no
+    order."""
     data = path.read_bytes()
     if path.parent.name == BATCHES:
         header, numbers = mutate.unpack(data)
-        # A checksum is of the metadata's order too.
+        # A checksum also depends on the order of the metadata.
         header.get("__metadata__", {}).pop("sha256", None)
         return header, numbers
     if path.name == "metrics.jsonl":
@@ -112,7 +112,7 @@ def timeless(line):
 
 
 def files(folder):
-    """The files of the run in `folder` besides its checkpoints: its settings, and what it tells of itself."""
+    """The files of the run in `folder` except for its checkpoints: its settings and its records."""
     found = [path.name for path in sorted((folder / RUN).iterdir()) if path.is_file() and path.stat().st_size > 0]
     return [name for name in found if not any(lock in name for lock in settings.LOCKS)]
 

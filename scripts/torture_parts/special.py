@@ -1,4 +1,4 @@
-"""Things that are no regular files in the place of files, and outputs that cannot be written."""
+"""Special files in the place of regular files, and outputs that cannot be written."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ TRIED = (
     "FIFO, socket, folder, devices, dangling and looping links, unreadable files as config, dataset, model, batch, plugin and run; "
     "output to `/dev/full` and to a closed pipe"
 )
-# Seconds: nothing here has to be computed.
+# Seconds; no case has to compute anything.
 LIMIT = 20
 MEASURED = ("--num-prompts", "1", "--set", "data.dataset_name=embedded:arithmetic")
 
@@ -21,7 +21,7 @@ def fifo(path):
 
 
 def unix_socket(path):
-    # The name of a socket must be short.
+    # The path of a socket must be short.
     here = os.getcwd()
     os.chdir(path.parent)
     with socket.socket(socket.AF_UNIX) as end:
@@ -68,7 +68,7 @@ class Part:
 
 
 def inputs(reference, half, data, model, batch):
-    """A case for every thing in every place where a file or folder is read. Records may be told damaged and gone on from."""
+    """A case for every special file in every place where a file or folder is read. `host` may report damaged records and go on."""
     training = ["train", "--output-dir", "out", "--stop-after", "1", "--config", "data.toml"]
     evaluating = ["eval", "--config", "data.toml", "--num-prompts", "1"]
     replaying = ["replay", "--plugin", "libcapo.so", "--config", "mask.toml", "--out", "out", "batch-0000.safetensors"]
@@ -88,7 +88,7 @@ def inputs(reference, half, data, model, batch):
         places.append((model, name, ["eval", "--model", ".", *MEASURED], True))
     newest = runs.checkpoint(half).relative_to(half)
     for file in sorted((half / newest).iterdir()):
-        # The checkpoint's only companion that a model can do without, and components without a state.
+        # The only file of a checkpoint that a model does not need, and components without a state.
         places.append((half, str(newest / file.name), runs.resume(), file.stat().st_size > 0))
     for name in runs.files(half):
         places.append((half, f"{runs.RUN}/{name}", runs.resume(), name == "config.toml"))
@@ -99,7 +99,7 @@ def inputs(reference, half, data, model, batch):
 
 
 def spared(thing, command):
-    """Whether root is spared it: root can read every file, and where `host` writes too, could replace a device of the machine."""
+    """True if root must not run the case: root can read every file, and where `host` writes, it could replace a device of the machine."""
     return thing == "an unreadable file" or thing.startswith("/dev") and "--resume" in command
 
 
@@ -154,7 +154,7 @@ def writing(source, command, full):
 
 
 def replacing(case):
-    """A file of answers that is there and no regular file stays what it is. Not a device: root could replace that one."""
+    """A special file in the place of the answers must stay as it is. Devices are not tried, because root could replace one."""
     answers = case.folder / "answers"
     unix_socket(answers)
     case.kind = "a socket as answers"

@@ -1,4 +1,4 @@
-"""A library's file that another one takes the place of while it is loaded."""
+"""The file of a library, which another file replaces while it is loaded."""
 
 import os
 import re
@@ -38,13 +38,13 @@ class Part:
             swapping.join()
 
     def load(self, case):
-        """One load, with a pin or without."""
+        """Loads the library once, with or without a pin."""
         pinned = case.rng.random() < 0.75
         wanted = case.rng.choice(NAMES)
         if not pinned:
             outcome = self.observed(case, "plugins", "--hash", "--plugin", f"./{LIBRARY}")
             found = re.search(r"sha256:([0-9a-f]{64})\s+(\S+)", outcome.out.decode(errors="replace"))
-            # The bytes of half a rewriting are neither's.
+            # A half-written file has the bytes of neither library.
             if outcome.code == 0 and found and self.packages.get(found[1], found[2]) != found[2]:
                 case.find("`--hash` prints another library's pin", outcome)
             return
@@ -54,7 +54,7 @@ class Part:
             case.find("another library than the pinned one is loaded", outcome)
 
     def observed(self, case, *arguments):
-        """As `case.call`, without a look at the folder, in which files come and go."""
+        """As `case.call`, without a check of the folder, in which files come and go."""
         outcome = self.bench.start(arguments, case.folder).outcome()
         case.judge(outcome)
         case.tally["loaded" if outcome.code == 0 else "refused"] += 1
@@ -62,7 +62,7 @@ class Part:
 
 
 def swap(folder, how, pause, stop):
-    """One library in the other's place, until it is told to stop."""
+    """Replaces one library by the other again and again, until `stop` is set."""
     while not stop.is_set():
         for name in reversed(NAMES):
             how(folder / name, folder / LIBRARY)
@@ -76,7 +76,7 @@ def rename(source, place):
 
 
 def rewrite(source, place):
-    """In place, as `cp` does. Never through the link to a library that is still needed."""
+    """Rewrites the file in place, as `cp` does, but never through a link to a library that is still needed."""
     if place.stat().st_nlink > 1:
         place.unlink()
     shutil.copyfile(source, place)

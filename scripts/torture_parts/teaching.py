@@ -1,4 +1,4 @@
-"""`host sft` on rows that are longer than the model, empty, or of other text than its tokenizer knows, and killed while it writes."""
+"""`host sft` on rows that are empty, too long for the model or unknown to its tokenizer, and killed while it writes."""
 
 import json
 
@@ -54,7 +54,7 @@ class Part:
 
 
 def one(draw):
-    """A row with a prompt and a solution of drawn lengths."""
+    """A row with a prompt and a solution of random lengths."""
     texts = TEXTS if draw.random() < 0.1 else KNOWN
     prompt, solution = (draw.choice(texts) * draw.choice(LENGTHS) for _ in range(2))
     prompt = "12+34=" if draw.random() < 0.9 else prompt

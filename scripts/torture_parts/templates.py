@@ -1,4 +1,4 @@
-"""Chat templates, which come with any model: expressions whose work or memory grows without end, and mutated ones of the usual form."""
+"""Chat templates, which any model may bring: expressions whose work or memory grows without end, and mutated ordinary ones."""
 
 import shutil
 
@@ -7,10 +7,10 @@ from .bench import copy, put
 from .settings import ROOT
 
 TRIED = "chat templates that nest, double and repeat values and then print, compare, sort or join them; mutated templates of usual models"
-# Seconds: a rendering is bounded, and nothing else here has to be computed.
+# Seconds; a rendering is bounded, and nothing else has to be computed.
 LIMIT = 30
 
-# Statements after which `x` is large, deep, or shares its parts many times.
+# Statements that make `x` large, deep, or full of shared parts.
 SIZES = (8, 20, 60, 3000)
 LARGE = (
     "{%% set ns=namespace(x=[1]) %%}{%% for i in range(%d) %%}{%% set ns.x=[ns.x,ns.x] %%}{%% endfor %%}{%% set x=ns.x %%}",
@@ -23,7 +23,7 @@ LARGE = (
     "{%% macro x(n) %%}{%% if n %%}{{ x(n-1) }}{{ x(n-1) }}{%% endif %%}{%% endmacro %%}{{ x(%d) }}",
     "{%% set x=messages*%d %%}",
 )
-# Looks at `x`, or at two of them.
+# Expressions that read `x`, or two of them.
 LOOKS = (
     "{{ x }}", "{{ x|tojson }}", "{{ x|string|length }}", "{{ x ~ x }}", "{{ '%s' % x }}", "{{ '%s'|format(x) }}", "{{ x == x }}",
     "{{ x in x }}", "{{ [x,[x]]|sort }}", "{{ [x,x]|unique|list }}", "{{ {x:1} }}", "{{ [x,x]|sum(start=[]) }}", "{{ x|join|length }}",

@@ -1,4 +1,4 @@
-"""Every part of the torture on the `host` that is named."""
+"""Runs every part of the torture on the `host` of the options."""
 
 import collections
 import os
@@ -18,17 +18,17 @@ PARTS = {
     "kills": kills, "locks": locks, "flips": flips, "mutations": mutations, "settings": knobs, "special": special, "swaps": swaps,
     "templates": templates, "hub": hub, "rewards": graders, "environments": players, "evaluation": answers, "sft": teaching, "libraries": libraries,
 }  # fmt: skip
-# Of these a case does the same each time, so that it can be made smaller.
+# Parts whose cases do the same each time, so that Hypothesis can make a finding smaller.
 SHRINK = ("mutations", "settings", "templates", "flips")
 PREPARED = {}
 
 
 class OutOfTime(BaseException):
-    """Ends a part: what is no `Exception` goes through Hypothesis."""
+    """Ends a part. It is not an `Exception`, so that Hypothesis lets it pass."""
 
 
 def prepared(bench, name):
-    """The part with its originals, made once."""
+    """The part with its valid inputs, which are made once."""
     if name not in PREPARED:
         PREPARED[name] = PARTS[name].Part(bench)
     return PREPARED[name]
@@ -44,7 +44,7 @@ def test_part(name, bench, pytestconfig, record_property):
     tally, seen = collections.Counter(), {"cases": 0, "seconds": 0.0, "peak": 0, "found": None, "late": False}
 
     def one(rng=None, draw=None, chosen=None):
-        # The first case in any event, so that no part is left out.
+        # The first case always runs, so that no part is left out.
         if seen["cases"] and time.monotonic() > until:
             seen["late"] = True
             raise OutOfTime
@@ -63,14 +63,14 @@ def test_part(name, bench, pytestconfig, record_property):
 
     try:
         if hasattr(part, "cases"):
-            # In another order, so that a few cases are of all kinds.
+            # Shuffled, so that a few cases already cover all kinds.
             for chosen in random.Random(1).sample(part.cases, min(count, len(part.cases))):
                 one(chosen=chosen)
         else:
             drawn(name, count, bench)(one)()
     except (OutOfTime, Flaky):
-        # A case that ends early is no defect of Hypothesis's strategies; one that failed before, and may have become
-        # smaller, is.
+        # A case that ends early is not a fault of Hypothesis's strategies. A case that failed before is a finding,
+        # which may have become smaller.
         if seen["found"] or not seen["late"]:
             raise seen["found"] or AssertionError("a part draws by something else than its choices") from None
     finally:
@@ -81,7 +81,7 @@ def test_part(name, bench, pytestconfig, record_property):
 
 
 def drawn(name, count, bench):
-    """Makes a test of `count` cases, whose choices Hypothesis makes, of one that takes them."""
+    """Makes a test of `count` cases from a function of one case. Hypothesis makes the random choices."""
     phases = (Phase.reuse, Phase.generate, Phase.shrink) if name in SHRINK else (Phase.reuse, Phase.generate)
     database = DirectoryBasedExampleDatabase(bench.scratch.parent / "examples" / name)
     settled = hypothesis_settings(max_examples=count, deadline=None, phases=phases, database=database, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""The parts find each fault of a `host` with a planted fault: the real one with a fault added, or a stand-in."""
+"""The parts find every planted fault of a `host`, which is the real one with a fault, or a stand-in."""
 
 import random
 
@@ -36,8 +36,8 @@ case "$SIN $*" in
 esac
 exit $code
 """
-#: Part, sin, and what is found of it among that many cases; moments depend on the machine, so a few may be needed to
-#: hit one.
+#: Part, sin, the expected finding, and the number of cases that must find it. Moments depend on the machine, so several
+#: cases may be needed to hit one.
 SINS = [
     ("mutations", "panics", "panic at src/fake.rs:1", 1),
     ("mutations", "aborts", "ended by SIGABRT", 1),

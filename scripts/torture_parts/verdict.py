@@ -10,13 +10,13 @@ from pathlib import Path
 from . import settings
 
 PANIC = re.compile(rb"panicked at ([^\s:]+:\d+)")
-# Everything below the space but newline and tab, DEL, and the controls above ASCII as UTF-8 writes them.
+# Control characters except newline and tab: those below the space, DEL, and those above ASCII in UTF-8.
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @dataclasses.dataclass
 class Finding:
-    """Something that must not be. Those with the same `what` are of one kind."""
+    """A finding. Findings with the same `what` are of one kind."""
 
     case: str
     what: str
@@ -25,7 +25,7 @@ class Finding:
 
 
 def faults(outcome):
-    """Faults of a command's end by itself, as sentences."""
+    """The faults of a command's outcome itself, as sentences."""
     if outcome.killed:
         return
     panic = PANIC.search(outcome.err)
@@ -47,12 +47,12 @@ def faults(outcome):
 
 
 def place(path):
-    """Where a panic was, without the machine's folders."""
+    """The place of a panic in the sources, without the machine's folders."""
     return re.sub("^.*/registry/src/[^/]*/|^.*/library/", "", path)
 
 
 def snapshot(folder):
-    """Every file under a folder, with what changes when it is written or replaced."""
+    """Every file under a folder, with the properties that change if it is written or replaced."""
     found = {}
     for path, status in walk(folder):
         if not any(lock in Path(path).name for lock in settings.LOCKS):
@@ -62,7 +62,7 @@ def snapshot(folder):
 
 
 def walk(folder, below=""):
-    """Paths relative to the folder, with their status; what disappears meanwhile is left out."""
+    """Paths relative to the folder, with their status. Files that disappear meanwhile are left out."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ def traces(outcome, before, after):
 
 
 def general(name):
-    """A path up to the first folder with a random name, without what is random in it."""
+    """A path up to the first folder with a random name, without the random part."""
     parts = name.split("/")
     for number, part in enumerate(parts):
         if unfinished := [kind for kind in settings.UNFINISHED if part.startswith(kind)]:
@@ -97,12 +97,12 @@ def general(name):
 
 
 def command_line(outcome):
-    """The command that shows the fault again."""
+    """The command that reproduces the fault."""
     return f"cd {shlex.quote(str(outcome.folder))} && {shlex.join(map(str, outcome.command))}"
 
 
 def said(outcome, most=600):
-    """The end of what it said on stderr, safe to print."""
+    """The end of the command's stderr, safe to print."""
     text = outcome.err.decode(errors="replace").strip()
     text = "".join(letter if letter == "\n" or letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"

@@ -1,4 +1,4 @@
-"""Draws lines over steps as an SVG: panels beside each other, shares from 0 to 1 upwards; what is below is drawn at 0."""
+"""Draws lines over steps as an SVG. The panels stand side by side, and their y axes go from 0 to 1; lower values are drawn at 0."""
 
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def panel(number, name, lines):
 
 
 def draw(title, panels):
-    """`title` above `panels` that stand beside each other."""
+    """An SVG with `title` above the `panels`."""
     width, height = WIDTH * len(panels), HEIGHT + TOP + BOTTOM - 2 * LABELS - 20
     parts = [f'<rect width="{width}" height="{height}" fill="#ffffff"/>', text(LEFT, 26, title, "#1f2328", 15, 'font-weight="600"')]
     for number, each in enumerate(panels):

@@ -1,4 +1,4 @@
-"""A reward program for `host`: 1 where the first whole number of a completion is the row's answer, else 0."""
+"""A reward program for `host`: 1 if the first whole number of a completion is the row's answer, else 0."""
 
 import json
 import re

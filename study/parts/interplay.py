@@ -1,16 +1,16 @@
-"""What the governor does beside other settings: each with it and without it, at the best learning rate and at thirty times that rate."""
+"""The governor together with other settings: each setting with and without it, at the best learning rate and at thirty times that rate."""
 
 import subprocess
 
-# Completions of a step, and steps.
+# Completions per step, and steps.
 BATCH, STEPS = 48, 75
 # Multiples of the best rate.
 MULTIPLES = (1, 30)
-# A rollout of four steps, sampled in bf16.
+# Rollouts for four steps each, sampled in bf16.
 OFF_POLICY = {"train.steps_per_generation": 4, "rollout.dtype": "bf16"}
 BOTH = {"train.second_moment": "kept_and_rejected"}
 FOUND_BOUND = {"recipe": "capo-soft", "weight.0.fisher_threshold": "auto"}
-# Beside the governor: the plugins, the settings, and the best rate of `grpo` with them on seeds 1 to 3.
+# By setting: the plugins besides the governor, the settings, and the best rate of `grpo` with them on seeds 1 to 3.
 SETTINGS = {
     "nothing else": ((), {}, 3e-5),
     "no clipping": ((), {"train.max_grad_norm": 0}, 3e-5),
@@ -27,12 +27,12 @@ SETTINGS = {
     "`capo-soft`, bound `auto`": (("capo",), FOUND_BOUND, 3e-5),
     "calculator": ((), {}, 1e-4),
 }
-# The setting that is a task of its own, with several turns: configs/calculator.
+# The setting that is another task, with several turns: configs/calculator.
 CALCULATOR = "calculator"
 
 
 def arguments(setting, is_governed):
-    """Arguments of `host train`, the settings after all others."""
+    """Arguments of `host train`; `--set` comes last."""
     plugins, sets, _ = SETTINGS[setting]
     plugins = [*plugins, *(["governor"] if is_governed else [])]
     words = [word for name in plugins for word in ("--plugin", f"lib{name}.so")]
@@ -44,7 +44,7 @@ def arguments(setting, is_governed):
 
 
 def runs():
-    """(setting, whether it is governed, rate) of every cell."""
+    """(setting, is_governed, rate) of every cell."""
     for setting, (_, _, best) in SETTINGS.items():
         yield from ((setting, is_governed, best * multiple) for is_governed in (False, True) for multiple in MULTIPLES)
 
@@ -54,7 +54,7 @@ def arm(setting, is_governed):
 
 
 def prepare(folder, host, root):
-    """The calculator's base model below `folder`."""
+    """Makes the calculator's base model in `folder`."""
     if not (folder / "base").exists():
         folder.mkdir(parents=True, exist_ok=True)
         subprocess.run([host, "sft", "--config", root / "configs/calculator/base.toml", "--output-dir", folder / "base"], check=True)

@@ -1,5 +1,5 @@
-"""A reward program for `host` that begins silent: `exact_match`, but no completion of the first N training steps earns anything, and of the
-next N steps only every eighth one can. Called as `silent.py N`. Held-out completions are graded as ever."""
+"""A reward program for `host` that begins silent: `exact_match`, but no completion of the first N training steps gets a reward, and in the
+next N steps only every eighth can. It is called as `silent.py N`. Held-out completions are graded as usual."""
 
 import json
 import sys

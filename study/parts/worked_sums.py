@@ -6,9 +6,9 @@
   model has the embedded one's architecture with 128 positions.
 * `large-sums`: as `sums`, for a model of 11 million weights.
 
-The base model learns from 80,000 solutions that forget half of their carries. The reward is 1 where the answer is exact. Held-out answers are
-greedy for `sums`. For `totals` they are sampled as in training: there the base model is undecided at each of four carries, so that the smallest
-step can move its greedy accuracy from 5 to 70%.
+The base model learns from 80,000 solutions that forget half of their carries. The reward is 1 if the answer is exact. Held-out answers are
+greedy for `sums`. For `totals` they are sampled as in training, because there the base model is undecided at each of four carries, so that
+the smallest step can change its greedy accuracy from 5 to 70%.
 """
 
 import json
@@ -41,20 +41,20 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "host/assets/tiny-arithmetic"
 
 class Task(NamedTuple):
     terms: int
-    # Of the terms, and of a function that says whether a carry is forgotten.
+    # Maps the terms, and a function that says whether a carry is forgotten, to the solution.
     solution: Callable[[list[int], Callable[[], bool]], str]
-    # Held-out accuracy of the base model, and the metric that has it.
+    # Held-out accuracy of the base model, and its metric.
     begins: float
     # Tokens.
     prompt: int
     completion: int
-    # Of the base model: what it has otherwise than the embedded one's configuration, and what `host sft` has otherwise.
+    # The base model's changes to the embedded model's configuration, and its settings of `host sft`.
     shape: dict = {}
     sft: dict = {}
     metric: str = "eval_accuracy"
 
 
-# 11 million weights.
+# A model of 11 million weights.
 LARGE = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "initializer_range": 0.03}
 TASKS = {
     "sums": Task(terms=4, solution=units_and_tens, begins=0.250, prompt=16, completion=24),
@@ -89,7 +89,7 @@ max_prompts = 512
 
 
 def prepare(folder, name, host):
-    """Rows, the base model and `NAME.toml`, the file that all runs begin with, below `folder`; a base model that lies there is not made again."""
+    """Makes the rows, the base model and `NAME.toml`, the configuration that all runs share, in `folder`. An existing base model is kept."""
     task = TASKS[name]
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
@@ -136,7 +136,7 @@ use = "exact_match"
 
 
 def shape(folder, otherwise):
-    """The embedded model's architecture and tokenizer, with a configuration that has `otherwise`."""
+    """The embedded model's architecture and tokenizer, with the changes `otherwise` to its configuration."""
     folder.mkdir(exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(EMBEDDED / name, folder)

@@ -1,15 +1,15 @@
-"""A training step of `host` beside TRL's: time, generation, start and memory, on the same models, prompts, lengths and batches.
+"""Compares a training step of `host` with TRL's: time, generation, start and memory, on the same models, prompts, lengths and batches.
 
     python against_trl.py --host ../../target/release/host [--sizes 1.5M,28M,150M] [--steps 6] [--threads 2] [--repeat 1]
-    python against_trl.py --sizes 28M:16x512                     other completions x tokens than a size has
-    python against_trl.py --sizes 28M:16x512 --mean-length 100   completions that end by chance, after as many tokens on average
-    python against_trl.py --model SmolLM2 --sizes 32x5,8x256     a model of one's own, a Hugging Face directory: completions x tokens
+    python against_trl.py --sizes 28M:16x512                     a size with other numbers of completions x tokens
+    python against_trl.py --sizes 28M:16x512 --mean-length 100   completions that end at random, after 100 tokens on average
+    python against_trl.py --model SmolLM2 --sizes 32x5,8x256     your own model, a Hugging Face directory: completions x tokens
     python against_trl.py --model SmolLM2 --sizes 32x4 --prompt-tokens 83
-    python against_trl.py --dtype bf16                           both compute in bf16; `default`: each as it does when nobody says
+    python against_trl.py --dtype bf16                           both compute in bf16; `default` leaves the choice to each
 
-Every run is a process of its own, one after another, `host` and TRL in turn. Models without `--model` have fresh weights; models and prompts are saved once,
-for both. The algorithm is GRPO as both have it by default, on policy, without a reference model; the whole batch is one micro-batch in TRL, and in `host` too
-unless `--micro-batch` says otherwise. A step is everything between two optimizer steps. README.md says more.
+Each run is its own process, and runs of `host` and TRL alternate. Without `--model` the weights are fresh. Models and prompts are saved once and used by both.
+The algorithm is GRPO with the defaults of both, on policy, without a reference model. The whole batch is one micro-batch in TRL, and also in `host` without
+`--micro-batch`. A step is everything between two optimizer steps. README.md says more.
 """
 
 import argparse
@@ -23,25 +23,25 @@ import time
 from pathlib import Path
 
 GROUP, PROMPTS = 8, 64
-# Name: settings of Qwen2, completions of a step, tokens of a completion.
+# By name: settings of Qwen2, completions per step, tokens per completion.
 SIZES = {"1.5M": ((128, 512, 4, 4, 2, 4096), 32, 32), "28M": ((512, 2048, 6, 8, 4, 8192), 32, 64), "150M": ((768, 3072, 13, 12, 4, 49152), 32, 64)}
 NAMES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 
 def extent(size):
-    """Completions of a step, and tokens of a completion."""
+    """Completions per step, and tokens per completion."""
     name, _, own = size.partition(":")
     return SIZES[name][1:] if name in SIZES and not own else tuple(map(int, (own or name).split("x")))
 
 
 def prompt_of(first, tokens):
-    """About as many tokens of a model of one's own: a sequence to continue, and others before it where the prompt is to be long."""
+    """A prompt of about `tokens` tokens: a sequence to continue, after other sequences if the prompt must be long."""
     shown = [", ".join(str(11 + first + 7 * place + 100 * before) for place in range(4)) for before in range(max(1, tokens // 20))]
     return "Continue the sequence: " + "; ".join(reversed(shown)) + ","
 
 
 def prepare_own(folder, options):
-    """A copy of `model` that hardly ever ends a completion, so that both sample as many tokens, and sequences to continue."""
+    """Saves a copy of the model that hardly ever ends a completion, so that both sample equally many tokens, and prompts for it."""
     shutil.copytree(options.model, folder / "model")
     end = json.loads((folder / "model/tokenizer.json").read_text())["added_tokens"][0]
     for name, ids in (("config.json", end["id"]), ("generation_config.json", end["id"]), ("tokenizer_config.json", None)):
@@ -58,12 +58,12 @@ def prepare_own(folder, options):
 
 
 def end_after(model, end, mean):
-    """Changes the row of `end` in the tied embedding so that on average it is drawn once in `mean` tokens."""
+    """Changes the row of `end` in the tied embedding so that `end` is drawn once in `mean` tokens on average."""
     import torch
 
     with torch.no_grad():
         weight = model.get_input_embeddings().weight
-        # A vector that all tokens share stays in the features.
+        # A vector that is added to all tokens stays in the features.
         weight += 4 * weight.std() * torch.randn(weight.shape[1])
         ids = torch.randint(3, model.config.vocab_size, (8, 64))
         features = model.model(ids).last_hidden_state.flatten(0, 1)
@@ -71,12 +71,12 @@ def end_after(model, end, mean):
         direction = features.mean(0) / features.mean(0).square().sum()
         wanted = others.mean() - torch.tensor(mean - 1.0).log()
         weight[end] = 0
-        # The features along `direction` average 1.
+        # The features' component along `direction` is 1 on average.
         weight[end] += wanted * direction
 
 
 def prepare(folder, size, options):
-    """A model directory and a dataset; the number of the model's weights."""
+    """Saves a model directory and a dataset, and returns the number of the model's weights."""
     if options.model:
         return prepare_own(folder, options)
     import torch
@@ -101,7 +101,7 @@ def prepare(folder, size, options):
 
 
 def with_trl(options):
-    """Times of TRL's steps, in this process; prints them."""
+    """Runs TRL's steps in this process, and prints their times."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
@@ -154,7 +154,7 @@ def with_trl(options):
 
 
 def with_host(options, folder, size):
-    """Times of `host`'s steps, from its metrics."""
+    """Runs `host`'s steps, and reads their times from its metrics."""
     rows, tokens = extent(size)
     micro = options.micro_batch or rows
     config = f"""
@@ -182,12 +182,12 @@ use = "exact_match"
 
 
 def touch(gigabytes):
-    """Uses as much memory once: on a virtual machine a page that nobody has used yet can cost ten times another, and the first to run would pay."""
+    """Uses this much memory once. On a virtual machine the first use of a page can cost ten times as much as later uses, which only the first run would pay."""
     subprocess.run([sys.executable, "-c", f"b'1' * {int(gigabytes * 1e9)}"], check=True)
 
 
 def watched(command, environment):
-    """Runs it: the lines that it wrote, each with the seconds since its start, and its peak memory in GB."""
+    """Runs the command, and returns its lines of output, each with the seconds since its start, and its peak memory in GB."""
     began = time.time()
     process = subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, text=True)
     lines = [(time.time() - began, line) for line in process.stdout]
@@ -198,7 +198,7 @@ def watched(command, environment):
 
 
 def once(options, folder, size, who):
-    """Seconds of a step, tokens generated a second, seconds to the first step's end, peak memory in GB, tokens of a completion."""
+    """Seconds per step, generated tokens per second, seconds to the end of the first step, peak memory in GB, tokens per completion."""
     rows, _ = extent(size)
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads), "RAYON_NUM_THREADS": str(options.threads)}
     environment |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
@@ -209,7 +209,7 @@ def once(options, folder, size, who):
         start = next(seconds for seconds, line in told if line.startswith("step    1 "))
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         subprocess.run(["rm", "-rf", folder / "run"], check=True)
-        # Of a step's time each line has its share; what is before the first is not in it.
+        # Each line has a part of the step's time; the time before the first line does not count.
         steps = [line["step_time"] for line in lines][1:]
         generating = [line["timing_s/rollout"] for line in lines][1:]
         drawn = [rows * line["completions/mean_length"] for line in lines][1:]
@@ -222,7 +222,7 @@ def once(options, folder, size, who):
         generating = [after[1] - before[1] for before, after in zip(ends, ends[1:])]
         drawn = [after[2] - before[2] for before, after in zip(ends, ends[1:])]
         start = ends[0][0] - began
-    # Of two the faster: the last step writes the checkpoint.
+    # The faster of two steps counts, because the last step writes the checkpoint.
     middle = lambda numbers: sorted(numbers)[(len(numbers) - 1) // 2]
     rates = [tokens / seconds for tokens, seconds in zip(drawn, generating)]
     return middle(steps), middle(rates), start, peak, sum(drawn) / len(drawn) / rows
@@ -232,16 +232,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="../../target/release/host")
     parser.add_argument("--sizes", default="1.5M,28M,150M")
-    parser.add_argument("--model", help="a Hugging Face directory to train, in place of fresh weights; --sizes then are `COMPLETIONSxTOKENS`")
-    parser.add_argument("--dtype", choices=("f32", "bf16", "default"), default="f32", help="of activations, in both")
-    parser.add_argument("--prompt-tokens", type=int, default=0, help="about as many in each prompt; 8 without `--model`, else a short sequence when absent")
-    parser.add_argument("--mean-length", type=float, default=0.0, help="of completions, which end by chance; they hardly ever end when absent")
+    parser.add_argument("--model", help="a Hugging Face directory to train in place of fresh weights; then --sizes are `COMPLETIONSxTOKENS`")
+    parser.add_argument("--dtype", choices=("f32", "bf16", "default"), default="f32", help="dtype of activations in both")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=0, help="tokens in each prompt, about; by default 8 without `--model`, and a short sequence with it"
+    )
+    parser.add_argument("--mean-length", type=float, default=0.0, help="mean length of completions that end at random; by default they hardly ever end early")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--micro-batch", type=int, help="completions of a micro-batch of `host`; all when absent")
+    parser.add_argument("--micro-batch", type=int, help="completions per micro-batch of `host`; all by default")
     parser.add_argument("--train", default="", help="more lines of `host`'s [train]")
-    parser.add_argument("--touch", type=float, default=9.0, help="GB that are used once before each run; 0 does not")
+    parser.add_argument("--touch", type=float, default=9.0, help="GB of memory that are used once before each run; 0 uses none")
     parser.add_argument("--who", default="host,TRL")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--preparing", help=argparse.SUPPRESS)
@@ -256,7 +258,7 @@ def main():
     for size in options.sizes.split(","):
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
-            # In a process of its own: what torch takes would be part of the next ones' memory.
+            # In another process, because the memory that torch takes would count in the runs that follow.
             command = [sys.executable, __file__, *sys.argv[1:], "--preparing", size, "--folder", folder]
             count = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
             who = options.who.split(",")

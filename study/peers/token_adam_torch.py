@@ -1,4 +1,4 @@
-"""The curvature mask's step at token level with Adam, in plain torch: what capo-core is compared with for speed.
+"""The curvature mask's step at token level with Adam in plain torch, to compare the speed of capo-core with.
 
     python token_adam_torch.py --variant dense
     python token_adam_torch.py --variant lean
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# Threads that wait spinning lose their turn where a machine has other work; must be set before the import.
+# Waiting threads that spin lose their turn on a busy machine. The variable must be set before the import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
@@ -31,12 +31,12 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass
 class Batch:
-    """A step as the mask sees it; every position holds a token."""
+    """A step as the mask sees it. Every position has a token."""
 
     hidden: Tensor  # [B, T, D], f32 or bf16; everything is computed in f32
     topk_ids: Tensor  # [B, T, K], distinct within a token
     topk_logits: Tensor  # [B, T, K], descending
-    action: Tensor  # [B, T]: which of the K was sampled
+    action: Tensor  # [B, T]: index of the sampled token among the K
     advantages: Tensor  # [B, T]
 
     def to(self, device, dtype):
@@ -44,7 +44,7 @@ class Batch:
         return Batch(self.hidden.to(device, dtype), *(tensor.to(device) for tensor in rest))
 
     def policy(self):
-        """Probabilities, and `u = e_a - pi`; `[B, T, K]` each."""
+        """Probabilities `pi`, and `u = e_a - pi`, `[B, T, K]` each."""
         pi = torch.softmax(self.topk_logits, -1)
         u = pi.neg()
         u.scatter_add_(-1, self.action[..., None], torch.ones_like(u[..., :1]))
@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass
 class Moments:
-    """Adam's moments of the rows that were touched; slot 0 stays zero and stands for all others."""
+    """Adam's moments of the rows that had a gradient. Slot 0 stays zero and stands for all other rows."""
 
     slots: Tensor  # [V]: where a row's moments are
     mean: Tensor  # [1 + R, D]
@@ -66,13 +66,13 @@ class Moments:
         return cls(torch.zeros(VOCABULARY, dtype=torch.int64, device=device), mean, square)
 
     def corrected(self):
-        """The factors of the next step's gradient, of its square and of the old moments, bias-corrected."""
+        """The bias-corrected factors of the next step's gradient, of its square, and of the old moments."""
         unbias1, unbias2 = 1 - BETA1 ** (self.steps + 1), 1 - BETA2 ** (self.steps + 1)
         old = self.mean * (BETA1 / unbias1), self.square * (BETA2 / unbias2)
         return (1 - BETA1) / unbias1, (1 - BETA2) / unbias2, *old
 
     def step(self, rows, gradient):
-        """The moments one step later: `gradient`, `[rows, D]`, for the ids `rows`; the others rest."""
+        """The moments after a step with `gradient` `[rows, D]` for the ids `rows`. The gradient of all other rows is 0."""
         new = rows[self.slots[rows] == 0]
         slots, grow = self.slots.clone(), self.mean.new_zeros(len(new), self.mean.shape[1])
         slots[new] = torch.arange(len(self.mean), len(self.mean) + len(new), device=rows.device)
@@ -93,13 +93,13 @@ def shifts(pi, u, v, advantages, learning_rate):
 
 
 def row_means(sums, counts):
-    """Ids that occur, and the mean of each one's gradients; from `[V]` counts and sums by order of id."""
+    """The ids that occur, and the mean gradient of each, from counts and sums over `[V]` in order of id."""
     rows = counts.nonzero()[:, 0]
     return rows, sums.div_(counts[rows, None])
 
 
 class Dense:
-    """One gradient per token and top token, `[c, T, K, D]`, for c completions at a time."""
+    """Computes one gradient per token and top token, `[c, T, K, D]`, for c completions at a time."""
 
     def __init__(self, chunk):
         self.chunk = chunk
@@ -125,7 +125,7 @@ class Dense:
     def commit(self, batch, moments, token_mask):
         _, u = batch.policy()
         counts = torch.bincount(batch.topk_ids[token_mask].flatten(), minlength=VOCABULARY)
-        # A rejected token adds zeros, to the first row where its own does not occur.
+        # A rejected token adds zeros, to the first row if its own row does not occur.
         order = (counts.bool().cumsum(0) - 1).clamp_(min=0)
         sums = moments.mean.new_zeros(int(order[-1]) + 1, batch.hidden.shape[-1])
         for part in self.parts(batch):
@@ -135,7 +135,7 @@ class Dense:
 
 
 class Lean:
-    """Few tokens at a time, small enough for the cache; row sums as bags of embeddings, without any gradient of a token."""
+    """Computes few tokens at a time, which fit into the cache, and sums rows as bags of embeddings, without gradients of single tokens."""
 
     def __init__(self, chunk):
         self.chunk = chunk
@@ -154,7 +154,7 @@ class Lean:
 
     @staticmethod
     def part(h, coefficients, slots, new1, new2, mean, square):
-        """Of n tokens: two buffers of `[n K, D]`, changed in place."""
+        """`v = D h` of n tokens, with two buffers `[n K, D]` that are changed in place."""
         n, k = slots.shape
         above = mean.index_select(0, slots.flatten()).view(n, k, -1)
         below = square.index_select(0, slots.flatten()).view(n, k, -1)
@@ -177,7 +177,7 @@ class Lean:
 
 @torch.compile
 def fused(h, coefficients, slots, new1, new2, mean, square):
-    """`v = D h` of N tokens, `[N, K]`, as one loop of the compiler's: no buffer of `[N, K, D]` is written."""
+    """`v = D h` of N tokens, `[N, K]`, as one loop of the compiler, which writes no buffer of `[N, K, D]`."""
     h = h.float()
     gradient = coefficients[..., None] * h[:, None, :]
     direction = (mean[slots] + new1 * gradient) / ((square[slots] + new2 * gradient**2).sqrt() + EPS)
@@ -192,14 +192,14 @@ class Compiled(Lean):
 
 
 def policy_gradient_inputs(args, generator, b, t):
-    """Random features, logits and advantages: the same one for every token of a completion."""
+    """Random features, logits and advantages. All tokens of a completion have the same advantage."""
     hidden = args.scale * torch.randn(b, t, args.width, generator=generator)
     logits = (args.spread * torch.randn(b, t, args.k, generator=generator)).sort(-1, descending=True).values
     return hidden, logits, torch.randn(b, 1, generator=generator).expand(b, t).contiguous()
 
 
 def draw(args, generator):
-    """A batch whose top tokens follow a Zipf law over `--rows` rows, spread over the vocabulary; and those rows' ids."""
+    """A batch whose top tokens follow a Zipf law over `--rows` rows, spread over the vocabulary, and the ids of these rows."""
     b, t, rows = args.completions, args.tokens, args.rows
     ids = torch.randperm(VOCABULARY, generator=generator)[:rows]
     weights = torch.arange(1, rows + 1, dtype=torch.float32) ** -1.1
@@ -210,7 +210,7 @@ def draw(args, generator):
 
 
 def warm_up(args, generator, ids):
-    """A batch that touches every other row once, so that these have moments before the step that is timed."""
+    """A batch with a gradient for every second row, so that these rows have moments before the timed step."""
     top = ids[::2]
     top = top[: len(top) // args.k * args.k].view(1, -1, args.k)
     hidden, logits, advantages = policy_gradient_inputs(args, generator, *top.shape[:2])
@@ -218,7 +218,7 @@ def warm_up(args, generator, ids):
 
 
 def between(values, share):
-    """A limit that `share` of the values are below, halfway between two of them."""
+    """A limit halfway between two values, with `share` of the values below it."""
     values = values.flatten().sort().values
     at = min(int(share * len(values)), len(values) - 1)
     return values[max(at - 1, 0) : at + 1].mean().item()
@@ -229,7 +229,7 @@ def decide(m_f, m_h, limits):
 
 
 def timed(work):
-    """Seconds, and what `work` returns; a GPU has finished before and after."""
+    """The seconds that `work` takes, and its result. A GPU is idle before and after."""
     settle()
     start = time.perf_counter()
     result = work()
@@ -272,7 +272,7 @@ def write_batch(path, batch, args, step, learning_rate):
 
 
 def dump(args, variant, first, batch, moments, limits):
-    """Batch files of the warm-up (at learning rate 0: every token passes), the step, and the same batch after it; with the
+    """Writes batch files of the warm-up (at learning rate 0, so that every token passes), of the step, and of the same batch after it, and the
     results of the last two."""
     from safetensors.torch import save_file
 
@@ -293,7 +293,7 @@ def dump(args, variant, first, batch, moments, limits):
 
 
 def compare(folder, replayed):
-    """Worst deviation of a replay from the results beside its batch files, as a share of the largest value."""
+    """The largest deviation of a replay from the results next to its batch files, relative to the largest value."""
     from safetensors.torch import load_file
 
     for step in (1, 2):
@@ -308,7 +308,7 @@ def compare(folder, replayed):
 
 
 def peak():
-    """Peak memory so far, GB: of tensors on the GPU, else the process's resident memory."""
+    """Peak memory so far, GB: memory of tensors on a GPU, else the process's resident memory."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
@@ -362,15 +362,15 @@ def arguments():
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--chunk", type=int, default=1, help="completions at a time, dense")
-    parser.add_argument("--lean-chunk", type=int, help="tokens at a time, lean: 16 on a CPU, 1024 on a GPU")
+    parser.add_argument("--chunk", type=int, default=1, help="completions at a time in the variant `dense`")
+    parser.add_argument("--lean-chunk", type=int, help="tokens at a time in the variant `lean`; by default 16 on a CPU and 1024 on a GPU")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--dtype", choices=list(DTYPES), default="f32", help="of the features")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the features")
-    parser.add_argument("--spread", type=float, default=3.0, help="of the logits")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="f32", help="dtype of the features")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale of the features")
+    parser.add_argument("--spread", type=float, default=3.0, help="spread of the logits")
     parser.add_argument("--learning-rate", type=float, default=1e-6)
     parser.add_argument("--dump", metavar="DIR", help="write batch files and results; for small shapes")
-    parser.add_argument("--compare", metavar=("DIR", "OUT"), nargs=2, help="what a replay of dumped batch files found")
+    parser.add_argument("--compare", metavar=("DIR", "OUT"), nargs=2, help="compares a replay of dumped batch files with their results")
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
-"""Generation and training of a Qwen2 model in torch and transformers: what `host train` is compared with for speed.
+"""Generation and training of a Qwen2 model in torch and transformers, to compare the speed of `host train` with.
 
     python train_torch.py --model runs/capo-seed42/checkpoints/step-000200 --device cuda --dtype bf16
 
-Random weights of the model's shape, random prompts; every completion has the same length. Generation is `generate` with sampling; a training step is
-forward, the policy gradient's loss over the completions, backward, clipping and AdamW. README.md says more.
+The weights and prompts are random, and every completion has the same length. Generation is `generate` with sampling. A training step is a forward pass, the
+policy gradient's loss over the completions, a backward pass, clipping and AdamW. README.md says more.
 
 Letters: B completions, P prompt tokens, T completion tokens.
 """
@@ -13,7 +13,7 @@ import os
 import time
 from contextlib import nullcontext
 
-# Threads that wait spinning lose their turn where a machine has other work; must be set before the import.
+# Waiting threads that spin lose their turn on a busy machine. The variable must be set before the import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
@@ -21,7 +21,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 
 def shape(args):
-    """The model's configuration: a checkpoint's, or from the command line."""
+    """The model's configuration, from a checkpoint or from the command line."""
     if args.model:
         return Qwen2Config.from_pretrained(args.model)
     return Qwen2Config(
@@ -42,7 +42,7 @@ def settle(device):
 
 
 def fastest(args, work):
-    """Seconds of the fastest of several calls, after one that warms up."""
+    """Seconds of the fastest of several calls, after one call to warm up."""
     times = []
     for _ in range(args.repeat + 1):
         settle(args.device)
@@ -55,14 +55,14 @@ def fastest(args, work):
 
 @torch.no_grad()
 def generate(args, model, prompts):
-    """`[B, P + T]`; no completion ends early."""
+    """Samples completions that never end early, `[B, P + T]`."""
     options = {"do_sample": True, "temperature": args.temperature, "top_k": 0, "pad_token_id": 0, "eos_token_id": None}
     ones = torch.ones_like(prompts)
     return model.generate(prompts, attention_mask=ones, max_new_tokens=args.new_tokens, use_cache=True, **options)
 
 
 def loss(model, tokens, prompt_tokens, advantages):
-    """The policy gradient's: minus the mean of advantage times log-probability over completion tokens."""
+    """The policy gradient's loss: minus the mean of advantage times log-probability over completion tokens."""
     logits = model(tokens[:, :-1], logits_to_keep=tokens.shape[1] - prompt_tokens, use_cache=False).logits
     actions = tokens[:, prompt_tokens:, None]
     logps = logits.float().log_softmax(-1).gather(-1, actions)[..., 0]
@@ -116,7 +116,7 @@ def arguments():
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in [("completions", 48), ("prompt-tokens", 8), ("new-tokens", 24), ("repeat", 3)]:
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--micro-batch", type=int, help="completions of one backward pass; all when absent")
+    parser.add_argument("--micro-batch", type=int, help="completions per backward pass; all by default")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")

@@ -64,7 +64,8 @@ fn own_files(model_name_or_path: &str) -> Result<ModelFiles> {
         && let Some(file) = first_gguf(&path)
     {
         bail!(
-            "no model `{model_name_or_path}`: it has GGUF files alone (name one of them, as in `{}`)",
+            "no model `{model_name_or_path}`: it has GGUF files alone \
+             (name one of them, as in `{}`)",
             file.display()
         );
     }

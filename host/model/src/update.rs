@@ -93,7 +93,8 @@ pub fn scale(before: &Params, after: &Params, groups: &[Group], scales: &[f64]) 
         .filter(|(_, scale)| **scale != 1.0)
     {
         for tensor in &group.tensors {
-            let (before, after) = (before.get(tensor)?.as_tensor(), after.get(tensor)?);
+            let before = before.get(tensor)?.as_tensor();
+            let after = after.get(tensor)?;
             if scale == 0.0 {
                 after.set(before)?;
             } else if fused(after) {

@@ -191,8 +191,8 @@ fn spread_rope(settings: &mut Map<String, Value>) -> Result<()> {
             match key.as_str() {
                 "rope_type" | "type" => ensure!(
                     value == "default",
-                    "`{key}` of `{place}` is `{}`, only `default` is supported for a family that is \
-                     not trained here (use another checkpoint)",
+                    "`{key}` of `{place}` is `{}`, only `default` is supported for a family \
+                     that is not trained here (use another checkpoint)",
                     shown(&value)
                 ),
                 "rope_theta" | "partial_rotary_factor" => drop(settings.insert(key, value)),

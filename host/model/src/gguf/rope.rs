@@ -36,7 +36,8 @@ pub(super) fn check(info: &TensorInfo) -> Result<()> {
     let shape = info.shape.dims();
     ensure!(
         shape.iter().product::<usize>() <= MOST,
-        "tensor `{DIVISORS}` has shape {shape:?}, expected half of a head's width (fetch the file again)"
+        "tensor `{DIVISORS}` has shape {shape:?}, expected half of a head's width \
+         (fetch the file again)"
     );
     Ok(())
 }

@@ -139,7 +139,8 @@ impl<'a> Tokens<'a> {
             ),
             "llama" => (false, pieces(metadata)?, self.merges(metadata)?),
             other => bail!(
-                "`tokenizer.ggml.model` is `{}`, supported are `gpt2` and `llama` (use another model)",
+                "`tokenizer.ggml.model` is `{}`, supported are `gpt2` and `llama` \
+                 (use another model)",
                 shown_text(other)
             ),
         };

@@ -162,8 +162,8 @@ impl Moments {
             };
             ensure!(
                 moment.dims() == slot.dims() && moment.dtype() == slot.dtype(),
-                "`{full}` in the optimizer state is {:?} of shape {:?}, expected {:?} of shape {:?} \
-                 (use a checkpoint of this model)",
+                "`{full}` in the optimizer state is {:?} of shape {:?}, \
+                 expected {:?} of shape {:?} (use a checkpoint of this model)",
                 moment.dtype(),
                 moment.dims(),
                 slot.dtype(),
