@@ -2,9 +2,9 @@
 
     python as_host.py RUN BATCHES HOW
 
-HOW is a `second_moment`, with a mask, `governed`, with a step control, or `warm`, with a weight under a linear schedule whose first half is a
-warm-up. Prints, as JSON: the largest difference between its weights and those of RUN's last
-checkpoint, how far they moved at most, and of each step the share of rejected tokens, the norm of their gradient, and what the step control reported.
+HOW is a `second_moment`, which trains with a mask; `governed`, with a step control; or `warm`, with a weight under a linear schedule whose first
+half is a warm-up. Prints as JSON the largest difference between its weights and those of RUN's last checkpoint, the largest change of a weight in
+training, and for each step the share of rejected tokens, the norm of their gradient, and the reports of the step control.
 """
 
 import json
@@ -55,7 +55,7 @@ def main():
     torch.set_num_threads(1)
     recorded = [rollout(path) for path in batches]
     rewards = iter([rewards for _, rewards in recorded])
-    # Later batches have the rate of the step that a governor is expected to leave. In a warm-up the first has the rate of its end.
+    # Later batches have the learning rate times the share of the step that the governor left. In a warm-up the first batch has the rate of its end.
     optimizer = capo_rl.load_batch(batches[0]).optimizer
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"), pad_token="<pad>", eos_token="<eos>")
     before = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)

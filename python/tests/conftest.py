@@ -1,4 +1,4 @@
-"""Shared parts of the tests: the repository's files, recorded cases, the built ``host``, arrays of numpy and of torch."""
+"""Helpers of the tests: the repository's files, recorded cases, the built ``host``, arrays of numpy and of torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLAY = ROOT / "tests/data/replay"
 CASES = sorted(path.name for path in REPLAY.iterdir())
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 PLUGINS = Path(capo_rl.__file__).parent / "plugins"
-#: Keys of two weights `masks.tis`: the first gives 0 to some tokens, and the second divides by its mean over those that are left.
+#: Keys of two weights `masks.tis`: the first gives 0 to some tokens, and the second divides by its mean over the remaining tokens.
 WEIGHTS = [{"rollout_is_threshold": 1.05, "rollout_is_threshold_lower": 0.95, "mode": "mask"}, {"rollout_is_batch_normalize": True}]
 #: A plugin whose components break rules. Its weight `sin = "huge"` is 1e30 for every token.
 MISBEHAVE = TARGET / "debug/libmisbehave.so"
@@ -33,14 +33,14 @@ def batches(case: str) -> list[Path]:
 
 
 def header(path: Path) -> tuple[dict, bytes]:
-    """The tensors of a safetensors file by its header, and their bytes."""
+    """The header of a safetensors file, and the bytes of its tensors."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:start]), data[start:]
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """The strings of a safetensors file."""
+    """The metadata of a safetensors file."""
     return header(path)[0]["__metadata__"]
 
 
@@ -59,7 +59,7 @@ def table(case: str) -> dict:
 
 
 def replayed_weights(host: Path, folder: Path, file: Path, each: list[dict]) -> tuple[subprocess.CompletedProcess, dict[str, np.ndarray]]:
-    """The run of ``host replay`` over a batch file with weights `masks.tis` of these keys and without masks, and what it wrote."""
+    """Runs ``host replay`` on a batch file without masks and with weights `masks.tis` of these keys. Returns the process and its results."""
     tables = [{"use": "masks.tis", **keys} for keys in each]
     config = folder / "weights.toml"
     config.write_text("".join("[[weight]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items()) for table in tables))
@@ -69,18 +69,18 @@ def replayed_weights(host: Path, folder: Path, file: Path, each: list[dict]) -> 
 
 
 def mask_of(case: str) -> capo_rl.Mask:
-    """The mask of a case, as its ``mask.toml`` has it."""
+    """The mask of a case, with the settings of its ``mask.toml``."""
     keys = table(case)
     return capo_rl.Mask(keys.pop("use"), **keys)
 
 
 def as_numpy(batch: capo_rl.Batch) -> capo_rl.Batch:
-    """The batch made anew of numpy arrays."""
+    """The batch with numpy arrays."""
     return batch.replace()
 
 
 def as_torch(batch: capo_rl.Batch) -> capo_rl.Batch:
-    """The batch made of torch tensors: ids as int64, masks as booleans."""
+    """The batch with torch tensors: ids are int64, masks are booleans."""
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     changes = {}
     for name, value in flat(batch).items():
@@ -91,7 +91,7 @@ def as_torch(batch: capo_rl.Batch) -> capo_rl.Batch:
 
 
 def changed(batch: capo_rl.Batch, **fields) -> capo_rl.Batch:
-    """The batch with these in place of its own, wherever they are nested."""
+    """The batch with these fields replaced, also in its nested parts."""
     return nested(flat(batch) | fields)
 
 
@@ -100,7 +100,7 @@ MAKERS = {"numpy": as_numpy, "torch": as_torch}
 
 @pytest.fixture(params=list(MAKERS))
 def made_of(request):
-    """Makes a recorded batch anew, of the arrays of one library."""
+    """A function that rebuilds a recorded batch with the arrays of one library."""
     return MAKERS[request.param]
 
 
@@ -115,13 +115,13 @@ def host() -> Path:
 
 @pytest.fixture(scope="session")
 def third_party(host: Path, tmp_path_factory) -> Path:
-    """A library of a crate that ``host new-plugin`` has made, with one more mask that waits for a file."""
+    """The library of a crate that ``host new-plugin`` made, with an additional mask that waits for a file."""
     if shutil.which("cargo") is None:
         pytest.skip("there is no cargo to build a plugin with")
     folder = tmp_path_factory.mktemp("third-party")
     subprocess.run([host, "new-plugin", "third", "--dir", folder], check=True, stdout=subprocess.DEVNULL)
     crate = folder / "third"
-    # The versions that this repository is tested with, so that nothing is fetched.
+    # The versions that this repository is tested with, so that cargo fetches nothing.
     shutil.copy(ROOT / "Cargo.lock", crate / "Cargo.lock")
     waits = (Path(__file__).parent / "waits.rs").read_text()
     source = crate / "src/lib.rs"
@@ -132,7 +132,7 @@ def third_party(host: Path, tmp_path_factory) -> Path:
 
 
 def small(**changes) -> capo_rl.Batch:
-    """Two completions of three tokens, the second with one token of padding, under plain gradient steps."""
+    """Two completions of three tokens, of which the second has one token of padding, with plain gradient steps."""
     arrays = {
         "completion_ids": np.array([[1, 2, 3], [3, 2, 0]], np.uint32),
         "completion_mask": np.array([[1, 1, 1], [1, 1, 0]], np.uint8),
@@ -146,7 +146,7 @@ def small(**changes) -> capo_rl.Batch:
 
 
 def layer(**changes) -> dict:
-    """The last layer of that batch: width 4, 2 of 5 logits."""
+    """The last layer of the batch `plain`: width 4, and 2 of 5 logits."""
     random = np.random.default_rng(0)
     arrays = {
         "hidden": random.normal(size=(2, 3, 4)).astype(np.float32),

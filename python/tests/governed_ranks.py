@@ -1,4 +1,4 @@
-"""A rank of the runs of `test_governed.py`: `python governed_ranks.py ddp|fsdp2|hsdp`, by torch's launcher."""
+"""One rank of the runs of `test_governed.py`. torch's launcher starts `python governed_ranks.py ddp|fsdp2|hsdp`."""
 
 import sys
 
@@ -37,7 +37,7 @@ for _ in range(4):
     told.append(optimizer.records)
 states = [state.tolist() for _, state in optimizer.state_dict()["controls"]]
 torch.save({"weights": [whole(p.detach()).clone() for p in model.parameters()], "told": told, "states": states}, f"ranks-{sys.argv[1]}.{rank}")
-# Batches of their own, of which one is twice as uncertain.
+# Each rank has its own batch; one batch is twice as uncertain as the other.
 one, model = torch.ones(1, 1), Policy()
 optimizer = Governed(adam(model), capo_rl.StepControl("governor.kl", target="auto"), lambda fraction: 1.0)
 model(ids).sum().backward()

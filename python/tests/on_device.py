@@ -1,6 +1,6 @@
-"""Replays cases with arrays on a CUDA device, and compares decisions with those in host memory: python on_device.py CASE ...
+"""Replays cases with arrays on a CUDA device, and compares the decisions with those in host memory: python on_device.py CASE ...
 
-The arrays are torch's where it sees a device; else they are made through the driver alone, the emulator's where
+If torch sees a device, the arrays are torch's. Else they are made with the driver alone, which is the emulator's if
 ``LD_LIBRARY_PATH`` names it.
 """
 
@@ -46,7 +46,7 @@ def call(name: str, *arguments) -> None:
 
 
 def start() -> None:
-    """Enters the primary context of the first device."""
+    """Makes the primary context of the first device current."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), 0)
@@ -55,7 +55,7 @@ def start() -> None:
 
 
 class DeviceArray:
-    """A copy of a numpy array on the first CUDA device, as torch's tensors there are lent."""
+    """A copy of a numpy array on the first CUDA device, which is lent in the same way as torch's tensors."""
 
     CODES = {"f": 2, "u": 1, "i": 0}
 
@@ -92,8 +92,8 @@ def on_device(batch: capo_rl.Batch, names=LARGE, stream: int = 0) -> capo_rl.Bat
 
 
 def drivers(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
-    """The batch with its large arrays on the device, where they are read in place; small ones are copied to the host."""
-    # The default stream, or the one that is another on each thread.
+    """The batch with its large arrays on the device, where they are read in place. Small arrays are copied to the host."""
+    # The default stream, or the default stream of each thread.
     lent = on_device(batch, [*LARGE, "logps", "completion_mask"], stream=number % 2 * 2)
     assert lent.copies == {"logps": lent.logps.values.nbytes, "completion_mask": lent.completion_mask.values.nbytes}
     addresses = {name: address for name, address, _ in lent._native.slots()}
@@ -104,7 +104,7 @@ def drivers(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
 
 
 def torchs(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
-    """The batch with all its arrays as torch's tensors on the device."""
+    """The batch with all its arrays as torch tensors on the device."""
     arrays = {name: value for name, value in flat(batch).items() if isinstance(value, np.ndarray)}
     signed = {name: value.view(np.int32) if value.dtype == np.uint32 else value for name, value in arrays.items()}
     moved = {name: torch.from_numpy(value).cuda() for name, value in signed.items()}
@@ -114,7 +114,7 @@ def torchs(batch: capo_rl.Batch, number: int) -> capo_rl.Batch:
 
 
 def replay(folder: Path, lend) -> capo_rl.Batch:
-    """Decides on a case's batches as they are and as `lend` gives them; the last batch."""
+    """Decides on a case's batches unchanged and as `lend` returns them, and compares the decisions. Returns the last batch."""
     lines = [line.split(" = ") for line in (folder / "mask.toml").read_text().splitlines() if " = " in line]
     keys = {key: json.loads(value) for key, value in lines}
     use = keys.pop("use")
@@ -134,7 +134,7 @@ def replay(folder: Path, lend) -> capo_rl.Batch:
 
 
 def refusals(batch: capo_rl.Batch) -> None:
-    """Errors about arrays that no component can read in place."""
+    """Checks the errors for arrays that no component can read in place."""
 
     def refused(**changes) -> str:
         try:

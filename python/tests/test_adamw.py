@@ -1,4 +1,4 @@
-"""`capo_rl.torch.AdamW` against its formula in 64 bits and against torch's."""
+"""`capo_rl.torch.AdamW` against its formula in 64 bits, and against torch's AdamW."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ def gradients(steps, parts):
 
 
 def expected(steps):
-    """The weights after these steps of (kept, rejected), by the formula."""
+    """The weights after steps with these gradients (kept, rejected), by the formula."""
     weights = [p.detach().double() for p in parameters()]
     first, second = ([torch.zeros_like(w) for w in weights] for _ in range(2))
     for number, (kept, rejected) in enumerate(steps, 1):
@@ -49,12 +49,12 @@ def set_grads(own, grads):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["single", "foreach", "fused"])
-def test_it_is_its_formula(way):
+def test_steps_follow_the_formula(way):
     steps, own = gradients(5, 2), parameters()
     adamw = optimizer(own, second_moment="kept_and_rejected", **way)
     for kept, rejected in steps:
         set_grads(own, kept)
-        # In two parts, as several micro-batches give it.
+        # The gradient comes in two parts, as from several micro-batches.
         for share in (0.25, 0.75):
             with adamw.rejected():
                 sum((p * share * r).sum() for p, r in zip(own, rejected, strict=True)).backward()
@@ -67,7 +67,7 @@ def test_it_is_its_formula(way):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["single", "foreach", "fused"])
-def test_where_nothing_was_rejected_the_bits_are_torchs(way):
+def test_without_rejected_gradients_the_bits_equal_torchs(way):
     one, other = parameters(), parameters()
     ours = optimizer(one, second_moment="kept_and_rejected", **way)
     theirs = torch.optim.AdamW(other, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, **way)
@@ -80,7 +80,7 @@ def test_where_nothing_was_rejected_the_bits_are_torchs(way):
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_gradients_that_cancel_do_not_make_the_step_long():
+def test_cancelling_gradients_leave_the_step_bounded():
     (kept,) = gradients(1, 1)[0]
     one, other = parameters(), parameters()
     adamw, plain = (optimizer(each, second_moment="kept_and_rejected") for each in (one, other))
@@ -94,8 +94,8 @@ def test_gradients_that_cancel_do_not_make_the_step_long():
     assert moved(one) < moved(other)
 
 
-def test_both_gradients_outlive_a_backward_pass_into_ddps_buckets(tmp_path):
-    """With `gradient_as_bucket_view` DDP writes every gradient where the last one was."""
+def test_ddps_buckets_overwrite_neither_gradient(tmp_path):
+    """With `gradient_as_bucket_view`, DDP writes every gradient into the memory of the last one."""
 
     def trained(wrapped):
         torch.manual_seed(0)
@@ -118,7 +118,7 @@ def test_both_gradients_outlive_a_backward_pass_into_ddps_buckets(tmp_path):
     assert torch.allclose(found, trained(lambda model: model), rtol=0, atol=1e-6)
 
 
-def test_what_a_closure_rejects_is_of_its_step():
+def test_rejected_gradients_of_a_closure_count_in_its_step():
     steps, one, other = gradients(3, 2), parameters(), parameters()
     called, plain = (optimizer(own, second_moment="kept_and_rejected") for own in (one, other))
 
@@ -137,7 +137,7 @@ def test_what_a_closure_rejects_is_of_its_step():
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_its_state_is_torchs_and_goes_on_bit_for_bit():
+def test_states_equal_torchs_and_continue_bit_for_bit():
     steps, one = gradients(4, 2), parameters()
     first = optimizer(one, second_moment="kept_and_rejected")
 
@@ -151,7 +151,7 @@ def test_its_state_is_torchs_and_goes_on_bit_for_bit():
         take(one, first, *step)
     two = [torch.nn.Parameter(p.detach().clone()) for p in one]
     second = optimizer(two, second_moment="kept_and_rejected")
-    # torch shares the tensors of a state that it loads.
+    # A loaded state shares its tensors with the saved one.
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     for step in steps[2:]:
         take(one, first, *step)
@@ -160,7 +160,7 @@ def test_its_state_is_torchs_and_goes_on_bit_for_bit():
     assert set(first.state_dict()["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def test_hooks_run_once_though_torch_has_hooks_of_its_own():
+def test_hooks_run_once():
     torch.optim.AdamW(parameters())
     own, ran = parameters(), []
     adamw = optimizer(own, second_moment="kept_and_rejected")
@@ -171,7 +171,7 @@ def test_hooks_run_once_though_torch_has_hooks_of_its_own():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda adamw: pickle.loads(pickle.dumps(adamw))])
-def test_a_copy_has_its_second_moment(copied):
+def test_copies_keep_second_moment(copied):
     adamw = copied(optimizer(parameters(), second_moment="kept_and_rejected"))
     own = [parameter for _, parameter in adamw._parameters()]
     set_grads(own, gradients(1, 1)[0][0])
@@ -182,7 +182,7 @@ def test_a_copy_has_its_second_moment(copied):
 
 
 @pytest.mark.parametrize("way", [{}, {"fused": True}])
-def test_a_grad_scaler_is_refused(way):
+def test_refuses_a_grad_scaler(way):
     own, scaler = parameters(), torch.amp.GradScaler("cpu")
     adamw = optimizer(own, second_moment="kept_and_rejected", **way)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The arrays of a batch: read in place, copied if the ABI has another type, or refused."""
+"""The arrays of a batch are read in place, copied if the ABI has another dtype, or refused."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ def addresses(batch):
     return {name: address for name, address, _ in batch._native.slots()}
 
 
-def test_numpy_arrays_are_used_where_they_lie():
+def test_reads_numpy_arrays_in_place():
     batch = small(**layer(), old_logps=np.zeros((2, 3), np.float32))
     assert batch.copies == {}
     for name, address in addresses(batch).items():
@@ -23,7 +23,7 @@ def test_numpy_arrays_are_used_where_they_lie():
     assert batch.shape == (2, 3) and batch.inputs == {"LAST_LAYER", "OLD_LOGPS"}
 
 
-def test_arrays_reach_host_memory_together():
+def test_copies_arrays_to_host_memory_together():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     from capo_rl._step import on_host
 
@@ -36,7 +36,7 @@ def test_arrays_reach_host_memory_together():
     assert on_host({}) == {}
 
 
-def test_torch_tensors_are_used_where_they_lie():
+def test_reads_torch_tensors_in_place():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     ids = torch.tensor([[1, 2, 3], [3, 2, 0]], dtype=torch.int32)
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)
@@ -48,7 +48,7 @@ def test_torch_tensors_are_used_where_they_lie():
         assert addresses(batch)[name] == tensor.data_ptr(), name
 
 
-def test_what_is_read_is_what_is_there_when_a_component_is_called(made_of):
+def test_reads_arrays_when_a_component_is_called(made_of):
     batch = made_of(small())
     mask = capo_rl.Mask("masks.probability-floor", min_probability=0.2)
     assert mask(batch)[0].tolist() == [[1, 1, 0], [0, 0, 0]]
@@ -56,7 +56,7 @@ def test_what_is_read_is_what_is_there_when_a_component_is_called(made_of):
     assert mask(batch)[0].tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
-def test_what_is_copied_is_told():
+def test_warns_about_copies():
     wide = np.zeros((2, 3, 8), np.float32)[:, :, ::2]
     batch = small(
         **layer(hidden=wide),
@@ -68,7 +68,7 @@ def test_what_is_copied_is_told():
     assert batch.copies == {"completion_ids": 24, "completion_mask": 6, "logps": 24, "advantages": 24, "hidden": 96}
 
 
-def test_bfloat16_in_host_memory_becomes_float32():
+def test_converts_bfloat16_in_host_memory_to_float32():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     arrays, mask = layer(), capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e-3, hessian_threshold=1e-2)
     for dtype in (torch.bfloat16, torch.float16):
@@ -81,7 +81,7 @@ def test_bfloat16_in_host_memory_becomes_float32():
         assert records["capo.curvature/m_f"].tobytes() == expected["capo.curvature/m_f"].tobytes()
 
 
-def test_strides_are_followed():
+def test_follows_strides():
     arrays = layer()
     turned = np.asfortranarray(arrays["hidden"])
     mask = capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e-3, hessian_threshold=1e-2)
@@ -90,7 +90,7 @@ def test_strides_are_followed():
     assert found["capo.curvature/m_h"].tobytes() == expected["capo.curvature/m_h"].tobytes()
 
 
-def test_advantages_per_completion_are_given_to_its_tokens(tmp_path):
+def test_expands_advantages_per_completion_to_tokens(tmp_path):
     batch = small(advantages=np.array([0.5, -2], np.float32))
     capo_rl.save_batch(tmp_path / "batch.safetensors", batch)
     spread = capo_rl.load_batch(tmp_path / "batch.safetensors").advantages
@@ -150,20 +150,20 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "kind", "sentence"), REFUSED)
-def test_what_is_no_batch(changes, kind, sentence):
+def test_refuses_wrong_arrays(changes, kind, sentence):
     with pytest.raises(kind) as refused:
         small(**changes)
     assert str(refused.value).startswith(sentence)
 
 
-def test_tensors_with_a_graph_are_refused():
+def test_refuses_tensors_with_a_graph():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     with pytest.raises(ValueError, match="`logps` cannot be lent: Can't export tensors that require gradient, use tensor.detach()"):
         small(logps=torch.zeros(2, 3, requires_grad=True))
 
 
 class Elsewhere:
-    """An array that says where it lies, and is lent as lying elsewhere."""
+    """An array that names one device, and is lent as if it were on another."""
 
     def __init__(self, said, lent):
         self.said, self.lent = said, lent
@@ -175,17 +175,17 @@ class Elsewhere:
         return self.lent.__dlpack__()
 
 
-def test_an_array_that_is_lent_on_another_device():
+def test_refuses_arrays_that_are_lent_on_another_device():
     hidden = layer()["hidden"]
     with pytest.raises(ValueError, match="`hidden` was asked for on `cuda:0`, and is lent on another device, of DLPack's kind 1 and number 0 "):
         small(**layer(hidden=Elsewhere((2, 0), hidden)))
-    # One that is to be brought here, and stays where it is.
+    # An array that should be copied to the host, but stays on its device.
     with pytest.raises(ValueError, match="`logps` was asked for on `cpu`, and is lent on another device, of DLPack's kind 2 and number 1 "):
         small(logps=Elsewhere((2, 1), Capsules(1 << 20, 2, 1)))
 
 
 class Capsules:
-    """Lends what lies at this address of a device, by DLPack's numbers for it; it must not be read."""
+    """Lends an address on a device, by DLPack's number of the device. The memory must not be read."""
 
     def __init__(self, data, kind, number):
         self.place = (data, kind, number)
@@ -215,10 +215,10 @@ class Tensor(ctypes.Structure):
     ]
 
 
-# `logps` is read in host memory, `logsumexp` where it lies.
+# `logps` is read in host memory, `logsumexp` on its device.
 @pytest.mark.parametrize("name", ["logps", "logsumexp"])
 @pytest.mark.parametrize("library", ["any", "torch", "a view of torch"])
-def test_an_array_whose_memory_was_freed(name, library):
+def test_refuses_arrays_whose_memory_was_freed(name, library):
     if library == "any":
         array = Elsewhere((1, 0), Capsules(None, 1, 0))
     else:
@@ -233,7 +233,7 @@ def test_an_array_whose_memory_was_freed(name, library):
 
 
 @pytest.mark.parametrize("name", ["logps", "old_logps", "advantages", "entropy"])
-def test_nan_is_no_number_of_a_token(name):
+def test_refuses_nan_at_tokens(name):
     values = np.array([[-0.5, -1.0, -8.0], [-2.0, -9.0, np.nan]], np.float32)
     small(**{name: values})
     values[1, 1] = np.nan

@@ -1,4 +1,4 @@
-"""Many ranks: threads that play them, each with completions of its own."""
+"""Several ranks, which are threads here. Each has its own completions."""
 
 import threading
 
@@ -13,7 +13,7 @@ STATE = {"weight", "exp_avg", "exp_avg_sq"}
 
 
 class Table:
-    """Where the threads meet."""
+    """The meeting point of the threads."""
 
     def __init__(self, size):
         self.size, self.told, self.barrier = size, [None] * size, threading.Barrier(size)
@@ -27,7 +27,7 @@ class Table:
 
 
 class Seat:
-    """A collective of threads."""
+    """A collective whose ranks are threads."""
 
     def __init__(self, table, rank):
         self.table, self.rank, self.size, self.bytes = table, rank, table.size, 0
@@ -86,7 +86,7 @@ def weight_of(case):
 
 @pytest.mark.parametrize("make", [mask_of, weight_of])
 @pytest.mark.parametrize("case", ["paper-token-adam", "authors-token-adam"])
-def test_two_ranks_are_one_process(case, make):
+def test_two_ranks_decide_like_one_process(case, make):
     files, whole = batches(case), make(case)
     assert whole.traits == {"TOKEN_WISE", "SUMS_RANKS"}
     decided, states = [], []
@@ -121,7 +121,7 @@ def test_two_ranks_are_one_process(case, make):
     assert any((decision == 0).any() or (decision < 1).any() for decision in decided)
 
 
-def test_one_rank_is_no_collective():
+def test_one_rank_needs_no_collective():
     batch = capo_rl.load_batch(batches("paper-token-adam")[0])
     alone, one = mask_of("paper-token-adam"), mask_of("paper-token-adam")
     token_mask, _ = alone(batch)
@@ -130,7 +130,7 @@ def test_one_rank_is_no_collective():
     assert records == {} and one.state_dict() == alone.state_dict()
 
 
-def test_an_exception_is_the_cause_of_the_calls_error():
+def test_exceptions_of_a_collective_are_causes_of_errors():
     class Broken(Seat):
         def all_gather(self, array):
             raise ConnectionError("the other node is gone")
@@ -151,7 +151,7 @@ def test_an_exception_is_the_cause_of_the_calls_error():
         mask.step_end(batch, token_mask, collective=Interrupted(Table(2), 0))
 
 
-def test_one_ranks_error_is_an_error_of_all():
+def test_an_error_on_one_rank_is_an_error_on_all():
     batch = capo_rl.load_batch(batches("paper-token-adam")[0])
 
     def run(seat):
@@ -180,7 +180,7 @@ def test_one_ranks_error_is_an_error_of_all():
         ({"all_gather": lambda array: [array.astype(np.float32)] * 2}, capo_rl.CapoError, "an array of `all_gather` is no compact array of int64"),
     ],
 )
-def test_what_is_no_collective(change, error, sentence):
+def test_refuses_wrong_collectives(change, error, sentence):
     seat = Seat(Table(2), 0)
     for name, value in change.items():
         setattr(seat, name, value)

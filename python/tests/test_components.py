@@ -1,4 +1,4 @@
-"""Components of every point: calls, state, what they are refused for."""
+"""Components of every kind: their calls, their states, and their errors."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from conftest import TARGET, batches, changed, layer, mask_of, small
 
 
-def test_state_goes_on_bit_for_bit():
+def test_states_continue_bit_for_bit():
     files = batches("paper-token-adam")
     whole = mask_of("paper-token-adam")
     results, states = [], []
@@ -36,7 +36,7 @@ def test_state_goes_on_bit_for_bit():
     assert states[0] != states[1], "the state moves"
 
 
-def test_state_of_another_component(tmp_path):
+def test_refuses_the_state_of_another_component(tmp_path):
     mask = mask_of("paper-token-adam")
     with pytest.raises(ValueError, match="this is the state of `other` \\(it must be that of `capo.curvature`\\)"):
         mask.load_state_dict({"component": "other", "state": b""})
@@ -52,7 +52,7 @@ def test_state_of_another_component(tmp_path):
         mask.load_state_dict({"component": "capo.curvature", "state": "x"})
 
 
-def test_state_travels_in_torch_checkpoints(tmp_path):
+def test_torch_checkpoints_save_states(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
     token_mask, _ = mask(batch)
@@ -62,7 +62,7 @@ def test_state_travels_in_torch_checkpoints(tmp_path):
     assert loaded["mask"] == mask.state_dict()
 
 
-def test_what_masks_before_left_stays_dropped():
+def test_tokens_dropped_by_earlier_masks_stay_dropped():
     mask = capo_rl.Mask("capo.curvature", optimizer="sgd", fisher_threshold=1e9, hessian_threshold=1e9)
     batch = small(**layer())
     before = np.array([[0, 1, 1], [1, 0, 0]], np.int64)
@@ -74,7 +74,7 @@ def test_what_masks_before_left_stays_dropped():
         mask.step_end(batch, np.ones(3, np.uint8), True)
 
 
-def test_a_weight_weighs():
+def test_calls_a_weight():
     weight = capo_rl.Weight("capo.curvature-weight", optimizer="sgd", fisher_threshold=1e-4)
     batch = small(**layer())
     weights, records = weight(batch)
@@ -83,7 +83,7 @@ def test_a_weight_weighs():
     assert weight.step_end(batch, weights, True) == {} or records
 
 
-def test_rewards_to_losses():
+def test_computes_advantages_and_losses():
     batch = small(advantages=None)
     advantages, _ = capo_rl.Advantage("capo.advantage")(batch)
     assert advantages[0, 0] > 0 > advantages[1, 0] and advantages[1, 2] == 0
@@ -107,7 +107,7 @@ def test_a_reward_scores_text():
         reward(["1+1="], ["2", "4"])
 
 
-def test_inputs_and_what_lacks_them():
+def test_names_missing_inputs():
     mask = mask_of("paper-token-sgd")
     assert mask.inputs == {"LAST_LAYER"}
     with pytest.raises(ValueError, match="component `capo.curvature` asks for LAST_LAYER, which the batch does not hold \\(give `last_layer` to `Batch`\\)"):
@@ -116,7 +116,7 @@ def test_inputs_and_what_lacks_them():
         mask(small(**layer(), optimizer=None))
 
 
-def test_what_a_component_declares_of_its_decisions():
+def test_traits_of_components():
     assert "TOKEN_WISE" in capo_rl.Mask("capo.curvature").traits
     assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", granularity="completion").traits
     assert "TOKEN_WISE" not in capo_rl.Mask("capo.curvature", assign="random").traits
@@ -128,14 +128,14 @@ def test_what_a_component_declares_of_its_decisions():
     assert "NO_OPTIMIZER" not in capo_rl.Mask("capo.curvature").traits
 
 
-def test_what_needs_no_optimizer_asks_for_none():
+def test_traits_without_optimizer():
     batch = small(old_logps=np.array([[-0.5, -1.5, -8.0], [-4.0, -9.0, 0.0]], np.float32), optimizer=None)
     for component in (capo_rl.Mask("masks.ratio-range", low=0.5, high=2.0), capo_rl.Weight("masks.low-probability")):
         given, _ = component(batch)
         component.step_end(batch, given, True)
 
 
-def test_a_mask_reads_what_the_sampler_drew_with():
+def test_a_mask_reads_the_samplers_settings():
     mask = capo_rl.Mask("masks.ratio-range", policies="trainer/sampler", low=0.5, high=2.0)
     assert mask.inputs == {"ROLLOUT_CONTEXT"}
     with pytest.raises(ValueError, match="asks for ROLLOUT_CONTEXT, which the batch does not hold \\(give `rollout_context` to `Batch`\\)"):
@@ -145,7 +145,7 @@ def test_a_mask_reads_what_the_sampler_drew_with():
     assert token_mask.tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
-def test_unknown_ids_and_keys():
+def test_refuses_unknown_ids_and_keys():
     with pytest.raises(capo_rl.CapoError, match="names `capo.curvatur`, which no loaded plugin offers \\(did you mean `capo.curvature`\\?\\)"):
         capo_rl.Mask("capo.curvatur")
     with pytest.raises(capo_rl.CapoError, match="unknown key `fisher` \\(did you mean `fisher_threshold`\\?\\)"):
@@ -156,7 +156,7 @@ def test_unknown_ids_and_keys():
         capo_rl.Mask("a.b", plugin="libmissing.so")
 
 
-def test_plugins_are_found_and_opened_once():
+def test_finds_plugins_and_opens_each_once():
     by_name, by_path = capo_rl.Plugins("libcapo.so"), capo_rl.Plugins(capo_rl.__path__[0] + "/plugins/libcapo.so")
     assert by_name.pins() == by_path.pins() and by_name.pins()[0].split("@sha256:")[0].endswith("capo_rl/plugins/libcapo.so")
     before = mapped()
@@ -168,12 +168,12 @@ def test_plugins_are_found_and_opened_once():
 
 
 def mapped() -> int:
-    """How many libraries of plugins this process has mapped."""
+    """Number of plugin libraries that this process has mapped."""
     with open("/proc/self/maps") as maps:
         return len({line.split()[-1] for line in maps if "memfd:lib" in line})
 
 
-def test_a_mask_made_by_new_plugin(third_party):
+def test_runs_a_mask_from_new_plugin(third_party):
     mask = capo_rl.Mask("third.mask", plugin=third_party, max_nats=5.0)
     assert mask.inputs == frozenset() and repr(mask) == "Mask('third.mask', max_nats=5.0)"
     token_mask, records = mask(small())
@@ -181,12 +181,12 @@ def test_a_mask_made_by_new_plugin(third_party):
     assert records["third.mask/surprise"].tolist() == [[0.5, 1, 8], [2, 9, 0]]
 
 
-def test_python_goes_on_while_a_mask_works(third_party, tmp_path):
+def test_python_runs_while_a_mask_works(third_party, tmp_path):
     mask = capo_rl.Mask("third.waits", plugin=third_party, folder=str(tmp_path))
     results = []
     thread = threading.Thread(target=lambda: results.append(mask(small())))
     thread.start()
-    # Were Python's lock held by the call, this line would not be reached before the file is there.
+    # If the call held Python's lock, this line would not run before the file exists.
     while not (tmp_path / "started").exists():
         os.sched_yield()
     assert not results
@@ -195,7 +195,7 @@ def test_python_goes_on_while_a_mask_works(third_party, tmp_path):
     assert results[0][0].tolist() == [[1, 1, 1], [1, 1, 0]]
 
 
-def test_a_fork_in_the_middle_of_a_call(third_party, tmp_path):
+def test_survives_a_fork_during_a_call(third_party, tmp_path):
     mask, idle = (capo_rl.Mask("third.waits", plugin=third_party, folder=str(tmp_path)) for _ in range(2))
     curvature, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
     curvature(batch)
@@ -261,11 +261,11 @@ def test_check_runs_host(host, tmp_path):
     assert checked.stdout == listed.stdout
 
 
-def test_the_samplers_most_likely_tokens():
+def test_reads_the_samplers_most_likely_tokens():
     logits = np.array([[[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]], np.float32)
     logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     ids = np.array([[[0, 1, 2], [0, 1, 2]]], np.int32)
-    # At the first token the sampler thought as the trainer does; at the second it was sure of another one.
+    # At the first token the sampler agrees with the trainer; at the second it was sure of another token.
     sampler = np.stack([logps[:, 0, :2], np.log([[0.05, 0.9]])], 1).astype(np.float32)
     context = capo_rl.RolloutContext(
         sampler_logps=np.array([[logps[0, 0, 0] - 0.01, np.log(0.05)]]), sampler_topk_ids=np.array([[[0, 1], [0, 1]]]), sampler_topk_logps=sampler
@@ -294,7 +294,7 @@ def test_the_samplers_most_likely_tokens():
         capo_rl.Mask("masks.dppo-topk-tv")(changed(batch, sampler_topk_ids=None, sampler_topk_logps=None))
 
 
-def test_what_a_trainer_logs_of_the_reports():
+def test_reports_that_a_trainer_logs():
     from capo_rl._metrics import named
 
     records = {"a.mask/m_f": np.array([[1.0, 3.0, 99.0]]), "a.mask/rows": 2, "a.mask/threshold": 0.5, "step_control/applied": 1.0}
@@ -313,7 +313,7 @@ def test_what_a_trainer_logs_of_the_reports():
 
 
 class Measure:
-    """A step of which everything is known; `fails` raises what it is given in place of measuring."""
+    """A step with known measurements. `fails` is raised in place of a measurement."""
 
     def __init__(self, kl=4e-4, fisher=1e-4, fails=None):
         self.kl, self.estimate, self.fails, self.asked = kl, fisher, fails, []
@@ -337,14 +337,14 @@ class Measure:
 GROUPS, WEIGHTS = {"embedding": 3, "last_layer": 4}, np.ones((2, 3), np.float32)
 
 
-def test_a_step_control_says_how_much_of_a_step_is_taken():
+def test_a_step_control_returns_the_share_of_a_step():
     control, measure = capo_rl.StepControl("governor.kl", target=1e-4, fraction=0.25), Measure()
     assert control(small(optimizer=None), WEIGHTS, GROUPS, measure) == ([0.5, 0.5], {"governor.kl/kl": 4e-4, "governor.kl/scale": 0.5})
     assert measure.asked == [0.25] and not control.restores_moments and control.inputs == frozenset()
     assert capo_rl.StepControl("governor.last-layer").inputs == {"LAST_LAYER"}
 
 
-def test_a_step_controls_state_goes_on_bit_for_bit():
+def test_states_of_step_controls_continue_bit_for_bit():
     first, again = (capo_rl.StepControl("governor.kl", target=1e-4, every=2) for _ in range(2))
     assert first.state_dict()["state"] == b"governor.kl/1 none"
     first(small(step=0), WEIGHTS, GROUPS, Measure())
@@ -353,7 +353,7 @@ def test_a_step_controls_state_goes_on_bit_for_bit():
     assert first.state_dict() == again.state_dict() and first.state_dict()["state"] != b"governor.kl/1 none"
 
 
-def test_what_a_step_control_is_refused_for():
+def test_refuses_wrong_step_controls():
     control = capo_rl.StepControl("governor.kl", target=1e-4)
     with pytest.raises(capo_rl.CapoError, match="`measure.measure_kl` raised RuntimeError: no graph") as error:
         control(small(), WEIGHTS, GROUPS, Measure(fails=RuntimeError("no graph")))
@@ -372,7 +372,7 @@ def test_what_a_step_control_is_refused_for():
         capo_rl.StepControl("governor.last-layer")(small(**layer(), optimizer=None), WEIGHTS, GROUPS, Measure())
     with pytest.raises(capo_rl.CapoError, match="is offered at the step control point"):
         capo_rl.Mask("governor.kl")
-    # The last layer alone: smaller than the target, so all of the step.
+    # The last layer's part alone is smaller than the target, so the whole step is applied.
     both = np.zeros((2, 3), np.float32)
     batch = small(**layer(), losses=both, dloss_dlogp=np.array([[-1, -1, -1], [1, 1, 0]], np.float32))
     scales, records = capo_rl.StepControl("governor.last-layer", target=1e9)(batch, WEIGHTS, GROUPS, Measure())

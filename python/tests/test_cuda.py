@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device: read there by the emulator of the driver, and by a GPU where there is one."""
+"""Arrays on a CUDA device, which the emulator of the driver reads, and a GPU if there is one."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ EMULATED = ["paper-token-sgd", "paper-token-adam", "authors-completion-adam"]
 
 
 def emulator() -> Path:
-    """The folder of the newest emulator that the repository's tests have compiled with the curvature's kernels.
+    """The folder of the newest emulator that the repository's tests compiled with the kernels of the curvature model.
 
-    The emulator's own tests compile other units, some of them of the same name.
+    The emulator's own tests compile other units, and some have the same name.
     """
     units = TARGET.glob("debug/deps/cuda-emulator/*/curvature.kernels.so")
     found = [path.parent for path in units if b"collect_supports" in path.read_bytes()]
@@ -25,7 +25,7 @@ def emulator() -> Path:
 
 
 def replayed(folders: list[Path], **settings: str) -> str:
-    """What `on_device.py` prints of these cases."""
+    """The output of `on_device.py` for these cases."""
     program = Path(__file__).with_name("on_device.py")
     run = subprocess.run([sys.executable, program, *folders], env=os.environ | settings, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -33,14 +33,14 @@ def replayed(folders: list[Path], **settings: str) -> str:
 
 
 @pytest.mark.parametrize("case", EMULATED)
-def test_arrays_on_an_emulated_device(case):
-    # Host code that reads the device's memory ends the process, and work is late. torch must not see a real device.
+def test_reads_arrays_on_an_emulated_device(case):
+    # In the emulator, host code that reads the device's memory ends the process, and work is done late. torch must not see a real device.
     settings = {"CUDA_EMULATOR_STRICT": "1", "CUDA_EMULATOR_LATE": "1", "CUDA_VISIBLE_DEVICES": ""}
     said = replayed([REPLAY / case], LD_LIBRARY_PATH=str(emulator()), **settings)
     assert said == "the same on the device: 1, as arrays of the driver\n"
 
 
-def test_torch_tensors_on_a_gpu():
+def test_reads_torch_tensors_on_a_gpu():
     torch = pytest.importorskip("torch", reason="torch is not installed here")
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device for torch here")

@@ -1,4 +1,4 @@
-"""Masks in order, then weights in order, each over the tokens that the earlier ones left: in `decide`, in TRL, and as ``host replay`` has it."""
+"""Masks in order, then weights in order, each on the tokens that the earlier ones kept: in `decide`, in TRL, and in ``host replay``."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ HUGE = [{"rollout_is_threshold": 1e9}] * 5
 
 
 def batch(log_ratio=None):
-    """Four completions of up to eight tokens; by `log_ratio` the trainer's log-probabilities exceed the sampler's."""
+    """Four completions of up to eight tokens. The trainer's log-probabilities exceed the sampler's by `log_ratio`."""
     random = np.random.default_rng(0)
     mask = np.arange(8) < np.array([8, 5, 8, 6])[:, None]
     old, sampler = (np.where(mask, np.log(random.uniform(0.5, 0.55, (4, 8))), 0).astype(np.float32) for _ in range(2))
@@ -32,14 +32,14 @@ def made(components):
     return [capo_rl.Weight("masks.tis", **keys) for keys in components]
 
 
-def test_a_later_weight_sees_what_an_earlier_one_left_as_in_host(host, tmp_path):
+def test_a_later_weight_sees_the_kept_tokens_as_in_host(host, tmp_path):
     of, file = batch(), tmp_path / "batch.safetensors"
     capo_rl.save_batch(file, of)
     ended, expected = replayed_weights(host, tmp_path, file, WEIGHTS)
     assert ended.returncode == 0, ended.stderr
     token_mask, weights, records = capo_rl.decide(of, weights=made(WEIGHTS))
     assert token_mask.tobytes() == expected["token_mask"].tobytes() and weights.tobytes() == expected["weights"].tobytes()
-    # By the formula, in numpy.
+    # The formula in numpy.
     ratio = np.exp(of.old_logps - of.rollout_context.sampler_logps)
     first = np.where((ratio < 0.95) | (ratio > 1.05), 0, ratio) * of.completion_mask
     left, second = first > 0, np.minimum(ratio, 2)
@@ -49,7 +49,7 @@ def test_a_later_weight_sees_what_an_earlier_one_left_as_in_host(host, tmp_path)
     assert records == {"masks.tis/mean": pytest.approx(first.sum() / tokens), "masks.tis#2/mean": pytest.approx(1.0)}, "over the tokens that reached each"
 
 
-def test_a_weight_sees_what_masks_left_and_a_mask_what_masks_before_it_left():
+def test_masks_and_weights_see_the_tokens_that_earlier_ones_kept():
     of = batch()
     ratio = lambda low, high: capo_rl.Mask("masks.ratio-range", low=low, high=high, policies="old/sampler")
     token_mask, weights, records = capo_rl.decide(of, [ratio(0.95, 1e3), ratio(1e-3, 1.05)], capo_rl.Weight("masks.tis", rollout_is_batch_normalize=True))
@@ -61,7 +61,7 @@ def test_a_weight_sees_what_masks_left_and_a_mask_what_masks_before_it_left():
     assert np.array_equal(token_mask, of.completion_mask) and np.array_equal(weights, of.completion_mask) and not records
 
 
-def test_a_product_that_is_not_finite_is_refused_with_the_sentence_of_host(host, tmp_path):
+def test_refuses_weights_that_are_not_finite_as_host_does(host, tmp_path):
     of, file = batch(log_ratio=30.0), tmp_path / "batch.safetensors"
     capo_rl.save_batch(file, of)
     ended, _ = replayed_weights(host, tmp_path, file, HUGE)
@@ -94,7 +94,7 @@ def test_the_end_of_a_step_reaches_masks_and_weights(tmp_path):
         capo_rl.step_end(of, decision._replace(weights=np.ones((1, 1), np.float32)), together)
 
 
-def test_components_are_made_once_and_of_their_kind():
+def test_makes_components_once_and_checks_their_kind():
     weight = capo_rl.Weight("masks.tis")
     with pytest.raises(ValueError, match="component `masks.tis` is given twice \\(make one for each place\\)"):
         capo_rl.decide(batch(), weights=[weight, weight])
@@ -106,7 +106,7 @@ def test_components_are_made_once_and_of_their_kind():
         capo_rl.decide(batch().replace(rollout_context=None), weights=capo_rl.Weight("masks.tis"))
 
 
-def test_trl_weighs_as_host_does(host, tmp_path):
+def test_trl_applies_weights_as_host_does(host, tmp_path):
     pytest.importorskip("trl", reason="trl is not installed")
     torch = pytest.importorskip("torch", reason="torch is not installed")
     words = ["masks=", "weights=left", "iterations=2", "steps=2", "lr=1e-1", f"batches={tmp_path / 'seen'}"]

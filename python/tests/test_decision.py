@@ -1,4 +1,4 @@
-"""Factors of the gradient against losses that are masked and weighted by hand."""
+"""Factors of the gradient against losses with masks and weights that are applied by hand."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SHAPE = (5, 7)
 def arrays():
     generator = torch.Generator().manual_seed(3)
     mask = (torch.arange(7)[None] < torch.tensor([7, 4, 1, 6, 2])[:, None]).to(torch.uint8)
-    # One completion loses everything.
+    # One completion loses all its tokens.
     token_mask = mask * (torch.rand(SHAPE, generator=generator) > 0.3).to(torch.uint8) * torch.tensor([1, 1, 0, 1, 1], dtype=torch.uint8)[:, None]
     weights = token_mask * torch.rand(SHAPE, generator=generator)
     logps = torch.randn(SHAPE, generator=generator, dtype=torch.float64)
@@ -28,7 +28,7 @@ def reduced(losses, counted, reduction):
 
 @pytest.mark.parametrize("reduction", ["completion_mean", "token_mean", "fixed_length", "completion_sum"])
 @pytest.mark.parametrize("denominator", ["kept", "original"])
-def test_a_factor_is_a_masked_loss(reduction, denominator):
+def test_factors_equal_masked_losses(reduction, denominator):
     mask, token_mask, weights, logps, slopes = arrays()
     by_hand, hooked, rest = (logps.clone().requires_grad_() for _ in range(3))
     reduced(weights * slopes * by_hand**2, token_mask if denominator == "kept" else mask, reduction).backward()
@@ -43,7 +43,7 @@ def test_a_factor_is_a_masked_loss(reduction, denominator):
     assert (hooked.grad + rest.grad - whole.grad).abs().max() < 1e-12, "what was kept and what was rejected are the whole"
 
 
-def test_a_dropped_token_has_no_gradient_whatever_it_was():
+def test_dropped_tokens_have_no_gradient():
     leaf = torch.tensor([1.0, 0.0], requires_grad=True)
     value = leaf * 1
     scale_gradient(value, torch.tensor([1.0, 0.0]))

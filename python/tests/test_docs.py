@@ -1,4 +1,4 @@
-"""The code of docs/python.md and of the example, run as it is."""
+"""Runs the code of docs/python.md and of the examples unchanged."""
 
 import json
 import os
@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_docs(number, tmp_path, monkeypatch):
+def test_runs_each_block_of_the_docs(number, tmp_path, monkeypatch):
     if "load_dataset" in BLOCKS[number]:
         pytest.skip("it loads a model and a dataset over the network; test_trl.py has the trainer")
     if "import torch" in BLOCKS[number]:
@@ -30,20 +30,20 @@ def test_a_block_of_the_docs(number, tmp_path, monkeypatch):
         assert " ".join(run.stdout.split()) == expected[1]
 
 
-def test_the_reward_of_trls_example_reads_a_conversation():
+def test_the_reward_of_trls_example_reads_conversations():
     (reward,) = re.findall(r"reward_funcs=(lambda .*),$", "".join(BLOCKS), re.MULTILINE)
     completions = [[{"role": "assistant", "content": text}] for text in ("yes", "the quick brown fox jumps over it")]
     assert eval(reward)(prompts=[], completions=completions) == [0.0, 1.0]
 
 
-def test_the_first_examples_are_of_the_governor_alone():
-    """README's advice: begin with the governor, because a mask on its own does not replace it."""
+def test_the_first_examples_use_only_the_governor():
+    """README advises to begin with the governor, because a mask alone does not replace it."""
     docstring = (ROOT / "python/capo_rl/trl.py").read_text().split('"""')[1]
     for example in (BLOCKS[0], docstring, (ROOT / "python/examples/train_trl.py").read_text()):
         assert 'step_controls=["governor.kl"]' in example and not re.search(r"\b(masks|weights)=", example), example
 
 
-def test_there_are_blocks():
+def test_finds_blocks_in_the_docs():
     assert len(BLOCKS) >= 3
 
 
@@ -71,8 +71,8 @@ def test_the_example_in_trl(tmp_path):
     assert len(lines) == 8 and rewards[-1] > rewards[0] + 0.2 and max(taken) < 1, run.stdout
 
 
-def test_pip_waits_for_no_other_build():
-    """pip shows nothing of cargo's, so a wait for the lock of the workspace's target folder would look like a hang."""
+def test_pip_does_not_wait_for_other_builds():
+    """pip does not show cargo's output, so a wait for the lock of the workspace's target folder would look like a hang."""
     if shutil.which("cargo") is None:
         pytest.skip("there is no cargo")
     environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}

@@ -1,4 +1,4 @@
-"""Schemas of Python functions as tools of an environment, against those of transformers."""
+"""Schemas of Python functions as tools of an environment, compared with those of transformers."""
 
 import json
 from enum import Enum
@@ -69,7 +69,7 @@ def nothing() -> None:
     """Takes nothing."""
 
 
-def test_schemas_are_those_of_transformers():
+def test_schemas_equal_those_of_transformers():
     get_json_schema = pytest.importorskip("transformers.utils", reason="transformers is not installed").get_json_schema
     spec = spec_from_file_location("schemas", ROOT / "python/examples/environments/schemas.py")
     schemas = module_from_spec(spec)

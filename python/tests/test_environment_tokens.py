@@ -1,4 +1,4 @@
-"""No mask and no weight reads the tokens of an environment, which stand between the model's with `completion_mask` 0."""
+"""No mask and no weight reads the tokens of an environment, whose `completion_mask` is 0 between tokens of the model."""
 
 import capo_rl
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from capo_rl.batch import nested
 
 OFFERED = [each for each in capo_rl.Plugins().describe()["components"] if each["point"] in ("mask", "weight")]
-# Keys under which components that reject little drop some of these tokens; and the keys that some demand.
+# Keys with which components that seldom reject drop some of these tokens, and keys that some components need.
 KEYS = {
     "capo.curvature": {"fisher_threshold": 0.1},
     "drcapo.curvature": {"fisher_threshold": 0.1},
@@ -25,7 +25,7 @@ ROWS, TOKENS, WIDTH, TOP, VOCABULARY = 4, 24, 8, 6, 32
 
 
 def batch(mask, of_others):
-    """Random numbers that depend on a token's row and its number among the model's; those of other tokens are drawn by `of_others`."""
+    """Random numbers. Those of the model's tokens depend on the row and on the place among these tokens; `of_others` draws the rest."""
     place = np.where(mask == 1, mask.cumsum(1) - 1, 0)
     draw, other = np.random.default_rng(1), np.random.default_rng(of_others)
     row = np.arange(ROWS)[:, None]
@@ -65,7 +65,7 @@ def batch(mask, of_others):
 
 
 def rows_with_turns():
-    """Turns of the model of many lengths with others' tokens between them, and a row that ends with the environment's."""
+    """Turns of the model of many lengths with tokens of the environment between them, and a row that ends with such tokens."""
     mask = np.zeros((ROWS, TOKENS), np.uint8)
     for row, turns in enumerate([[(0, 5), (9, 14), (15, 24)], [(0, 1), (8, 20)], [(0, 12)], [(0, 3), (4, 5), (20, 22)]]):
         for start, end in turns:
@@ -74,14 +74,14 @@ def rows_with_turns():
 
 
 @pytest.mark.parametrize("offered", OFFERED, ids=[each["id"] for each in OFFERED])
-def test_it_reads_the_models_tokens_alone(offered):
+def test_components_read_only_the_models_tokens(offered):
     mask = rows_with_turns()
     lengths = mask.sum(1)
     packed = (np.arange(lengths.max()) < lengths[:, None]).astype(np.uint8)
     component = {"mask": capo_rl.Mask, "weight": capo_rl.Weight}[offered["point"]]
 
     def decided(mask, of_others):
-        """Decisions at the model's tokens, and whether others' tokens are left out."""
+        """The decisions at the model's tokens, and whether all other tokens are left out."""
         values, _ = component(offered["id"], **KEYS.get(offered["id"], {}))(batch(mask, of_others))
         return values[mask == 1], values[mask == 0]
 

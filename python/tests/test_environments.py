@@ -1,4 +1,4 @@
-"""The programs of python/examples/environments, which `[environment] use = "command"` starts: games and tools over lines of JSON."""
+"""The programs of python/examples/environments, which `[environment] use = "command"` starts: games and tools that speak lines of JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from conftest import ROOT
 
 PROGRAMS = ROOT / "python/examples/environments"
 
-# A game in place of an optional package: it draws at its beginning and in each turn, from a set too, prints, and raises.
+# A game in place of an optional package. It draws numbers at its beginning and in each turn, also from a set, prints, and raises errors.
 GAME = """
 import random
 class Game:
@@ -57,7 +57,7 @@ def make(name):
 
 
 class Program:
-    """One of the programs, and lines to and from it."""
+    """One of the programs, with functions to send and receive lines."""
 
     def __init__(self, name, *arguments, path=()):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -82,14 +82,14 @@ class Program:
         return answer
 
     def end(self):
-        """What it writes to standard error, once its input has ended."""
+        """Ends the program's input, and returns its standard error."""
         self.process.stdin.close()
         assert self.process.wait(60) == 0, self.process.stderr.read()
         return self.process.stderr.read()
 
 
 def refused(name, *arguments, path=()):
-    """The last line of a program that does not start."""
+    """The last line of the error of a program that does not start."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]
     ended = subprocess.run(command, input="", capture_output=True, text=True, env=environment)
@@ -99,7 +99,7 @@ def refused(name, *arguments, path=()):
 
 @pytest.fixture(params=list(PACKAGES))
 def game(request, tmp_path):
-    """A program, and where its package is replaced."""
+    """A program, and the folder with the replacement of its package."""
     package, text = PACKAGES[request.param]
     (tmp_path / f"{package}.py").write_text(text)
     return request.param, tmp_path
@@ -109,13 +109,13 @@ def played(program, episode, seed, says):
     return [program.begin(episode, seed), *(program.respond(episode, turn, text) for turn, text in enumerate(says))]
 
 
-def test_one_seed_makes_one_episode(game):
+def test_a_seed_determines_an_episode(game):
     name, path = game
     first = Program(name, "game", path=[path])
     assert first.ask("tools") == {"tools": []}
     alone = [played(first, 0, 1, ["2", "4"]), played(first, 0, 2, ["2", "4"])]
     assert alone[0] != alone[1] and alone[0] == played(first, 5, 1, ["2", "4"]), "it may be played again"
-    # Turns of two episodes alternate, in a process of its own.
+    # The turns of two episodes alternate in one process.
     second = Program(name, "game", path=[path])
     together = [[second.begin(0, 1)], [second.begin(1, 2)]]
     for turn, text in enumerate(["2", "4"]):
@@ -125,7 +125,7 @@ def test_one_seed_makes_one_episode(game):
     assert "not a line of the protocol" in first.end() + second.end()
 
 
-def test_a_game_ends_with_its_reward(game):
+def test_games_end_with_their_reward(game):
     name, path = game
     program = Program(name, "game", path=[path])
     ends = lambda reward, turns, won: {"reward": reward, "ended": True, "metrics": {"turns": turns, "won": won}}
@@ -139,7 +139,7 @@ def test_a_game_ends_with_its_reward(game):
     assert "ValueError: invalid literal for int() with base 10: 'no number'" in program.end()
 
 
-def test_what_a_game_shows(game):
+def test_observations_of_games(game):
     name, path = game
     program = Program(name, "game", path=[path])
     message, answer = played(program, 0, 1, ["2"])
@@ -149,7 +149,7 @@ def test_what_a_game_shows(game):
     program.end()
 
 
-def test_a_game_is_configured(tmp_path):
+def test_configures_games(tmp_path):
     (tmp_path / "gem.py").write_text(PACKAGES["gem_games"][1])
     program = Program("gem_games", "game", "--config", "max_turns=1", path=[tmp_path])
     assert played(program, 0, 1, ["4"])[-1]["ended"]
@@ -166,14 +166,14 @@ def test_a_game_is_configured(tmp_path):
         ("python_tools", [f"{PROGRAMS}/arithmetic_tools.py:Game"], f"python_tools: `{PROGRAMS}/arithmetic_tools.py` has no class `Game`"),
     ],
 )
-def test_what_cannot_begin_says_why(name, arguments, sentence, tmp_path):
+def test_explains_programs_that_cannot_start(name, arguments, sentence, tmp_path):
     for package, text in PACKAGES.values():
         (tmp_path / f"{package}.py").write_text(text)
     assert refused(name, *arguments, path=[tmp_path]) == sentence
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_missing_package_is_named(name, tmp_path):
+def test_names_a_missing_package(name, tmp_path):
     package = PACKAGES[name][0]
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")")
     assert refused(name, "game", path=[tmp_path]).startswith(f"{name}: No module named '{package}' (pip install ")
@@ -183,7 +183,7 @@ REAL = {"gem_games": ("gem", "game:GuessTheNumber-v0-hard", "\\boxed{{{}}}", 50)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_packages_own_game_is_won_by_bisection(name):
+def test_bisection_wins_the_packages_own_game(name):
     package, game, said, high = REAL[name]
     pytest.importorskip(package, reason=f"{package} is not installed")
     program = Program(name, game, path=sys.path)
@@ -200,7 +200,7 @@ def test_the_packages_own_game_is_won_by_bisection(name):
     program.end()
 
 
-def test_random_play_is_rows_of_turns(tmp_path):
+def test_random_play_writes_rows_of_turns(tmp_path):
     (tmp_path / "gem.py").write_text(PACKAGES["gem_games"][1])
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHASHSEED": "0"}
     for folder, seed in (("a", 5), ("b", 5), ("c", 6)):
@@ -212,13 +212,13 @@ def test_random_play_is_rows_of_turns(tmp_path):
     assert [len(row["prompt"]) for row in rows] == [1, 3, 1, 3] and {row["solution"] for row in rows} <= {"2", "4", "8"}
     assert [message["role"] for message in rows[1]["prompt"]] == ["user", "assistant", "user"]
     assert rows[1]["prompt"][1]["content"] == rows[0]["solution"] and rows[1]["prompt"][2]["content"].startswith(rows[0]["solution"])
-    # The program of the environment shows what the rows say.
+    # The program of the environment shows the same observations as the rows.
     program = Program("gem_games", "game", path=[tmp_path])
     assert program.begin(0, 5) == rows[0]["prompt"][0]["content"]
     program.end()
 
 
-def test_of_won_games_the_last_moves_are_left(tmp_path):
+def test_writes_the_last_moves_of_won_games(tmp_path):
     command = [sys.executable, PROGRAMS / "random_play.py", "game", "--episodes", "20", "--won", "--out", tmp_path / "won"]
     for moves, status in (('["2", "win"]', 0), ('["2"]', 1)):
         (tmp_path / "gem.py").write_text(PACKAGES["gem_games"][1].replace('["2", "4", "8"]', moves))
@@ -278,7 +278,7 @@ def tools(tmp_path):
     return file
 
 
-def test_functions_are_tools(tools):
+def test_functions_become_tools(tools):
     program = Program("python_tools", tools)
     named = program.ask("tools")["tools"]
     assert [each["function"]["name"] for each in named] == ["double", "wait", "half"], "neither what is imported nor what is hidden"
@@ -297,13 +297,13 @@ def test_functions_are_tools(tools):
     assert "said a" in program.end()
 
 
-def test_an_environment_of_trl_is_one_here(tools):
+def test_environments_of_trl_work_in_host(tools):
     program = Program("python_tools", f"{tools}:Game")
     assert [each["function"]["name"] for each in program.ask("tools")["tools"]] == ["add"]
     add = lambda x: [{"name": "add", "arguments": {"x": x}}]
     assert [program.begin(episode, columns={"level": episode}) for episode in (0, 1)] == ["Play. Level 0.", "Play. Level 1."]
     said = lambda text, reward: {"messages": [{"role": "tool", "name": "add", "content": text}], "ended": False, "reward": reward}
-    # The rewards of the turns add up to that of the object, wherever the episode ends.
+    # The rewards of the turns add up to the object's reward, wherever the episode ends.
     assert program.respond(0, 0, calls=add(0)) == said("0", 0.0), "None adds nothing"
     assert program.respond(0, 0, calls=add(2)) == said("2", 0.25)
     assert program.respond(1, 0, calls=add(5)) == said("5", 0.625)
@@ -327,13 +327,13 @@ def test_an_environment_of_trl_is_one_here(tools):
         ("def f(:", "invalid syntax (tools.py, line 1)"),
     ],
 )
-def test_functions_that_are_no_tools_say_why(text, sentence, tmp_path, monkeypatch):
+def test_explains_functions_that_cannot_be_tools(text, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tools.py").write_text(text)
     assert refused("python_tools", "tools.py") == f"python_tools: {sentence}"
 
 
-def test_the_examples_tools_have_schemas():
+def test_tools_of_the_examples_have_schemas():
     program = Program("python_tools", PROGRAMS / "arithmetic_tools.py")
     assert [each["function"]["name"] for each in program.ask("tools")["tools"]] == ["multiply", "divide"]
     program.begin(0)

@@ -1,4 +1,4 @@
-"""`capo_rl.torch.Governed`: what it measures against the same numbers computed densely, what it leaves of a step, its state, two ranks of FSDP2; and host's numbers."""
+"""`capo_rl.torch.Governed`: its measurements against dense computations, the share of a step that it applies, its state, two ranks of FSDP2; and host's numbers."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ IDS = torch.tensor([[1, 4, 2, 7], [3, 3, 8, 0]])
 
 
 class Policy(torch.nn.Module):
-    """Two blocks between an embedding and a head, as transformers names them."""
+    """Two blocks between an embedding and a head, with the names of transformers."""
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -40,7 +40,7 @@ class Policy(torch.nn.Module):
 
 
 class Says:
-    """A step control that scales as it is told and keeps what it saw."""
+    """A step control with fixed scales, which records its arguments."""
 
     def __init__(self, *scales, restores_moments=False):
         self.id, self.scales, self.restores_moments, self.seen = "says", scales, restores_moments, []
@@ -68,7 +68,7 @@ def run(model, optimizer, steps=3, before=lambda: None):
 
 
 def measured(model, **keys):
-    """A governed optimizer whose measure is exact; `old` is to be called before each step."""
+    """A governed optimizer whose measure is exact. `old` must be called before each step."""
     logits = {}
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("make", [adam, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), lambda model: AdamW(model.parameters(), lr=1e-2)])
-def test_a_loose_control_leaves_every_bit(make):
+def test_a_loose_control_changes_no_bit(make):
     one, other = Policy(), Policy()
     run(one, Governed(make(one), capo_rl.StepControl("governor.kl", target=1e9), lambda fraction: 1.0))
     run(other, make(other))
@@ -96,7 +96,7 @@ def test_a_loose_control_leaves_every_bit(make):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_step_comes_to_its_target(dtype):
+def test_steps_reach_their_target(dtype):
     model = Policy(dtype)
     optimizer, old = measured(model, target=1e-5)
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_a_step_comes_to_its_target(dtype):
             assert 0.5e-5 < float(kl_divergence(logits, model(IDS).detach()).mean()) < 2e-5
 
 
-def test_what_is_measured_is_what_a_dense_computation_finds():
+def test_measurements_equal_dense_computations():
     model = Policy()
     optimizer = run(model, adam(model))
     groups = groups_of(optimizer, model)
@@ -128,7 +128,7 @@ def test_what_is_measured_is_what_a_dense_computation_finds():
     assert proposal.norms() == pytest.approx(norms, rel=1e-12)
     fisher = sum(float((moved[p].square() * optimizer.state[p]["exp_avg_sq"].double()).sum()) for p in moved) / (2 * (1 - 0.999**4))
     assert proposal.fisher() == pytest.approx(fisher, rel=1e-12)
-    # Half of the step has a quarter of it, and parts move alone.
+    # Half of the step has a quarter of the estimate, and parts move alone.
     assert proposal.scale([0.5] * 4) == 0.5 and proposal.fisher() == pytest.approx(fisher / 4, rel=1e-4)
     left = proposal.scale([1, 0, 0.5, 0])
     assert left == pytest.approx(math.hypot(norms[0], norms[2] / 2) / math.hypot(*norms), rel=1e-4)
@@ -145,7 +145,7 @@ def before_of(layer, before):
     return layer
 
 
-def test_the_divergence_of_tiny_and_of_large_steps():
+def test_divergence_of_tiny_and_of_large_steps():
     torch.manual_seed(1)
     old, direction = torch.randn(3, 50), torch.randn(3, 50).double()
     p = old.double().softmax(-1)
@@ -171,15 +171,15 @@ def test_several_controls_apply_in_order_and_by_part():
     assert optimizer.records["says/applied"] < optimizer.records["says/applied"] / optimizer.records["step_control/applied"]
 
 
-def test_a_step_that_is_no_number_is_taken_back():
+def test_undoes_steps_that_are_not_finite():
     model = Policy()
     before = Policy()
     optimizer = run(model, Governed(adam(model), "governor.kl", lambda fraction: math.nan), 1)
     assert same(model, before) and optimizer.records["governor.kl/scale"] == 0
 
 
-def test_a_control_knows_the_optimizer_without_a_batch():
-    """``auto`` follows a warm-up by the learning rate."""
+def test_controls_know_the_optimizer_without_a_batch():
+    """``auto`` follows a warm-up with the help of the learning rate."""
 
     class Sees(Says):
         def __call__(self, batch, *others):
@@ -199,7 +199,7 @@ def test_a_control_knows_the_optimizer_without_a_batch():
         assert {name: seen[name] for name in known} == known and seen["steps_taken"] == 1
 
 
-def test_moments_go_back_where_a_control_says_so():
+def test_restores_moments_for_controls_that_ask():
     model = Policy()
     inner = run(model, adam(model), 2)
     before, state = weights(model), copy.deepcopy(inner.state_dict())
@@ -212,7 +212,7 @@ def test_moments_go_back_where_a_control_says_so():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_the_alignment_is_the_cosine_with_the_step_before(kind):
+def test_alignment_is_the_cosine_with_the_previous_step(kind):
     model = Policy()
     optimizer = kind(model.parameters(), lr=0.1, weight_decay=0, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
     groups, product = groups_of(optimizer, model), lambda a, b: sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
@@ -228,7 +228,7 @@ def test_the_alignment_is_the_cosine_with_the_step_before(kind):
         optimizer.zero_grad()
 
 
-def test_a_closures_gradient_is_the_one_that_is_compared():
+def test_alignment_uses_the_gradient_of_a_closure():
     class Compares(Says):
         def __call__(self, batch, weights, groups, measure):
             self.seen.append(measure.alignment())
@@ -255,7 +255,7 @@ def test_a_closures_gradient_is_the_one_that_is_compared():
 
 
 @pytest.mark.parametrize("keys", [{"target": 1e-5, "every": 2}, {"target": "auto", "every": 2}])
-def test_its_state_goes_on_bit_for_bit(tmp_path, keys):
+def test_the_state_continues_bit_for_bit(tmp_path, keys):
     whole = Policy()
     governed, old = measured(whole, **keys)
     schedule = torch.optim.lr_scheduler.ExponentialLR(governed, 0.9)
@@ -297,13 +297,13 @@ def test_the_search_measures_a_shortened_step_again():
     model, asked = Policy(), []
     optimizer, old = measured(model)
     optimizer._measure = lambda fraction, exact=optimizer._measure: asked.append(fraction) or exact(fraction)
-    # Each of the six first steps is far too long, and is measured as a whole and shortened.
+    # Each of the first six steps is far too long, so it is measured both whole and shortened.
     run(model, optimizer, 8, old)
     assert asked[:12] == [1.0] * 12 and asked[12:] == [0.125] * 2
     assert optimizer.records["governor.kl/scale"] == optimizer.records["step_control/applied"] < 0.5
 
 
-def test_without_a_measure_the_second_moment_serves():
+def test_uses_the_second_moment_without_a_measure():
     model = Policy()
     with pytest.warns(capo_rl.CapoWarning, match="½ Σ Δ² v̂ of Adam's second moment is told in its place"):
         optimizer = Governed(adam(model), capo_rl.StepControl("governor.kl", target=1e-5, every=4))
@@ -346,7 +346,7 @@ def test_sentences():
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp2", "hsdp"])
-def test_two_ranks_take_as_much_of_a_step_as_one(tmp_path, way):
+def test_two_ranks_apply_the_same_share_as_one(tmp_path, way):
     program = Path(__file__).parent / "governed_ranks.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, way]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
@@ -363,8 +363,8 @@ def test_two_ranks_take_as_much_of_a_step_as_one(tmp_path, way):
         assert torch.allclose(one, found, rtol=0, atol=1e-6)
 
 
-def test_the_component_goes_on_as_in_host(host, tmp_path):
-    """The numbers that a run of ``host`` recorded, told to the component here: scales and state are the run's."""
+def test_the_component_follows_a_run_of_host(host, tmp_path):
+    """The component gets the numbers that a run of ``host`` recorded, and must give the run's scales and state."""
     settings = ["train.max_steps=9", "train.learning_rate=1e-3", "train.lr_scheduler_type=constant", "train.warmup_ratio=0", "train.save_steps=9"]
     settings += ["logging.logging_steps=1", "eval.num_prompts=0", 'step_control=[{use="governor.kl",every=3,target=2e-5}]']
     words = [word for setting in settings for word in ("--set", setting)]
@@ -378,7 +378,7 @@ def test_the_component_goes_on_as_in_host(host, tmp_path):
 
     class Recorded:
         def __init__(self, line, rho):
-            # The estimate is not among the metrics; it follows from the calibration that it was multiplied with.
+            # The metrics do not have the estimate. It follows from the calibration, with which it was multiplied.
             self.estimate = line["predicted_kl"] / math.exp(rho) if rho is not None else line["kl"] / math.exp(line["rho"])
             self.line = line
 

@@ -1,4 +1,4 @@
-"""`capo_rl.torch.Governed` where a step is no number, breaks off or is of a `GradScaler`; copies, refused states, frozen weights."""
+"""`capo_rl.torch.Governed` with steps that are not finite, that break off or that a `GradScaler` takes; copies, refused states, frozen weights."""
 
 import copy
 import math
@@ -19,8 +19,8 @@ def loss(model):
 
 
 @pytest.mark.parametrize("rejected", [False, True])
-def test_a_step_of_a_gradient_that_is_no_number_is_left_out(rejected):
-    """Adam's moments would stay no numbers for good."""
+def test_leaves_out_steps_with_gradients_that_are_not_finite(rejected):
+    """Adam's moments would stay NaN forever."""
     model, spared = Policy(), Policy()
     make = lambda model: AdamW(model.parameters(), lr=1e-2, second_moment="kept_and_rejected")
     optimizer, other = (Governed(make(each), [Says(0.5)], lambda _: 0.0) for each in (model, spared))
@@ -43,7 +43,7 @@ def test_a_step_of_a_gradient_that_is_no_number_is_left_out(rejected):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_grad_scaler_unscales_and_leaves_out_an_overflow(fused):
+def test_works_with_a_grad_scaler_and_its_overflows(fused):
     found = []
     for scaled in (False, True):
         model = Policy()
@@ -61,7 +61,7 @@ def test_a_grad_scaler_unscales_and_leaves_out_an_overflow(fused):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_nothing_is_taken_of_a_step_that_breaks_off_while_it_is_measured(error):
+def test_undoes_steps_that_break_off_in_a_measurement(error):
     def measure(fraction):
         raise error
 
@@ -72,7 +72,7 @@ def test_nothing_is_taken_of_a_step_that_breaks_off_while_it_is_measured(error):
     assert same(model, Policy()) and optimizer.steps == 0
 
 
-def test_a_step_that_breaks_off_between_two_looks_comes_again_as_if_it_were_the_first():
+def test_repeats_steps_that_break_off_between_measurements():
     left = []
     for breaks in (True, False):
         looks = []
@@ -94,7 +94,7 @@ def test_a_step_that_breaks_off_between_two_looks_comes_again_as_if_it_were_the_
     assert left[0] == left[1] and 0 < left[0]["step_control/applied"] < 0.5
 
 
-def test_a_shortened_step_is_one_of_a_lower_rate():
+def test_a_shortened_step_counts_as_one_of_a_lower_rate():
     class Rate(Says):
         def __call__(self, batch, weights, groups, measure):
             self.rates = [*getattr(self, "rates", []), batch.optimizer.learning_rate]
@@ -105,7 +105,7 @@ def test_a_shortened_step_is_one_of_a_lower_rate():
     assert [each.rates for each in controls] == [[1e-2], [5e-3], [2.5e-3]]
 
 
-def test_a_weight_that_was_frozen_after_the_backward_pass_moves_as_far_as_the_others():
+def test_shortens_weights_that_were_frozen_after_the_backward_pass():
     model = Policy()
     optimizer = Governed(adam(model), [Says(0.0)], lambda _: 0.0)
     loss(model).backward()
@@ -114,7 +114,7 @@ def test_a_weight_that_was_frozen_after_the_backward_pass_moves_as_far_as_the_ot
     assert same(model, Policy())
 
 
-def test_a_state_that_is_refused_changes_nothing():
+def test_a_refused_state_changes_nothing():
     optimizer, other = (Governed(adam(Policy()), "governor.kl", lambda _: 1e-3) for _ in range(2))
     before = other.controls[0].state_dict()
     for parameter in optimizer.param_groups[0]["params"]:
@@ -128,19 +128,19 @@ def test_a_state_that_is_refused_changes_nothing():
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, copy.copy, pickle.dumps])
-def test_it_is_not_copied(way):
+def test_refuses_copies(way):
     with pytest.raises(TypeError, match="a governed optimizer is not copied: `measure` would still measure the first model"):
         way(Governed(adam(Policy()), "governor.kl", lambda _: 0.0))
 
 
-def test_a_target_that_finds_itself_needs_a_measure():
-    """½ Σ Δ² v̂ changes with the scale of the loss, and the search looks for nats."""
+def test_automatic_targets_need_a_measure():
+    """½ Σ Δ² v̂ depends on the scale of the loss, and the search needs nats."""
     for control in ("governor.kl", capo_rl.StepControl("governor.kl", target="auto")):
         with pytest.raises(ValueError, match=r"`governor.kl` finds its target in KL divergences that nothing measures here \(give `measure`, or a `target`"):
             Governed(adam(Policy()), [Says(1.0), control])
 
 
-def test_the_divergence_where_no_policy_draws_a_token():
+def test_divergence_with_impossible_tokens():
     old, new = torch.randn(2, 3, 5).unbind(0)
     bar = lambda logits: torch.cat([logits, torch.full((3, 1), -math.inf)], 1)
     assert torch.allclose(kl_divergence(bar(old), bar(new)), kl_divergence(old, new))

@@ -1,4 +1,4 @@
-"""A component that is asked for its state, or called, by the thread that is inside one of its calls: a signal handler, a callback, a `__del__`."""
+"""A thread inside a component's call calls the component again or asks for its state, from a signal handler, a callback or a `__del__`."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ SENTENCE = "is inside a call of this very thread, which waits for what runs now 
 
 
 class Interrupted(Measure):
-    """Runs `then` while it measures."""
+    """Measurements that run `then`."""
 
     def __init__(self, then):
         super().__init__()
@@ -26,7 +26,7 @@ class Interrupted(Measure):
 
 
 class Ranks:
-    """The first of two ranks; runs `then` while it sums."""
+    """The first of two ranks, whose sum runs `then`."""
 
     rank, size = 0, 2
 
@@ -41,20 +41,20 @@ class Ranks:
 
 
 def governed(then):
-    """A control that measures while `then` runs; its call."""
+    """A control, and a call of it that runs `then` in a measurement."""
     control = capo_rl.StepControl("governor.kl", target=1e-4)
     return control, lambda: control(small(), WEIGHTS, GROUPS, Interrupted(lambda: then(control)))
 
 
 def summed(then):
-    """The same with a mask that sums over ranks at a step's end."""
+    """A mask, and a call of its step's end that runs `then` in a sum over ranks."""
     mask, batch = mask_of("paper-token-adam"), capo_rl.load_batch(batches("paper-token-adam")[0])
     token_mask, _ = mask(batch)
     return mask, lambda: mask.step_end(batch, token_mask, True, Ranks(lambda: then(mask)))
 
 
 def by_signal(ask):
-    """Asks in a handler that Python runs in the middle of the call."""
+    """Asks in a signal handler that Python runs in the middle of the call."""
 
     def then(component):
         signal.signal(signal.SIGALRM, lambda *_: ask(component))
@@ -65,7 +65,7 @@ def by_signal(ask):
 
 
 def by_del(ask):
-    """Asks where an object goes, whose exceptions Python swallows."""
+    """Asks in an object's `__del__`, whose exceptions Python ignores."""
 
     def then(component):
         class Gone:
@@ -98,8 +98,8 @@ ASKS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("way", WAYS)
-def test_it_is_refused_at_once(call, way):
-    # In a process of its own, which a deadlock would not outlive.
+def test_refuses_calls_inside_calls(call, way):
+    # In another process, which is killed if it deadlocks.
     program = f"import sys; sys.path.insert(0, {sys.path[0]!r}); import test_interrupted; test_interrupted.asked({call!r}, {way!r})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
@@ -110,7 +110,7 @@ def asked(call, way):
     for ask in ASKS.values():
 
         def then(component):
-            # A component that no call is in is read as ever.
+            # A component without a call in progress can be read as usual.
             assert others.state_dict()["state"] == b"governor.kl/1 none"
             WAYS[way](ask)(component)
 

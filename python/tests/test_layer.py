@@ -1,4 +1,4 @@
-"""What components are told of an optimizer: its kind, the rate of the head's group, the mean rate of all groups, and the last step."""
+"""What components learn about an optimizer: its kind, the rate of the head's group, the mean rate of all groups, and the last step."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ class Own(torch.optim.AdamW):
 
 
 class Wrapper(torch.optim.Optimizer):
-    """As accelerate wraps an optimizer."""
+    """A wrapper of an optimizer, like accelerate's."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -57,7 +57,7 @@ def adafactor(parameters, lr):
     ],
 )
 def test_kinds_and_rates(make, masks, controls):
-    """Masks judge by the group of the head, and step controls by the root mean square over all weights."""
+    """Masks judge by the rate of the head's group, and step controls by the root mean square of the rates over all weights."""
     if make is adafactor:
         pytest.importorskip("transformers", reason="transformers is not installed")
     model, control = Policy(), Sees()
@@ -66,7 +66,7 @@ def test_kinds_and_rates(make, masks, controls):
         optimizer = make(groups, lr=1.0)
         known = optimizer_info(optimizer, 3, 1.0, head)
         assert (known and (known.kind, known.learning_rate, known.steps_taken)) == (masks and (masks, 1e-1, 3))
-        # With a batch that knows no optimizer, and without one.
+        # With a batch that does not know the optimizer, and without a batch.
         one, governed = torch.ones(1, 1), Governed(optimizer, [control], lambda _: 0.0)
         for batch in (None, capo_rl.Batch(one.int(), one == 1, -one)):
             model(torch.tensor([[1, 4]])).log_softmax(-1)[..., 5].sum().neg().backward()
@@ -78,7 +78,7 @@ def test_kinds_and_rates(make, masks, controls):
             check_optimizer(type(optimizer), [capo_rl.Mask("masks.truncated"), capo_rl.Mask("capo.curvature")], "use another")
 
 
-def test_groups_of_one_rate_have_it_to_the_bit():
+def test_equal_rates_of_groups_give_exactly_that_rate():
     weights = [torch.nn.Parameter(torch.ones(size)) for size in (3, 7, 11)]
     optimizer = torch.optim.AdamW([{"params": [each]} for each in weights], lr=0.1)
     known = optimizer_info(optimizer, 0, 1.0)
@@ -89,7 +89,7 @@ def test_groups_of_one_rate_have_it_to_the_bit():
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 @pytest.mark.parametrize("maximize", [False, True])
-def test_the_alignment_knows_rates_of_groups_and_ascent(kind, maximize):
+def test_alignment_knows_rates_of_groups_and_ascent(kind, maximize):
     torch.manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(50)) for _ in range(2)]
     more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
@@ -105,7 +105,7 @@ def test_the_alignment_knows_rates_of_groups_and_ascent(kind, maximize):
     assert abs(cosine) > 0.1 and Proposal(optimizer, groups_of(optimizer, None), alignment=True).alignment() == pytest.approx(cosine, rel=1e-4)
 
 
-def test_adams_estimate_before_any_gradient_and_of_what_is_not_adam():
+def test_fisher_estimate_before_gradients_and_without_adam():
     governor = lambda: capo_rl.StepControl("governor.kl", target=1e-4, every=2)
     optimizer = Governed(adam(Policy()), governor(), lambda _: 0.0)
     optimizer.step()

@@ -1,4 +1,4 @@
-"""The moments that bitsandbytes keeps in 8 bits, and the steps that are governed with them, against torch's; an optimizer without moments is told."""
+"""Moments that bitsandbytes keeps in 8 bits, and steps that are governed with them, against torch's; and the warning for an optimizer without moments."""
 
 import capo_rl
 import pytest
@@ -12,7 +12,7 @@ from capo_rl.torch import Governed, kl_divergence  # noqa: E402
 
 
 def trained(make, steps):
-    """A layer of 73 x 100 weights after steps of `auto`: their scales, the last step, and the state of the layer. 7,300 is no multiple of 256."""
+    """A layer of 73 x 100 weights after steps with `auto`: the scales, the last step, and the state of the layer. 7,300 is not a multiple of 256."""
     torch.manual_seed(0)
     weight, inputs, labels = torch.nn.Parameter(torch.randn(73, 100) / 10), torch.randn(64, 100), torch.arange(64)
     inner, before, scales = make([weight]), [], []
@@ -29,8 +29,8 @@ def trained(make, steps):
     return scales, proposal, optimizer_state(inner, weight)
 
 
-def test_moments_in_8_bits_say_what_those_of_torch_say():
-    """A step control may compare each gradient with the moments, the estimate squares them, and masks read those of the head."""
+def test_moments_in_8_bits_agree_with_torchs():
+    """The alignment compares the gradients with the moments, the estimate squares the changes with them, and masks read the head's moments."""
     optim = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed").optim
     scales, proposal, state = trained(lambda weights: torch.optim.AdamW(weights, lr=1e-2), 15)
     scales_8, proposal_8, state_8 = trained(lambda weights: optim.AdamW(weights, lr=1e-2, optim_bits=8, min_8bit_size=1024), 15)
@@ -41,7 +41,7 @@ def test_moments_in_8_bits_say_what_those_of_torch_say():
         assert (state_8[name] - state[name]).norm() < 0.05 * state[name].norm(), name
 
 
-def test_an_optimizer_without_moments_compares_no_steps():
+def test_warns_of_optimizers_without_moments():
     with pytest.warns(capo_rl.CapoWarning, match="steps are not compared"):
         scales, proposal, _ = trained(lambda weights: torch.optim.Adagrad(weights, lr=1e-2), 3)
     assert proposal.alignment() is None and len(scales) == 3

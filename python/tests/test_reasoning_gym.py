@@ -1,4 +1,4 @@
-"""The data and the rewards of reasoning_gym: scores beside the library's own, the program as ``host`` talks to it, and a run."""
+"""The data and the rewards of reasoning_gym: scores against the library's own, the program in ``host``'s protocol, and a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TASKS = {
     "list_functions": {},
     "leg_counting": {},
 }
-# Written in place of an answer: nothing, what is long, other alphabets, no numbers, tags in tags, what Python cannot read or reads too well.
+# Texts in place of an answer: empty, long, in other alphabets, without numbers, with nested tags, and code that Python cannot parse or could run.
 MALFORMED = [
     *("", " \n\t", "9" * 5000, "x" * 200_000, "[" * 300, "²³ ½ ４２ 答え", "\u202e\x00\ud7ff\U0001f600", "NaN", "-inf", "1e999", "None", "{}"),
     *("<answer>", "<answer>5", "</answer><answer>7</answer>", "<b>5</b>", "\\boxed{5}", "5 " * 2000, "1/0", "0x1F", "(", "'", "A,B,C", "1 2\n3 4"),
@@ -70,7 +70,7 @@ def read(path: Path) -> list[dict]:
 
 
 def own(dataset, completion: str, entry: dict) -> float:
-    """The library's score of a completion as its own trainer would take it: of the answer, or of the whole text."""
+    """The library's score of a completion, as its own trainer computes it: of the answer, or of the whole text."""
     answer = reasoning_gym.utils.extract_answer(completion)
     try:
         return float(dataset.score_answer(completion.strip() if answer is None else answer, entry))
@@ -79,7 +79,7 @@ def own(dataset, completion: str, entry: dict) -> float:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_scores_are_the_library_s_own(task, tmp_path, monkeypatch):
+def test_scores_equal_the_librarys_own(task, tmp_path, monkeypatch):
     settings = [f"--config={key}={value}" for key, value in TASKS[task].items()]
     rows = make(tmp_path, monkeypatch, task, "--size", "5", "--seed", "7", *settings)
     dataset = reasoning_gym.create_dataset(task, size=5, seed=7, **TASKS[task])
@@ -99,7 +99,7 @@ def test_scores_are_the_library_s_own(task, tmp_path, monkeypatch):
 
 
 def ask(rows: list[dict], completions: list[str], *options: str, program: tuple = (PROGRAM,)) -> tuple[list[float], str]:
-    """Asks the program for rewards of completions, line by line as ``host`` does. Returns them, and its standard error."""
+    """Asks the program for the rewards of completions, line by line as ``host`` does. Returns the rewards and its standard error."""
     command = [sys.executable, *program, *options]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     answers = []
@@ -129,8 +129,8 @@ def test_the_program_answers_each_line(tmp_path, monkeypatch):
     assert parts == [own(reasoning_gym.create_dataset("chain_sum", size=1, seed=0), one, reward.ast.literal_eval(row["entry"])) for one in completions]
 
 
-def test_answers_do_not_reach_python(tmp_path, monkeypatch):
-    """Verifiers that evaluate answers neither end, nor run what the model wrote, nor take lines of the protocol."""
+def test_answers_are_not_run_as_python(tmp_path, monkeypatch):
+    """A verifier that evaluates answers must not end the program, run the model's text, or read lines of the protocol."""
     left = tmp_path / "left"
     attacks = ["exit()", "input()", f"__import__('pathlib').Path('{left}').touch()", "S('exit\\x28\\x29')", "(lambda: exit())()", "9**9**9", "print(1)"]
     rows = [make(tmp_path, monkeypatch, task, "--size", "1")[0] for task in sorted(reward.EVALUATED) for _ in attacks]
@@ -140,7 +140,7 @@ def test_answers_do_not_reach_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("task", sorted(reward.EVALUATED))
-def test_a_task_s_own_answers_are_harmless(task):
+def test_accepts_the_tasks_own_answers(task):
     dataset = reasoning_gym.create_dataset(task, size=50, seed=9)
     assert [entry["answer"] for entry in dataset if not reward.harmless(str(entry["answer"]))] == []
 
@@ -153,7 +153,7 @@ def test_verifiers_may_print_and_read(tmp_path, monkeypatch):
     assert (scores, errors.split()) == ([1, 1], ["7", "7"])
 
 
-def test_a_verifier_that_fails_gives_nothing(tmp_path, monkeypatch, capsys):
+def test_failing_verifiers_give_no_reward(tmp_path, monkeypatch, capsys):
     [row] = make(tmp_path, monkeypatch, "chain_sum", "--size", "1")
     columns = [row["task"], row["config"], row["entry"]]
     for failure in (ValueError("broken"), SystemExit(3), RecursionError()):
@@ -176,7 +176,7 @@ def test_a_verifier_that_fails_gives_nothing(tmp_path, monkeypatch, capsys):
     assert reward.score("5", *columns) == 0
 
 
-def test_rows_of_trl(tmp_path, monkeypatch):
+def test_writes_rows_for_trl(tmp_path, monkeypatch):
     rows = make(tmp_path, monkeypatch, "chain_sum", "--size", "3", "--conversation", "--instruction", "The answer alone.")
     assert all(row["prompt"][0]["content"].endswith("\n\nThe answer alone.") for row in rows)
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
@@ -186,7 +186,7 @@ def test_rows_of_trl(tmp_path, monkeypatch):
     assert reward.reasoning_gym_reward(prompts=prompts, completions=[*columns["answer"][:2], "x"], **columns) == [1, 1, 0]
 
 
-def test_held_out_questions_are_others(tmp_path, monkeypatch, capsys):
+def test_held_out_questions_differ_from_training_questions(tmp_path, monkeypatch, capsys):
     digits = ["--config=max_terms=2", "--config=max_digits=1"]
     train = make(tmp_path, monkeypatch, "chain_sum", "--size", "60", "--held-out", "40", *digits)
     held_out = read(tmp_path / "held_out.jsonl")
@@ -202,7 +202,7 @@ def test_held_out_questions_are_others(tmp_path, monkeypatch, capsys):
     assert "all 10 held-out questions are in train.jsonl" in capsys.readouterr().err
 
 
-def test_a_task_without_answers_has_rows(tmp_path, monkeypatch):
+def test_writes_rows_of_tasks_without_answers(tmp_path, monkeypatch):
     [row] = make(tmp_path, monkeypatch, "graph_color", "--size", "1")
     assert row["answer"] == "no single answer"
     assert reward.score("{}", row["task"], row["config"], row["entry"]) < 1
@@ -217,7 +217,7 @@ def test_a_task_without_answers_has_rows(tmp_path, monkeypatch):
         (["chain_sum", "--size=0"], "`--size` is 0 and `--held-out` 0 (they must be at least 1 and 0)"),
     ],
 )
-def test_bad_input_gets_a_sentence(options, sentence, tmp_path, monkeypatch, capsys):
+def test_explains_bad_input(options, sentence, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         make(tmp_path, monkeypatch, *options[:1], "--size", "1", *options[1:])
     assert end.value.code == 2
@@ -225,7 +225,7 @@ def test_bad_input_gets_a_sentence(options, sentence, tmp_path, monkeypatch, cap
 
 
 def test_host_trains_and_evaluates(host, tmp_path, monkeypatch):
-    """The embedded model adds; its prompts are the sums of the questions, and the verifier agrees with ``exact_match``."""
+    """The embedded model adds numbers. The prompts are the sums of the questions, and the verifier agrees with ``exact_match``."""
     digits = [f"--config={key}={value}" for key, value in {"min_terms": 2, "max_terms": 2, "min_digits": 3, "max_digits": 3}.items()]
     rows = make(tmp_path, monkeypatch, "chain_sum", "--size", "200", *digits)
     sums = [{**row, "prompt": row["prompt"].rpartition(": ")[2].replace(" ", "")} for row in rows if "-" not in row["prompt"]]

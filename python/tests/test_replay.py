@@ -1,4 +1,4 @@
-"""Recorded batches through the package: the same bits as ``host replay`` gives, of arrays of any library."""
+"""Recorded batches give the same bits in the package as in ``host replay``, with the arrays of any library."""
 
 import subprocess
 
@@ -11,14 +11,14 @@ from conftest import CASES, PLUGINS, REPLAY, batches, mask_of, metadata, tensors
 
 
 def through_host(host, case, out):
-    """The files that ``host replay`` writes of a case, with the library that the package carries."""
+    """The files that ``host replay`` writes for a case with the library in the package."""
     arguments = ["--plugin", PLUGINS / "libcapo.so", "--config", REPLAY / case / "mask.toml", "--out", out]
     subprocess.run([host, "replay", *arguments, *batches(case)], check=True, stdout=subprocess.DEVNULL)
     return [tensors(out / path.name) for path in batches(case)]
 
 
 def assert_same(found, expected):
-    """Equal bits of every array; ``found`` may hold numbers besides."""
+    """Asserts equal bits of every array; ``found`` may also have numbers."""
     arrays = {name for name, value in found.items() if isinstance(value, np.ndarray)}
     assert arrays == expected.keys()
     for name, values in expected.items():
@@ -27,7 +27,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_replay_is_that_of_host(host, case, tmp_path):
+def test_replays_as_host_does(host, case, tmp_path):
     expected = through_host(host, case, tmp_path / "host")
     config = REPLAY / case / "mask.toml"
     found = capo_rl.replay(batches(case), config=config, plugin="libcapo.so", out=tmp_path / "package")
@@ -48,13 +48,13 @@ def test_a_mask_decides_as_host_does(host, case, made_of, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_decisions_are_the_reference(case, made_of):
+def test_decisions_equal_the_reference(case, made_of):
     mask = mask_of(case)
     for path in batches(case):
         batch = made_of(capo_rl.load_batch(path))
         token_mask, records = mask(batch)
         expected = tensors(path.with_name(path.name.replace("batch", "expected")))
-        # The reference data have the older name of `token_mask`.
+        # The reference data use an older name for `token_mask`.
         assert np.array_equal(token_mask, expected["keep"])
         for name in ("m_f", "m_h"):
             found, wanted = records[f"capo.curvature/{name}"], expected[name]
@@ -62,14 +62,14 @@ def test_decisions_are_the_reference(case, made_of):
         mask.step_end(batch, token_mask, bool(token_mask.any()))
 
 
-def test_without_a_config_the_plugin_s_recipe_decides():
+def test_uses_the_plugins_recipe_without_a_config():
     [found] = capo_rl.replay(batches("paper-token-sgd")[0], plugin="libcapo.so")
     assert found["token_mask"].shape == (8, 12) and "capo.curvature/m_f" in found
     with pytest.raises(capo_rl.CapoError, match="the plugins carry . recipes"):
         capo_rl.replay(batches("paper-token-sgd")[0])
 
 
-def test_a_batch_is_written_as_it_was_read(tmp_path):
+def test_writes_a_batch_as_it_was_read(tmp_path):
     for path in batches("paper-token-adam"):
         batch = capo_rl.load_batch(path)
         capo_rl.save_batch(tmp_path / "again.safetensors", batch.replace())
@@ -79,7 +79,7 @@ def test_a_batch_is_written_as_it_was_read(tmp_path):
             assert same(flat(again)[name], value), name
 
 
-def test_files_that_cannot_be_replayed(tmp_path):
+def test_refuses_files_that_cannot_be_replayed(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot read `.*missing.safetensors`"):
         capo_rl.load_batch(tmp_path / "missing.safetensors")
     (tmp_path / "text.safetensors").write_text("no batch")

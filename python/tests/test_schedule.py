@@ -1,4 +1,4 @@
-"""The rate at which a gradient acts, read from torch's and transformers' schedulers before they move."""
+"""The largest rate at which a gradient acts, read from torch's and transformers' schedulers before they advance."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def transformers_scheduler(kind, steps, warmup, **more):
 
 
 def rates_of(scheduler):
-    """All rates of the run, read by running it."""
+    """All rates of a run, read by advancing the scheduler."""
     rates = []
     for _ in range(STEPS):
         rates.append(scheduler.optimizer.param_groups[0]["lr"])
@@ -43,7 +43,7 @@ SCHEDULERS = {
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize(("beta1", "memory"), [(0.9, 10), (0.95, 20), (0.0, 1)])
-def test_it_is_the_largest_rate_that_the_moment_remembers(name, beta1, memory):
+def test_acting_rate_is_the_largest_rate_that_the_moment_remembers(name, beta1, memory):
     rates, scheduler = rates_of(SCHEDULERS[name]()), SCHEDULERS[name]()
     for step in range(STEPS):
         assert acting_rate(scheduler, STEPS - step, beta1=beta1) == max(rates[step : step + memory]), step
@@ -52,14 +52,14 @@ def test_it_is_the_largest_rate_that_the_moment_remembers(name, beta1, memory):
         scheduler.step()
 
 
-def test_groups_have_rates_of_their_own():
+def test_groups_have_their_own_rates():
     both = optimizer(2)
     scheduler = torch_schedulers.LambdaLR(both, [lambda step: (step + 1) / 10, lambda step: 1.0])
     assert acting_rate(scheduler, 5) == pytest.approx(PEAK / 2)
     assert acting_rate(scheduler, 5, group=1) == PEAK / 2
 
 
-def test_what_cannot_be_foretold_keeps_its_rate():
+def test_unpredictable_schedules_keep_the_steps_own_rate():
     plateau = torch_schedulers.ReduceLROnPlateau(optimizer())
     assert acting_rate(plateau, STEPS) == PEAK
 

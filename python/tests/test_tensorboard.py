@@ -1,4 +1,4 @@
-"""Files of ``host`` that others read: event files by TensorBoard's own reader, completions by pyarrow."""
+"""Files of ``host`` that other programs read: TensorBoard reads event files, pyarrow reads completions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = ["--set", "train.max_steps=6", "--set", "train.save_steps=2", "--set", "
 
 
 def train(host: Path, folder: Path, *settings: str) -> Path:
-    """A run that lost its last checkpoint, and went on from the one before."""
+    """A run that lost its last checkpoint and resumed from the one before."""
     run = folder / "run"
     given = [word for setting in settings for word in ("--set", setting)]
     start = [host, "train", "--output-dir", run, *STEPS, *given]
@@ -23,7 +23,7 @@ def train(host: Path, folder: Path, *settings: str) -> Path:
     return run
 
 
-def test_tensorboard_reads_what_metrics_jsonl_has(host, tmp_path):
+def test_tensorboard_reads_the_numbers_of_metrics_jsonl(host, tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = train(host, tmp_path, "logging.report_to=tensorboard")
     assert len(list(run.glob("events.out.tfevents.*"))) == 2

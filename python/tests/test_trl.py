@@ -1,4 +1,4 @@
-"""`CapoGRPOTrainer`: the same decisions however the batch is split, over micro-batches and ranks; states; sentences."""
+"""`CapoGRPOTrainer`: equal decisions for every split of the batch over micro-batches and ranks; states; error messages."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ TINY = Path(__file__).with_name("tiny_trl.py")
 
 
 def launch(folder, name, *options, ranks=1):
-    """Runs the tiny trainer; what each rank saved."""
+    """Runs the tiny trainer, and returns what each rank saved."""
     python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     ended = subprocess.run([*python, str(TINY), name, *options, f"folder={name}-run"], cwd=folder, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -59,14 +59,14 @@ def whole(folder):
     return launch(folder, "whole", "mode=ahead")
 
 
-def test_it_rejects_some_tokens_and_records_why(whole):
+def test_rejects_some_tokens_and_records_why(whole):
     assert len(rates(whole)) == 4 and sum(0 < rate < 1 for rate in rates(whole)) >= 2, rates(whole)
     assert "capo/capo.curvature/m_f_p99" in whole["numbers"][0]
     assert [line["capo/skipped"] for line in whole["numbers"] if "capo/skipped" in line] == [0.0] * 4, "a mean over steps tells their share"
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
-def test_a_few_metrics_of_each_component_are_logged_by_default(folder, whole):
+def test_logs_a_few_metrics_of_each_component_by_default(folder, whole):
     of_components = lambda saved: {name for name in saved["numbers"][0] if name.startswith(("capo/capo.curvature", "capo/masks.", "capo/governor."))}
     few = launch(folder, "few", "masks=several", "controls=kl", "mode=ahead", "metrics=main", "steps=1")
     names = {
@@ -88,7 +88,7 @@ WAYS = {"split": (1, ["accumulate=2"]), "ranks": (2, []), "ranks-split": (2, ["a
 
 @pytest.fixture(scope="module")
 def ways(folder):
-    """The run of `whole` in all ways of splitting it, in both modes; each rank's."""
+    """The run of `whole` with every split of the batch, in both modes, by rank."""
     found = {}
     for mode in ("ahead", "inflight"):
         for way, (ranks, options) in WAYS.items():
@@ -97,7 +97,7 @@ def ways(folder):
     return found
 
 
-def test_however_it_is_split_the_decisions_are_the_same(ways, whole):
+def test_decisions_do_not_depend_on_the_split(ways, whole):
     for way, saved in ways.items():
         for rank in saved:
             assert rejected(rank) == rejected(whole) and difference(rank, whole) < 1e-5, way
@@ -105,20 +105,20 @@ def test_however_it_is_split_the_decisions_are_the_same(ways, whole):
             assert difference(rank, saved[0]) == 0, way
 
 
-def test_the_optimizers_own_moments_are_seen_under_fsdp2(folder):
+def test_masks_see_the_optimizers_moments_under_fsdp2(folder):
     for mode in ("ahead", "inflight"):
         whole, pieces = (launch(folder, f"host-{mode}-{fsdp}", "masks=host", f"mode={mode}", f"fsdp={fsdp}", ranks=2)[0] for fsdp in (0, 1))
         m_f = [[line["capo/capo.curvature/m_f_p99"] for line in saved["numbers"] if line] for saved in (whole, pieces)]
         assert len(m_f[0]) == 4 and m_f[1] == pytest.approx(m_f[0], rel=1e-4), mode
 
 
-def test_in_flight_the_bits_are_those_of_ahead(folder, ways, whole):
+def test_bits_in_flight_equal_those_ahead(folder, ways, whole):
     inflight = launch(folder, "inflight", "mode=inflight")
     assert difference(inflight, whole) == 0 and inflight["states"] == whole["states"]
     assert difference(ways["inflight", "split"][0], ways["ahead", "split"][0]) == 0
 
 
-def test_sums_of_rows_travel_in_place_of_the_rows(folder, ways, whole):
+def test_ranks_exchange_sums_in_place_of_rows(folder, ways, whole):
     first, second = launch(folder, "sums", "exchange=sums", "accumulate=2", ranks=2)
     assert rejected(first) == rejected(whole) and difference(first, whole) < 1e-5
     assert first["states"] == second["states"] and difference(first, second) == 0, "bit for bit on both"
@@ -128,7 +128,7 @@ def test_sums_of_rows_travel_in_place_of_the_rows(folder, ways, whole):
     assert 0 < max(received(first)) < min(received(ways["inflight", "ranks-split"][0]))
 
 
-def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
+def test_rejected_gradients_enter_the_second_moment(folder, whole):
     remembering = launch(folder, "remembering", "second_moment=kept_and_rejected")
     assert difference(remembering, whole) > 1e-4
     told = remembering["numbers"][1]
@@ -146,7 +146,7 @@ def test_what_was_rejected_stays_in_the_second_moment(folder, whole):
     assert difference(plain, launch(folder, "plain-adamw", "masks=")) == 0, "where nothing is rejected, it is AdamW to the bit"
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
+def test_a_resumed_run_equals_an_uninterrupted_one(folder, whole):
     for name, options, ranks, uninterrupted in [
         ("ahead", ["mode=ahead"], 1, whole),
         ("remembering", ["second_moment=kept_and_rejected"], 1, launch(folder, "uninterrupted", "second_moment=kept_and_rejected")),
@@ -159,7 +159,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder, whole):
         assert difference(resumed, uninterrupted) == 0 and resumed["states"] == uninterrupted["states"], name
 
 
-def test_a_threshold_that_follows_the_run_is_one_on_all_ranks(folder):
+def test_adaptive_thresholds_are_equal_on_all_ranks(folder):
     rate = launch(folder, "rate", "masks=rate", "mode=ahead")
     assert rates(rate)[0] == 0 and all(0.1 < each < 0.6 for each in rates(rate)[1:]), "nothing is known before the first step"
     for name, options, ranks in [
@@ -176,20 +176,20 @@ def test_a_threshold_that_follows_the_run_is_one_on_all_ranks(folder):
             assert ranks == 1 or rank["states"] == saved[0]["states"], f"{name}: bit for bit on all ranks"
 
 
-def test_several_steps_to_a_rollout(folder):
+def test_several_steps_per_rollout(folder):
     steps = launch(folder, "steps", "per_rollout=2")
     split = launch(folder, "steps-split", "per_rollout=2", "accumulate=2")
     assert len(rates(steps)) == 4 and rates(steps) == rates(split) and difference(steps, split) < 1e-5
 
 
-def test_several_rollouts_to_a_step(folder):
+def test_several_rollouts_per_step(folder):
     for name, ranks, options in [("grpo", 2, ["controls=kl"]), ("dapo", 1, ["loss=dapo"]), ("remembering", 1, ["second_moment=kept_and_rejected"])]:
         one = launch(folder, f"rollout-{name}", *options, "accumulate=2", "rollouts=1")
         assert sum(0 < rate < 1 for rate in rates(one)) >= 2, name
         two = launch(folder, f"rollouts-{name}", *options, "accumulate=2", "rollouts=2", ranks=ranks)
         for rank in two if ranks > 1 else [two]:
             assert rejected(rank) == rejected(one) and of_control(rank, "scale") == pytest.approx(of_control(one, "scale"), rel=1e-3), name
-            # In TRL's dapo each rollout has a denominator of its own.
+            # In TRL's dapo each rollout has its own denominator.
             assert name == "dapo" or difference(rank, one) < 1e-5, name
     several = refused(folder, "masks=several", "accumulate=2", "rollouts=2")
     assert several.startswith(
@@ -204,14 +204,14 @@ def test_several_masks_apply_in_order(folder):
     assert "capo/masks.entropy-quantile/limit_nats" in several["numbers"][0] and len(several["states"]) == 3
 
 
-def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
+def test_a_step_without_kept_tokens_changes_nothing(folder):
     one, four = launch(folder, "all", "masks=all", "steps=1"), launch(folder, "all-four", "masks=all")
     assert difference(one, four) == 0 and rates(four) == [1.0] * 4
     assert all(line["capo/skipped"] == 1.0 for line in four["numbers"] if line)
 
 
-def test_a_completion_is_truncated_where_trl_counts_it_as_clipped(folder):
-    """A model with two tokens that end a completion, and an end inside of one, as between two turns."""
+def test_truncated_completions_are_those_that_trl_counts_as_clipped(folder):
+    """The model has two tokens that end a completion, and one completion has such a token inside, as between two turns."""
     told = launch(folder, "ends", "masks=truncated", "ends=several", "steps=1")["numbers"][0]
     assert told["completions/clipped_ratio"] == told["capo/rejection_rate"] == 0.25
 
@@ -225,7 +225,7 @@ def test_losses_and_denominators(folder, loss):
         assert rejected(kept) == rejected(saved) and difference(kept, saved) > 0
 
 
-def test_luspo_is_dr_grpo_times_the_longest_length_there_may_be(folder):
+def test_luspo_is_dr_grpo_times_max_completion_length(folder):
     luspo, fixed = (launch(folder, f"length-{loss}", f"loss={loss}", "steps=1") for loss in ("luspo", "dr_grpo"))
     norm = lambda saved: saved["numbers"][0]["grad_norm"]
     assert 0 < rates(luspo)[0] < 1 and rejected(luspo) == rejected(fixed) and norm(luspo) == pytest.approx(12 * norm(fixed), rel=1e-5)
@@ -240,7 +240,7 @@ def test_weights_and_adapters(folder, whole):
     assert len(rates(lora)) == 2
 
 
-def test_what_cannot_be_right_is_refused(folder, whole):
+def test_refuses_contradictory_settings(folder, whole):
     assert refused(folder, "loss=dr_grpo", "denominator=kept") == (
         'ValueError: loss_type `dr_grpo` divides by a number that masks do not change (use mask_denominator="original")'
     )
@@ -263,10 +263,10 @@ FLOOR = "CapoWarning: a step is measured in half precision"
 CONTROLLED = ("masks=", "controls=third", "lr=1e-2")
 
 
-def test_a_rate_is_found_before_a_run(folder):
+def test_finds_a_rate_before_a_run(folder):
     run = launch(folder, "search", "controls=auto", "lr=1e-1", "steps=40", "find=1", "masks=", "metrics=main")
     told = [line["capo/governor.kl/found_rate"] for line in run["numbers"] if "capo/governor.kl/found_rate" in line]
-    # The search ends with the rate, after six steps.
+    # The search finds the rate after six steps and ends.
     assert told == [run["found"]] and 1e-5 < run["found"] < 1e-1
     assert len([line for line in run["numbers"] if "capo/governor.kl/kl" in line]) == 6
     assert 'step_controls=["governor.kl"]' in refused(folder, "find=1", "masks=")
@@ -281,7 +281,7 @@ def of_control(saved, name):
     return [line[f"capo/governor.kl/{name}"] for line in saved["numbers"] if f"capo/governor.kl/{name}" in line]
 
 
-def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
+def test_step_controls_only_shorten_steps(folder, controlled):
     stock = launch(folder, "stock", "masks=", "lr=1e-2")
     loose = launch(folder, "loose", "masks=", "controls=loose", "lr=1e-2")
     assert difference(loose, stock) == 0 and loose["losses"] == stock["losses"], "to the bit"
@@ -296,7 +296,7 @@ def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
         assert torch.allclose(again["weights"][name], before + scale * (first["weights"][name] - before), rtol=1e-6, atol=1e-8), name
 
 
-def test_however_it_is_split_as_much_of_a_step_is_taken(folder, controlled):
+def test_the_applied_share_does_not_depend_on_the_split(folder, controlled):
     for way, (ranks, options) in WAYS.items():
         saved = launch(folder, f"controlled-{way}", *CONTROLLED, *options, ranks=ranks)
         for rank in saved if ranks > 1 else [saved]:
@@ -306,14 +306,14 @@ def test_however_it_is_split_as_much_of_a_step_is_taken(folder, controlled):
                 assert rank["states"] == saved[0]["states"] and difference(rank, saved[0]) == 0, f"{way}: bit for bit on all ranks"
 
 
-def test_step_controls_go_with_masks_and_adapters(folder):
+def test_step_controls_work_with_masks_and_adapters(folder):
     both = launch(folder, "both", "controls=kl", "second_moment=kept_and_rejected")
     assert len(rates(both)) == 4 and min(of_control(both, "scale")) < 1
     ahead = launch(folder, "both-ahead", "controls=kl", "second_moment=kept_and_rejected", "mode=ahead")
     assert difference(both, ahead) == 0 and both["states"] == ahead["states"]
     lora = launch(folder, "lora-controlled", "masks=", "controls=kl", "lora=1", "lr=1e-1", "steps=2")
     assert max(of_control(lora, "scale")) < 1
-    # The next step is judged as one of the length that was left of this one.
+    # Masks judge the next step by the learning rate times the share that was left of this step.
     shortened = launch(folder, "shortened", "masks=none", "controls=kl", "steps=2")
     slow = launch(folder, "slow", "masks=none", f"lr={1e-3 * of_control(shortened, 'scale')[0]}", "steps=2")
     first, second = ([line["capo/capo.curvature/m_f/mean"] for line in run["numbers"][:2]] for run in (shortened, slow))
@@ -322,8 +322,8 @@ def test_step_controls_go_with_masks_and_adapters(folder):
     assert not of_control(skipped, "scale"), "no step is proposed"
 
 
-def test_steps_are_measured_in_float32_under_autocast(folder):
-    """A step of 1e-6 moves the features less than bf16 rounds them; the loss pass stays TRL's."""
+def test_measures_steps_in_float32_under_autocast(folder):
+    """A step of 1e-6 changes the features by less than the rounding of bf16. The pass of the loss stays TRL's."""
     plain, half = (launch(folder, f"measured-{bf16}", "masks=", "controls=loose", "lr=1e-6", f"bf16={bf16}") for bf16 in (0, 1))
     assert of_control(half, "kl") == pytest.approx(of_control(plain, "kl"), rel=0.1) and FLOOR not in half["said"]
     stock = launch(folder, "stock-half", "masks=", "lr=1e-6", "bf16=1")
@@ -333,7 +333,7 @@ def test_steps_are_measured_in_float32_under_autocast(folder):
 
 
 def host_run(host, folder, name, *words, **settings):
-    """A run of ``host`` that records its batches, and what `as_host.py` finds when TRL trains on them; the run's own numbers."""
+    """A run of ``host`` that records its batches, and TRL's training on them by `as_host.py`. Returns the results of both."""
     run, batches = folder / f"host-{name}", folder / f"batches-{name}"
     settings = {"max_steps": 6, "save_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0} | settings
     changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
@@ -346,7 +346,7 @@ def host_run(host, folder, name, *words, **settings):
     return json.loads(ended.stdout.splitlines()[-1]), [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_numbers_are_those_of_host(folder, host):
+def test_numbers_equal_those_of_host(folder, host):
     for second_moment, apart in [("kept_and_rejected", 2e-5), ("kept", 2e-4)]:
         found, told = host_run(host, folder, second_moment, "--plugin", PLUGINS / "libcapo.so", second_moment=second_moment)
         told = [line for line in told if "mask/rejection_rate" in line]
@@ -356,7 +356,7 @@ def test_the_numbers_are_those_of_host(folder, host):
             assert found["rejected_grad_norm"] == pytest.approx([line["rejected_grad_norm"] for line in told], rel=1e-4)
 
 
-def test_a_warm_up_is_weighed_by_the_rates_to_come_as_in_host(folder, host):
+def test_weights_in_a_warm_up_use_coming_rates_as_host_does(folder, host):
     schedule = {"lr_scheduler_type": "linear", "warmup_ratio": 0.5}
     found, told = host_run(host, folder, "warm", "--plugin", PLUGINS / "libcapo.so", "--set", "recipe=capo-soft", **schedule)
     name = "capo.curvature-weight/weight/mean"
@@ -366,7 +366,7 @@ def test_a_warm_up_is_weighed_by_the_rates_to_come_as_in_host(folder, host):
     assert found["apart"] < 2e-5 and found["moved"] > 1e-3
 
 
-def test_steps_are_measured_and_shortened_as_in_host(folder, host):
+def test_measures_and_shortens_steps_as_host_does(folder, host):
     control = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
     found, told = host_run(host, folder, "governed", *control)
     told = [line for line in told if "governor.kl/kl" in line]
@@ -375,7 +375,7 @@ def test_steps_are_measured_and_shortened_as_in_host(folder, host):
     assert found["apart"] < 1e-6 and found["moved"] > 5e-5
 
 
-def test_one_component_may_stand_alone_and_one_of_another_kind_is_refused():
+def test_accepts_a_single_component_and_refuses_another_kind():
     from capo_rl import Mask, StepControl, Weight
     from capo_rl.components import listed
 
@@ -384,7 +384,7 @@ def test_one_component_may_stand_alone_and_one_of_another_kind_is_refused():
         listed(StepControl, ["governor.kl", Mask("capo.curvature")])
 
 
-def test_a_trl_without_what_masks_go_through(monkeypatch):
+def test_refuses_a_trl_without_the_hooks(monkeypatch):
     from capo_rl.trl import CapoGRPOTrainer
     from trl import GRPOTrainer
 

@@ -1,4 +1,4 @@
-"""`CapoGRPOTrainer` where a step breaks off or is no number, on optimizers of several rates or of other kinds; what `find_rate` leaves of a trainer."""
+"""`CapoGRPOTrainer` with steps that break off or are not finite, and with optimizers of several rates or of other kinds; the trainer after `find_rate`."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def curvature():
 
 @pytest.fixture
 def trainer(tmp_path):
-    """Makes a trainer on the tiny policy; settings are those of `GRPOConfig` where it has them."""
+    """Makes a trainer with the tiny policy. Settings that `GRPOConfig` has go to it, and all others to the trainer."""
 
     def make(**given):
         settings = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12, "max_steps": 4}
@@ -39,7 +39,7 @@ def told(trainer, name):
     return [line[f"capo/{name}"] for line in trainer.state.log_history if f"capo/{name}" in line]
 
 
-def test_masks_judge_by_the_rate_of_the_head_wherever_its_group_is(trainer):
+def test_masks_judge_by_the_rate_of_the_heads_group(trainer):
     found = []
     for place in (0, 1):
         model = policy()
@@ -51,7 +51,7 @@ def test_masks_judge_by_the_rate_of_the_head_wherever_its_group_is(trainer):
     assert found[0] == found[1] and min(found[0][1]) > 1e-3
 
 
-def test_a_step_of_a_gradient_that_is_no_number_is_left_out(trainer):
+def test_leaves_out_steps_with_gradients_that_are_not_finite(trainer):
     class Breaks(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
             if state.global_step == 1:
@@ -66,7 +66,7 @@ def test_a_step_of_a_gradient_that_is_no_number_is_left_out(trainer):
 
 
 @pytest.mark.parametrize("second_moment", ["kept", "kept_and_rejected"])
-def test_of_a_step_that_breaks_off_nothing_is_in_the_next_one(trainer, second_moment):
+def test_a_step_that_breaks_off_leaves_nothing_to_the_next(trainer, second_moment):
     class Breaks(TrainerCallback):
         fresh = True
 
@@ -89,7 +89,7 @@ def test_of_a_step_that_breaks_off_nothing_is_in_the_next_one(trainer, second_mo
     assert parts == [2] * 4
 
 
-def test_of_completions_that_are_all_masked_nothing_is_rejected(trainer):
+def test_fully_masked_completions_reject_nothing(trainer):
     def cut(prompts, trainer):
         found = rollouts(prompts, trainer, 0)
         return found | {"completion_ids": [[7, 8, 9] for _ in prompts]}
@@ -99,8 +99,8 @@ def test_of_completions_that_are_all_masked_nothing_is_rejected(trainer):
     assert told(run, "rejection_rate") == [0] and told(run, "skipped") == [1]
 
 
-def test_a_step_is_measured_on_completions_that_are_not_masked(trainer):
-    """TRL masks those that were cut off, and a step of any length measures 0 on them."""
+def test_measures_steps_on_completions_that_are_not_masked(trainer):
+    """TRL masks completions that were cut off. On these alone, every step would measure 0."""
 
     def cut(prompts, trainer):
         found = rollouts(prompts, trainer, 0)
@@ -112,7 +112,7 @@ def test_a_step_is_measured_on_completions_that_are_not_masked(trainer):
     assert min(told(run, "governor.kl/kl")) > 1e-6 and max(told(run, "governor.kl/scale")) < 1
 
 
-def test_a_search_leaves_the_arguments_as_they_were(trainer):
+def test_a_search_restores_the_arguments(trainer):
     run = trainer(step_controls=["governor.kl"], max_steps=4, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": 1e-7}, warmup_steps=2)
     args, before = run.args, vars(run.args).copy()
     rate = find_rate(run)
@@ -124,11 +124,11 @@ def test_a_search_leaves_the_arguments_as_they_were(trainer):
         find_rate(trainer(step_controls=[StepControl("governor.kl", target=1e-5)]))
 
 
-def test_a_search_knows_the_rate_of_any_optimizer(trainer):
+def test_a_search_works_with_any_optimizer(trainer):
     assert 1e-6 < find_rate(trainer(step_controls=["governor.kl"], learning_rate=1e-1, optim="adafactor")) <= 1e-1
 
 
-def test_what_cannot_be_right_is_refused_when_the_trainer_is_made(trainer):
+def test_refuses_contradictory_settings_when_the_trainer_is_made(trainer):
     known = "`capo.curvature` needs to know the optimizer, and Adafactor is none of SGD, Adam, AdamW"
     with pytest.raises(ValueError, match=f'{known} \\(use optim="adamw_torch"\\)'):
         trainer(masks=curvature(), optim="adafactor")

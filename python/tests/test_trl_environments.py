@@ -1,4 +1,4 @@
-"""Completions of several turns in TRL: masks see the model's tokens and no others, whichever of TRL's loops wrote the rest."""
+"""Completions of several turns in TRL. Masks see only the model's tokens, whichever of TRL's loops wrote the others."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ LOOPS = ("tools", "environment", "rollout")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the program's runs are."""
+    """The folder of the program's runs."""
     folder, program = tmp_path_factory.mktemp("environments"), Path(__file__).with_name("tiny_trl_environments.py")
     ended = subprocess.run([sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -30,7 +30,7 @@ def run(folder, loop, way):
 
 
 def of_the_model(row, prompt, turns):
-    """1 where a token of the row `[T]` is part of a turn that went on from what stands before it."""
+    """1 for each token of the row `[T]` that belongs to a turn of the model, whose beginning is the text before it."""
     found, place = np.zeros(len(row), np.uint8), 0
     while place < len(row):
         before = prompt + row[:place]
@@ -43,7 +43,7 @@ def of_the_model(row, prompt, turns):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_masks_see_the_models_tokens(folder, loop):
+def test_masks_see_only_the_models_tokens(folder, loop):
     saved, others = run(folder, loop, "masked"), 0
     assert len(saved["seen"]) == len(saved["rows"]) == 2, "one batch a step"
     for seen, rows in zip(saved["seen"], saved["rows"], strict=True):
@@ -60,7 +60,7 @@ def test_masks_see_the_models_tokens(folder, loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_without_a_mask_the_numbers_are_those_of_trl(folder, loop):
+def test_without_a_mask_numbers_equal_trls(folder, loop):
     stock, ours = run(folder, loop, "stock"), ("capo/", "step_time", "train_")
     told = lambda saved: [{name: value for name, value in line.items() if not name.startswith(ours)} for line in json.loads(saved["log"])]
     assert all(line["grad_norm"] > 0 for line in told(stock)[:2])
@@ -71,7 +71,7 @@ def test_without_a_mask_the_numbers_are_those_of_trl(folder, loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_host_decides_the_same_of_the_recorded_batch(host, folder, loop, tmp_path):
+def test_host_decides_the_same_on_the_recorded_batch(host, folder, loop, tmp_path):
     config = tmp_path / "mask.toml"
     config.write_text('[[mask]]\nuse = "capo.curvature"\nfisher_threshold = 1.25e-3\nhessian_threshold = false\nthreads = 1\n')
     files = [folder / f"{loop}-masked.{step}.safetensors" for step in range(2)]

@@ -16,7 +16,7 @@ def said(text, *more):
     return [*more, {"role": "assistant", "content": text}]
 
 
-#: As TRL 1.16 calls it: each column repeated, and its own helpers.
+#: The arguments of a call by TRL 1.16: each column with repeated values, and TRL's own helpers.
 OF_TRL = {"trainer_state": SimpleNamespace(global_step=3, max_steps=10), "log_extra": print, "log_metric": print}
 ASKED = {"role": "user", "content": "What is 1/4 + 1/4?"}
 TOOL = {"role": "tool", "content": "\\boxed{1/2}"}
@@ -43,7 +43,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("prompts", "completions", "columns", "rewards"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_called_as_trl_does(prompts, completions, columns, rewards):
+def test_rewards_as_trl_calls_them(prompts, completions, columns, rewards):
     ids = [[1, 2, 3]] * len(completions)
     assert reward_func("math")(prompts=prompts, completions=completions, completion_ids=ids, **columns, **OF_TRL) == rewards
 

@@ -1,4 +1,4 @@
-"""What components are told of TRL's step, where TRL itself drops tokens or uses a rollout several times."""
+"""What components learn about a step of TRL in which TRL itself drops tokens or uses a rollout several times."""
 
 from types import SimpleNamespace
 
@@ -19,16 +19,16 @@ def folder(tmp_path_factory):
         ("accumulate=2", [0, 1, 0, 1]),
         ("accumulate=2 per_rollout=2", [0, 0, 1, 1]),
         ("accumulate=2 mode=ahead", [0, 1, 0, 1]),
-        # Both uses are in one step, so the policy is the one that sampled.
+        # Both uses are in one step, so the policy is still the one that sampled.
         ("accumulate=2 rollouts=2", [0, 0, 0, 0]),
     ],
 )
-def test_how_often_a_rollout_was_used_before(folder, words, uses):
+def test_components_see_earlier_uses_of_a_rollout(folder, words, uses):
     assert launch(folder, "uses", "masks=", "controls=loose", "iterations=2", *words.split())["iterations"] == uses
 
 
-def test_a_second_pass_has_the_entropy_threshold_of_the_first(folder):
-    """What is kept and what is rejected are then TRL's gradient together, as without a mask."""
+def test_a_second_pass_uses_the_entropy_threshold_of_the_first(folder):
+    """Then the kept and the rejected gradients add up to TRL's gradient without a mask."""
     options = ("quantile=0.5", "steps=1", "ends=several")
     both = launch(folder, "both", "masks=truncated", "second_moment=kept_and_rejected", *options)["numbers"][0]
     plain = launch(folder, "plain", "masks=", *options)["numbers"][0]
@@ -36,8 +36,8 @@ def test_a_second_pass_has_the_entropy_threshold_of_the_first(folder):
 
 
 @pytest.mark.parametrize("loss", ["grpo", "vespo"])
-def test_advantages_are_as_trl_corrects_them_for_the_sampler(loss):
-    """VESPO's weights have the correction in them."""
+def test_components_see_trls_corrected_advantages(loss):
+    """VESPO's weights contain the correction."""
     from capo_rl._trl_batch import Seen
 
     trainer = SimpleNamespace(loss_type=loss, processing_class=SimpleNamespace(pad_token_id=0, eos_token_id=1))

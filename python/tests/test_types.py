@@ -1,4 +1,4 @@
-"""The package as a type checker sees it."""
+"""Checks of the package's types with mypy."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ batch = capo_rl.Batch(ids, ids == 0, logps, optimizer=capo_rl.Optimizer("sgd", 0
 token_mask, records = capo_rl.Mask("masks.probability-floor", min_probability=0.2)(batch.replace(advantages=logps))
 step: int = batch.progress.step + int(token_mask.sum())
 """
-#: A line, and what is wrong with it.
+#: A line, and its error.
 WRONG = [
     ("batch.stepp", '"Batch" has no attribute "stepp"'),
     ("batch.progress.step = 4", 'Property "step" defined in "Progress" is read-only'),

@@ -1,6 +1,6 @@
-"""Masks in verl's own workers on CPUs: the same decisions however the batch is split, over micro-batches and ranks; states; sentences.
+"""Masks in verl's own workers on CPUs: equal decisions for every split of the batch over micro-batches and ranks; states; error messages.
 
-verl has no platform without accelerators; `verl_cpu.py` is one, through verl's registry of platforms. The rest is verl as it is installed.
+verl has no platform without accelerators. `verl_cpu.py` adds one through verl's registry of platforms. Everything else is the installed verl.
 """
 
 import os
@@ -33,11 +33,11 @@ MORE = ("holes", "holes=1", "steps=3", AHEAD, "--", "state", "masks=state", "ste
 
 @pytest.fixture(scope="module")
 def ranks(folder):
-    """Two ranks, and what `MORE` names."""
+    """The runs on two ranks, and those of `MORE`."""
     return launch(folder, "ranks", AHEAD, "--", *[word if "=" in word or word == "--" else f"ranks-{word}" for word in MORE], ranks=2)
 
 
-def test_it_rejects_some_tokens_and_records_why(whole):
+def test_rejects_some_tokens_and_records_why(whole):
     assert whole["engine"] == "CapoEngine"
     assert [size for _, size in whole["seen"]] == [4] * 4, "whole groups, next to each other"
     assert len(rates(whole)) == 4 and all(0 < rate < 1 for rate in rates(whole)), rates(whole)
@@ -45,7 +45,7 @@ def test_it_rejects_some_tokens_and_records_why(whole):
     assert len(whole["states"][0]) > 1000, "the mask keeps Adam's moments of its own"
 
 
-def test_a_few_metrics_of_each_component_are_logged_by_default(folder, whole):
+def test_logs_a_few_metrics_of_each_component_by_default(folder, whole):
     launch(folder, "few-ahead", AHEAD, "steps=1", "metrics=", "controls=half", "--", "few-inflight", "mode=inflight", "steps=1", "metrics=", "controls=half")
     names = {"capo.curvature/rejection_rate", "capo.curvature/m_f/mean", "capo.curvature/kl/mean", "governor.kl/kl", "governor.kl/applied"}
     for name in ("few-ahead", "few-inflight"):
@@ -62,8 +62,8 @@ def same(whole, first, second):
     assert difference(first, second) == 0
 
 
-def test_a_response_is_truncated_where_its_last_token_ends_none():
-    """The third has an end inside, as between two turns; the fourth no token at all."""
+def test_truncated_responses_lack_an_end_token():
+    """The third response has an end inside, as between two turns. The fourth has no token."""
     from capo_rl.verl._rows import Rows
 
     responses = [torch.tensor(row, dtype=torch.int64) for row in ([6, 1], [6, 5], [1, 6, 6], [])]
@@ -76,7 +76,7 @@ def test_two_ranks_decide_the_same(whole, ranks):
     same(whole, *ranks)
 
 
-def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_precision(folder, ranks):
+def test_two_ranks_with_tools_optimizer_state_and_half_precision(folder, ranks):
     launch(folder, *MORE)
     for name in ("holes", "state"):
         same(saved(folder, name), saved(folder, f"ranks-{name}", 0), saved(folder, f"ranks-{name}", 1))
@@ -85,7 +85,7 @@ def test_two_ranks_with_tools_answers_with_the_optimizers_state_and_in_half_prec
     assert all(0 < rate < 1 for rate in rates(first))
 
 
-def test_the_optimizers_state_is_there_where_fsdp2_keeps_weights_gathered(folder):
+def test_masks_see_the_optimizers_state_if_fsdp2_keeps_weights_gathered(folder):
     words, gathered = ("masks=state", "steps=3"), ("infer=1", f"{ACTOR}.fsdp_config.reshard_after_forward=false")
     launch(folder, *in_one({"in-pieces": words, "gathered": (*words, *gathered), "gathered-ahead": (*words, *gathered, AHEAD)}))
     for name in ("gathered", "gathered-ahead"):
@@ -115,7 +115,7 @@ def test_split_padded_and_packed_micro_batches_decide_the_same(folder, whole):
         assert difference(other, whole) < 1e-5, name
 
 
-def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
+def test_dropping_tokens_equals_removing_them_by_hand(folder):
     lines = ["from capo_rl.verl import register_objective", "register_objective('capo.objective', epsilon=0.2, reduction='token_mean')"]
     (folder / "my_losses.py").write_text("\n".join(lines))
     words = []
@@ -127,7 +127,7 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     for name in CASES:
         masked, by_hand = saved(folder, name), saved(folder, f"{name}-by-hand")
         assert name == "weights" or all(0 < rate < 1 for rate in rates(masked)), name
-        # Adam magnifies the rounding of small gradients: to 2e-6 on one processor. Other rules are farther away, see below.
+        # Adam magnifies the rounding of small gradients, to 2e-6 on one processor. Wrong rules differ by more, see below.
         assert difference(masked, by_hand) < 5e-6 and difference(saved(folder, f"{name}-inflight"), by_hand) < 1e-5, name
         assert any((rows > 0).logical_and(rows < 1).any() for rows in masked["token_weights"]) == (name == "weights")
     assert difference(saved(folder, "token-mean-kept"), saved(folder, "token-mean-original")) > 1e-5
@@ -135,13 +135,13 @@ def test_what_is_dropped_is_as_if_it_had_been_taken_out_by_hand(folder):
     assert difference(saved(folder, "seq-mean-kept"), saved(folder, "seq-mean-original")) > 1e-5
 
 
-def test_advantages_are_as_verl_corrects_them_for_the_sampler(folder):
+def test_components_see_verls_corrected_advantages(folder):
     launch(folder, *in_one({f"corrected-{way}": ("steps=2", f"corrected={way}") for way in ("verl", "by-hand")}))
     one, other = (saved(folder, f"corrected-{way}") for way in ("verl", "by-hand"))
     assert rates(one) == rates(other) and all(0 < rate < 1 for rate in rates(one)) and difference(one, other) < 1e-6
 
 
-def test_a_step_of_which_nothing_is_left_changes_nothing(folder):
+def test_a_step_without_kept_tokens_changes_nothing(folder):
     launch(folder, "all", "masks=all", "steps=1", "--", "all-four", "masks=all")
     one, four = saved(folder, "all"), saved(folder, "all-four")
     assert difference(one, four) == 0 and rates(four) == [1.0] * 4
@@ -166,18 +166,18 @@ def refused(folder, *words):
     return ended.stderr
 
 
-def test_checkpoints_of_other_masks_and_missing_fields_are_refused(folder):
+def test_refuses_checkpoints_of_other_masks_and_missing_fields(folder):
     launch(folder, "plain", "masks=none", "steps=1", "save=1", "--", "other", "masks=several", "steps=1", "save=1")
     assert "is missing: this checkpoint was made without components" in refused(folder, f"resume={folder / 'plain-1'}")
     assert "(give it the same masks, weights and step controls)" in refused(folder, f"resume={folder / 'other-1'}")
-    # icepop reads what the sampler drew with.
+    # icepop reads the sampler's log-probabilities.
     said = refused(folder, "masks=several", "without=rollout_log_probs")
     assert "(set actor_rollout_ref.rollout.calculate_log_probs=true)" in said
 
 
 @pytest.fixture(scope="module")
 def in_verl():
-    """verl and what this package has for it, in this process."""
+    """verl and this package's module for it, in this process."""
     import capo_rl.verl
 
     import verl_cpu  # noqa: F401
@@ -226,13 +226,13 @@ def in_verl():
         ({}, {"ulysses_sequence_parallel_size": 2}, "masks need whole sequences on a rank (set ulysses_sequence_parallel_size to 1)"),
     ],
 )
-def test_what_cannot_be_right_is_refused(in_verl, capo, actor, said):
+def test_refuses_contradictory_settings(in_verl, capo, actor, said):
     with pytest.raises(ValueError) as error:
         in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"], **capo}, **actor)
     assert str(error.value) == said
 
 
-def test_a_mask_that_needs_the_whole_step_is_refused_in_flight(in_verl):
+def test_refuses_masks_of_the_whole_step_in_flight(in_verl):
     masks = ["capo.curvature", "masks.entropy-quantile"]
     make = lambda **capo: in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo=capo).engine.capo
     with pytest.raises(ValueError) as error:
@@ -243,7 +243,7 @@ def test_a_mask_that_needs_the_whole_step_is_refused_in_flight(in_verl):
     assert [decides(masks=masks), decides(masks=masks[:1]), decides(masks=masks[:1], mode="ahead"), decides()] == [False, True, False, True]
 
 
-def test_the_recipe_is_a_configuration_that_verl_takes(in_verl, tmp_path):
+def test_verl_accepts_the_recipes_configuration(in_verl, tmp_path):
     import verl
     from hydra import compose, initialize_config_dir
     from verl.utils.config import validate_config
@@ -260,13 +260,13 @@ def test_the_recipe_is_a_configuration_that_verl_takes(in_verl, tmp_path):
     assert actor._target_ == "capo_rl.verl.CapoActorConfig" and actor.capo.masks[0].use == "capo.curvature" and config.trainer.nnodes == 2
 
 
-def test_the_engine_of_another_vendor_is_refused(in_verl, monkeypatch):
+def test_refuses_engines_of_other_vendors(in_verl, monkeypatch):
     monkeypatch.setenv("VERL_ENGINE_VENDOR", "metax")
     with pytest.raises(ValueError, match="`VERL_ENGINE_VENDOR` is `metax`, an engine that knows no masks"):
         in_verl.CapoActorConfig(rollout_n=4, ppo_micro_batch_size_per_gpu=1, capo={"masks": ["capo.curvature"]})
 
 
-def test_an_advantage_is_one_of_verls_estimators(in_verl):
+def test_adds_advantages_to_verls_estimators(in_verl):
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, get_adv_estimator_fn
 
     in_verl.register_advantage("drcapo.advantage")
@@ -280,7 +280,7 @@ def test_an_advantage_is_one_of_verls_estimators(in_verl):
         get_adv_estimator_fn("drcapo.advantage")(token_level_rewards=rewards, response_mask=mask, index=["a"] * 5 + ["b"])
 
 
-def test_an_objective_is_one_of_verls_losses(in_verl):
+def test_adds_objectives_to_verls_losses(in_verl):
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     in_verl.register_objective("capo.objective", epsilon=0.2, reduction="token_mean")
@@ -302,8 +302,8 @@ def test_an_objective_is_one_of_verls_losses(in_verl):
         in_verl.register_objective("reincapo.objective", beta=0.1)
 
 
-def test_verl_weighs_as_host_does(folder, host):
-    """A weight sees the tokens that the weight before it left."""
+def test_verl_applies_weights_as_host_does(folder, host):
+    """A weight sees the tokens that the weight before it kept."""
     keys = [each | {"policies": "trainer/old"} for each in WEIGHTS]
     weights = ",".join(f"{{use: masks.tis, {', '.join(f'{name}: {value}' for name, value in each.items())}}}" for each in keys)
     run = launch(folder, "left", "masks=none", f"weights={weights}", "steps=2", f"batches={folder / 'left-batch'}", AHEAD)

@@ -1,4 +1,4 @@
-"""Responses of several turns in verl, whose `response_mask` is 0 on what tools wrote: masks see the model's tokens, and `host` decides the same."""
+"""Responses of several turns in verl, whose `response_mask` is 0 on the tools' tokens. Masks see only the model's tokens, and `host` decides the same."""
 
 import subprocess
 
@@ -18,12 +18,12 @@ def folder(tmp_path_factory):
 
 
 def in_some_order(rows):
-    """Components see groups next to each other, which the data do not have."""
+    """Components see the rows of a group next to each other, which the data does not have."""
     return sorted(tuple(row) for row in rows.astype(int).tolist())
 
 
-def test_masks_see_the_models_tokens(folder):
-    """A tool's answer is the second token of each response; the first response is the tool's alone."""
+def test_masks_see_only_the_models_tokens(folder):
+    """The second token of each response is a tool's answer. The first response has only tokens of the tool."""
     for step, rows in enumerate(saved(folder, "masked")["token_weights"]):
         mask = tensors(folder / f"seen.{step}.safetensors")["completion_mask"]
         lengths = (rows >= 0).sum(1).numpy()
@@ -34,13 +34,13 @@ def test_masks_see_the_models_tokens(folder):
     assert all(0 < rate < 1 for rate in rates(saved(folder, "masked")))
 
 
-def test_in_flight_and_without_a_rejection(folder):
+def test_in_flight_and_without_rejections(folder):
     assert kept(saved(folder, "inflight")) == kept(saved(folder, "masked")) and difference(saved(folder, "inflight"), saved(folder, "masked")) < 1e-5
     assert difference(saved(folder, "loose"), saved(folder, "none")) == 0, "verl's own numbers, to the bit"
     assert difference(saved(folder, "masked"), saved(folder, "none")) > 1e-4
 
 
-def test_host_decides_the_same_of_the_recorded_batch(host, folder, tmp_path):
+def test_host_decides_the_same_on_the_recorded_batch(host, folder, tmp_path):
     config = tmp_path / "mask.toml"
     config.write_text('[[mask]]\nuse = "capo.curvature"\nfisher_threshold = 1.4e-3\nhessian_threshold = 3e-2\nthreads = 1\n')
     files = [folder / f"seen.{step}.safetensors" for step in range(2)]

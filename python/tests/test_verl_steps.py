@@ -1,4 +1,4 @@
-"""Steps in verl: decisions in flight, step controls, the second moment of what was rejected; what ranks receive, and resumed runs."""
+"""Steps in verl: decisions in flight, step controls, rejected gradients in the second moment, bytes that ranks receive, and resumed runs."""
 
 import pytest
 
@@ -18,7 +18,7 @@ RESUMED = {
 }
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(folder):
+def test_a_resumed_run_equals_an_uninterrupted_one(folder):
     runs = {f"uninterrupted-{name}": words for name, words in RESUMED.items()}
     runs |= {f"cut-{name}": ("save=2", "steps=2", *words) for name, words in RESUMED.items()}
     launch(folder, *in_one(runs), ranks=2)
@@ -30,7 +30,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder):
             assert rates(one) == rates(other)[2:] and scales(one) == scales(other)[2:], name
 
 
-def test_a_warm_up_is_weighed_by_the_rates_to_come(folder):
+def test_weights_in_a_warm_up_use_coming_rates(folder):
     weighed = ("masks=none", "weights=capo.curvature-weight", "steps=1", "lr=1e-1")
     runs = {"at-once": weighed, "warm": (*weighed, f"{ACTOR}.optim.lr_warmup_steps=3")}
     launch(folder, *in_one(runs))
@@ -48,7 +48,7 @@ FLIGHT = {
 }
 
 
-def test_in_flight_the_decisions_are_those_of_ahead_and_ranks_gather_no_tokens(folder):
+def test_in_flight_decisions_equal_those_ahead_and_ranks_gather_no_tokens(folder):
     runs = {f"{mode}-{name}": (f"mode={mode}", "steps=3", *words) for mode in ("ahead", "inflight") for name, words in FLIGHT.items()}
     launch(folder, *in_one(runs))
     launch(folder, *in_one({f"two-{name}": words for name, words in runs.items()}), ranks=2)
@@ -66,7 +66,7 @@ def test_in_flight_the_decisions_are_those_of_ahead_and_ranks_gather_no_tokens(f
     assert (folder / "two-ahead-capo.log").read_text().count("every step a rank receives about") == len(FLIGHT), "of runs ahead"
 
 
-def test_bytes_that_ranks_receive_are_those_of_the_formulas(folder, monkeypatch):
+def test_ranks_receive_as_many_bytes_as_the_formulas_say(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHES))
     import verl_scale
 
@@ -77,7 +77,7 @@ def test_bytes_that_ranks_receive_are_those_of_the_formulas(folder, monkeypatch)
     assert received(folder, "bytes-ahead") == [verl_scale.ahead(2, 8, tokens, **sizes, bytes_=4) for tokens in longest]
     for name, parts in (("inflight", 1), ("remembers", 2)):
         assert received(folder, f"bytes-{name}") == [verl_scale.inflight(2, 32, 32, **sizes, bytes_=4, parts=parts)] * 4, name
-    # The first step looks at the last layer in any case.
+    # The first step always reads the last layer.
     once = [verl_scale.head(2, 32, 32, 4), 0, 0, 0]
     assert received(folder, "bytes-control") == [verl_scale.control(2, 8, tokens, **sizes) + more for tokens, more in zip(longest, once, strict=True)]
     plain = [8 / 2 * (verl_scale.COMPLETION + tokens * verl_scale.TOKEN) for tokens in longest]
@@ -98,7 +98,7 @@ def controlled(folder):
     return saved(folder, "controlled")
 
 
-def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
+def test_step_controls_only_shorten_steps(folder, controlled):
     stock, loose, third = (saved(folder, name) for name in ("stock", "loose", "third"))
     assert stock["engine"] == "CapoEngine" and difference(loose, stock) == 0 and scales(loose) == [1.0] * 4, "to the bit"
     assert len(scales(controlled)) == 4 and max(scales(controlled)) < 0.1
@@ -109,12 +109,12 @@ def test_a_step_control_shortens_steps_and_nothing_else(folder, controlled):
     assert not scales(saved(folder, "skipped")), "no step is proposed"
     both, ahead = saved(folder, "with-masks"), saved(folder, "with-masks-ahead")
     assert kept(both) == kept(ahead) and scales(both) == pytest.approx(scales(ahead), rel=1e-4) and difference(both, ahead) < 1e-5
-    # The later steps are judged as ones of the length that was left of the step before, which rejects nothing.
+    # Masks judge later steps by the learning rate times the share that was left of the step before, so they reject nothing.
     assert 0 < rates(both)[0] < 1 and max(scales(both)) < 1
 
 
-def test_what_is_measured_is_what_the_models_own_logits_say(folder, controlled):
-    """In 64 bits, over all completions of the step: the divergence of a governed step is its target, and each question has its answer."""
+def test_measurements_equal_those_from_the_models_logits(folder, controlled):
+    """In 64 bits, over all completions of the step: the divergence of a governed step equals its target, and every measurement is exact."""
     from transformers import Qwen2ForCausalLM
 
     from tiny_verl import batch, options
@@ -147,7 +147,7 @@ def test_what_is_measured_is_what_the_models_own_logits_say(folder, controlled):
     assert divergence(by_head) < divergence(new)
 
 
-def test_two_ranks_take_as_much_of_a_step_as_one(folder, controlled):
+def test_two_ranks_apply_the_same_share_as_one(folder, controlled):
     runs = {"controlled": CONTROLLED, "third": ("masks=none", "controls=third", "lr=1e-2"), "with-masks": ("controls=half", REMEMBERS)}
     runs |= {"full": ("masks=none", "controls=full", "micro=4", *DYNAMIC), "asks": ("masks=none", "controls=asks")}
     launch(folder, *in_one({f"two-{name}": words for name, words in runs.items()}), ranks=2)
@@ -161,7 +161,7 @@ def test_two_ranks_take_as_much_of_a_step_as_one(folder, controlled):
         assert len(one) == 9 and dict(two) == pytest.approx(dict(one), rel=1e-3)
 
 
-def test_what_was_rejected_stays_in_the_second_moment(folder):
+def test_rejected_gradients_enter_the_second_moment(folder):
     clipped, cases = f"{ACTOR}.optim.clip_grad=0.3", ("token-mean-kept", "token-mean-original", "seq-mean-kept", "fixed-length", "few")
     runs, given = {}, CASES | {"few": ("response_mask", ORIGINAL, "masks=few")}
     for name in cases:
@@ -191,7 +191,7 @@ def test_what_was_rejected_stays_in_the_second_moment(folder):
 
 
 def test_a_second_pass_chooses_tokens_among_the_same_completions(folder):
-    """What is kept and what is rejected are then verl's gradient together, as without a mask."""
+    """Then the kept and the rejected gradients add up to verl's gradient without a mask."""
     loss = (f"{ACTOR}.policy_loss.loss_mode=kl_cov", f"{ACTOR}.policy_loss.kl_cov_ratio=0.3", "micro=2", "lr=0")
     launch(folder, *in_one({"chosen-both": (*loss, "masks=few", ORIGINAL, REMEMBERS), "chosen-plain": (*loss, "masks=none")}))
     both, plain = ([line["grad_norm"][0] for line in saved(folder, f"chosen-{name}")["numbers"]] for name in ("both", "plain"))

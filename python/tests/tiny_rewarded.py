@@ -1,4 +1,4 @@
-"""A step of TRL's own `GRPOTrainer` on the embedded model of ``host``, rewarded by plugins: half of the completions are right, half are long. Prints TRL's log of the step."""
+"""A step of TRL's own `GRPOTrainer` on the embedded model of ``host``, with plugins as rewards. Half of the completions are right, and half are long. Prints TRL's log of the step."""
 
 import json
 import os

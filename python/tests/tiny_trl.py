@@ -1,8 +1,8 @@
-"""A few steps of `CapoGRPOTrainer` on a tiny random model, with completions that follow from the prompt's place in the rollout alone.
+"""A few steps of `CapoGRPOTrainer` on a tiny random model. Completions depend only on the prompt's place in the rollout.
 
     python tiny_trl.py OUT [KEY=VALUE ...]      torchrun --nproc_per_node 2 tiny_trl.py OUT ...
 
-It writes to OUT.RANK: weights, each step's numbers, and the masks' states.
+It writes the weights, the numbers of each step and the masks' states to OUT.RANK.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def options(words):
 
 
 def recorded(decide, batches, decisions):
-    """`decide`, which writes each batch to a file and its decision to `decisions`."""
+    """`decide`, but it also writes each batch to a file and appends the decision to `decisions`."""
 
     def told(batch, *args):
         decision = decide(batch, *args)
@@ -71,7 +71,7 @@ def recorded(decide, batches, decisions):
 
 
 class Loose(capo_rl.StepControl):
-    """It takes all of a step, and keeps which use of a rollout it was told."""
+    """A step control that leaves the whole step, and records the use of the rollout in each call."""
 
     told = []
 
@@ -95,7 +95,7 @@ def policy():
 
 
 def sharded(folder):
-    """The same policy in pieces, as transformers shards it with FSDP2 when it is loaded."""
+    """The same policy, sharded as transformers shards it with FSDP2 when it loads it."""
     import torch.distributed as dist
     from transformers.distributed import DistributedConfig
 
@@ -122,7 +122,7 @@ def rollouts(prompts, trainer, size, ends=()):
     return found
 
 
-# The last two tokens of completions: one of two tokens that end them, an end inside of one that was cut off.
+# The last two tokens of completions. Two tokens may end a completion, and a completion that was cut off has one inside.
 ENDS = {"": (), "several": ([6, EOS], [6, OTHER_EOS], [6, OTHER_EOS], [EOS, 6])}
 
 

@@ -1,10 +1,10 @@
-"""Two steps of `GRPOTrainer` or `CapoGRPOTrainer` on a tiny random model, over completions of several turns that follow from what the model reads.
+"""Two steps of `GRPOTrainer` or `CapoGRPOTrainer` on a tiny random model. Completions have several turns, which depend on what the model reads.
 
     python tiny_trl_environments.py
 
-There is a run for each loop and way, in files that are called LOOP-WAY: weights, numbers, the rows that TRL trains on, the turns of the model, what masks
-decided; and LOOP-WAY.STEP.safetensors, the batch that masks saw. The loops are TRL's own round `tools`, its own round `environment_factory`, and a
-`rollout_func` that gives an `env_mask`.
+There is a run for each loop and way. The file LOOP-WAY has weights, numbers, the rows that TRL trains on, the turns of the model and the masks' decisions;
+LOOP-WAY.STEP.safetensors has the batch that masks saw. The loops are TRL's loop with `tools`, TRL's loop with `environment_factory`, and a `rollout_func`
+that returns an `env_mask`.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from conftest import ROOT
 
 LOOPS = ("tools", "environment", "rollout")
-# The mask's mode and threshold; the trainer of `unmasked` has none, and that of `stock` is TRL's own.
+# The mask's mode and threshold. The trainer of `unmasked` has no mask, and that of `stock` is TRL's own.
 WAYS = {"stock": None, "unmasked": None, "ahead": ("ahead", False), "inflight": ("inflight", False), "masked": ("ahead", 1.25e-3)}
 
 
 def tokenizer():
-    """The bytes' tokenizer of the chat templates' tests, with the template of Qwen3 that TRL carries."""
+    """The byte tokenizer of the chat templates' tests, with TRL's template for Qwen3."""
     file = ROOT / "host/data/tests/data/chat-golden/tokenizer.json"
     made = PreTrainedTokenizerFast(tokenizer_file=str(file), eos_token="<|im_end|>", pad_token="<|endoftext|>")
     made.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
@@ -55,7 +55,7 @@ def multiply(a: int, b: int) -> int:
 
 
 class Game:
-    """An environment of TRL's: its methods are tools, and the reward is its own."""
+    """An environment for TRL, whose methods are tools, and which has its own reward."""
 
     def reset(self, **_):
         self.calls = 0
@@ -76,7 +76,7 @@ class Game:
 
 
 def turn(prefix, place):
-    """What the model says after `prefix`: a call of a tool, or an answer; one in eight is cut off."""
+    """The model's turn after `prefix`: a tool call or an answer. One turn in eight is cut off."""
     digest = hashlib.sha256(bytes(str((prefix, place)), "utf8")).digest()
     a, b = digest[0] % 5, digest[1] % 97
     if digest[2] % 3:
@@ -86,7 +86,7 @@ def turn(prefix, place):
     return text + "<|im_end|>" * (digest[4] % 8 > 0)
 
 
-# What TRL trains on, a rollout each; and the turns of the model, with the tokens that each goes on from.
+# The rows that TRL trains on, by rollout; and the turns of the model, each with the tokens before it.
 ROWS, TURNS = [], []
 decide = capo_rl.trl.decide
 
@@ -99,7 +99,7 @@ def says(trainer, prefix, place):
 
 
 class Scripted:
-    """Generates by the script."""
+    """Generates the scripted turns."""
 
     def _generate_single_turn(self, prompt_ids, *_, **__):
         return [says(self, prefix, place) for place, prefix in enumerate(prompt_ids)], None
@@ -111,7 +111,7 @@ class Scripted:
 
 
 def rollouts(prompts, trainer):
-    """Three turns of the model with an observation between each two; `env_mask` is 1 on the model's."""
+    """Three turns of the model with observations between them. `env_mask` is 1 on the model's tokens."""
     found = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "env_mask": []}
     texts = trainer.processing_class
     ids = lambda text: texts(text, add_special_tokens=False)["input_ids"]

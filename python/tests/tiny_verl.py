@@ -1,8 +1,8 @@
-"""A few optimizer steps of verl's `ActorRolloutRefWorker` on a tiny random model, over completions that follow from the step alone.
+"""A few optimizer steps of verl's `ActorRolloutRefWorker` on a tiny random model. Completions depend only on the step.
 
     python tiny_verl.py OUT [KEY=VALUE ...] [-- OUT ...]      torchrun --nproc_per_node 2 tiny_verl.py OUT ...
 
-It writes to OUT.RANK: weights, each step's numbers, what was kept of its rows, the masks' states, and the process's peak memory in bytes.
+It writes the weights, the numbers of each step, the decisions on its rows, the masks' states and the process's peak memory in bytes to OUT.RANK.
 """
 
 import json
@@ -58,7 +58,7 @@ CONTROLS = {
 
 
 class Asks:
-    """A step control that takes all of a step, and tells what it can ask."""
+    """A step control that leaves the whole step, and reports all measurements."""
 
     id, inputs, restores_moments = "asks", frozenset({"ALIGNMENT"}), False
 
@@ -139,7 +139,7 @@ def policy(folder, chosen):
 
 
 def configured(folder, chosen):
-    """verl's own configuration, with what a user would write on the command line."""
+    """verl's own configuration with the options that a user would write on the command line."""
     ranks = chosen["ray"] or int(os.environ["WORLD_SIZE"])
     words = [
         f"actor_rollout_ref.model.path={folder}",
@@ -171,7 +171,7 @@ def configured(folder, chosen):
 
 
 def batch(step, chosen):
-    """A step's completions, as verl's trainer sends them: nested, or padded as its older trainer does. Every rank has its share, the longest dealt out first."""
+    """A step's completions in the form of verl's trainer, nested, or padded as in its older trainer. Each rank gets its share, and the longest are dealt out first."""
     random = torch.Generator().manual_seed(100 + step + chosen["seed"])
     draw = lambda low, high, *shape: torch.randint(low, high, shape, generator=random)
     groups = chosen["rows"] // chosen["generations"]
@@ -203,7 +203,7 @@ def batch(step, chosen):
         else:
             fields["rollout_is_weights"] = correction
     if chosen["holes"]:
-        # A tool's answer in the middle of a response, and a row that only fills up the batch.
+        # A tool's answer in the middle of a response, and a row that only fills the batch.
         for row in fields["response_mask"]:
             row[1] = 0
         if 0 in own:
@@ -240,14 +240,14 @@ def padded(fields, prompt=8, response=16):
 
 
 def handmade(data, token_mask, chosen):
-    """The same mini-batch with the dropped tokens taken out by hand, for a run without masks."""
+    """The same mini-batch without the dropped tokens, for a run without masks."""
     mask = torch.nested.nested_tensor_from_jagged(token_mask[token_mask >= 0], data["responses"].offsets())
     for name in chosen["reference_fields"].split(","):
         data[name] = torch.nested.nested_tensor_from_jagged(data[name].values() * mask.values().to(data[name].dtype), data[name].offsets())
 
 
 class Worker(ActorRolloutRefWorker):
-    """verl's worker, which tells what is in it."""
+    """verl's worker with access to its contents."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def report(self, out, numbers):
@@ -262,8 +262,8 @@ class Worker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def remember(self, chosen):
-        """Each step's weights of its rows' tokens, 0 for what is dropped, in the order of the data and -1 behind the responses; what masks saw; and the model's
-        weights after it, if `path` is chosen."""
+        """For each step, the weights of its rows' tokens in the order of the data, 0 for dropped tokens and -1 after the responses; the arrays that masks saw; and
+        the model's weights after the step, if `path` is chosen."""
         engine, self.token_weights, self.seen, self.path = self.actor.engine, [], [], []
         optimizer_step = engine.optimizer_step
         if chosen["controls"] == "asks":
@@ -287,7 +287,7 @@ class Worker(ActorRolloutRefWorker):
         engine.optimizer_step = noted
 
     def infer(self, data):
-        """A pass that trains nothing, as verl's own for log-probabilities; FSDP2 may keep what it gathered."""
+        """A pass that trains nothing, like verl's pass for log-probabilities. FSDP2 may keep the weights that it gathered."""
         data = data.copy()
         tu.assign_non_tensor(data, use_remove_padding=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(data), use_fused_kernels=False)
         with self.actor.engine.eval_mode():
@@ -295,7 +295,7 @@ class Worker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def gather_gradients(self):
-        """Steps leave the weights alone from here on, for `step_by_hand`."""
+        """From here on, steps do not change the weights, for `step_by_hand`."""
         engine, self.gradients, self.moments, self.taken = self.actor.engine, [], {}, 0
 
         def noted():
@@ -306,7 +306,7 @@ class Worker(ActorRolloutRefWorker):
 
     @torch.no_grad()
     def step_by_hand(self):
-        """AdamW's step from the gradient of what is kept, the first that was gathered, and that of all tokens: its second moment takes in both parts."""
+        """A step of AdamW from two gradients: that of the kept tokens, which was gathered first, and that of all tokens. The second moment has both parts."""
         (kept, every), self.gradients, self.taken = self.gradients, [], self.taken + 1
         engine, group = self.actor.engine, self.actor.engine.optimizer.param_groups[0]
         norm = torch.stack([grad.double().square().sum() for grad in every]).sum().sqrt()
@@ -350,7 +350,7 @@ def run(worker, out, chosen):
 
 
 def under_ray(config, count):
-    """A group of workers as verl's trainer makes it, on CPUs."""
+    """A group of workers on CPUs, made as in verl's trainer."""
     import ray
     from verl.single_controller.ray.base import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 

@@ -1,4 +1,4 @@
-"""A platform for verl without accelerators, through its own registry of platforms: `VERL_USE_EXTERNAL_MODULES=verl_cpu VERL_PLATFORM=cpu`."""
+"""A platform for verl without accelerators, in verl's own registry of platforms: `VERL_USE_EXTERNAL_MODULES=verl_cpu VERL_PLATFORM=cpu`."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from verl.plugin.platform.platform_base import PlatformBase
 
 
 def join() -> str:
-    """Makes the process group before verl does, which asks for `cpu:gloo,cpu:gloo` here, and torch takes no device twice."""
+    """Makes the process group before verl does. verl would ask for `cpu:gloo,cpu:gloo`, and torch accepts no device twice."""
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
     return "gloo"
@@ -63,5 +63,5 @@ class PlatformCPU(PlatformBase):
 
 
 platform_manager.set_platform(PlatformCPU())
-# FSDP1 broadcasts the first rank's weights at the start, which gloo can do on CPUs; torch asks for a GPU before it tries.
+# FSDP1 broadcasts the first rank's weights at the start. gloo can do that on CPUs, but torch demands a GPU first.
 torch.distributed.fsdp._init_utils._check_module_states_for_sync_module_states = nothing

@@ -1,4 +1,4 @@
-"""Runs of verl's own workers on CPUs, for the tests: how one is started, what it saved, and the words of those that several tests need."""
+"""Runs of verl's own workers on CPUs for the tests: how to start them, the files that they save, and the arguments of runs that several tests need."""
 
 import json
 import os
@@ -34,7 +34,7 @@ CASES = {
 
 
 def launch(folder, name, *words, ranks=1):
-    """Runs the tiny worker; what each rank saved."""
+    """Runs the tiny worker, and returns what each rank saved."""
     python = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
     ended = subprocess.run([*python, str(TINY), name, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
@@ -50,7 +50,7 @@ def saved(folder, name, rank=0):
 
 
 def in_one(runs):
-    """The words of several runs in one process."""
+    """The arguments of several runs in one process."""
     return [word for name, words in runs.items() for word in ("--", name, *words)][1:]
 
 
@@ -59,12 +59,12 @@ def difference(one, other):
 
 
 def rates(saved):
-    """One a step: verl lists what every rank and mini-batch told, and all tell the same of a step."""
+    """One value per step. verl lists the values of every rank and mini-batch, and all values of a step are equal."""
     return [line["capo/rejection_rate"][0] for line in saved["numbers"]]
 
 
 def kept(*ranks):
-    """Every row's decisions, step by step, whichever rank it was on."""
+    """The decisions on every row, step by step, whichever rank had the row."""
     rows = [[tuple(row[row >= 0].tolist()) for rank in ranks for row in rank["token_weights"][step]] for step in range(len(ranks[0]["token_weights"]))]
     return [sorted(step) for step in rows]
 

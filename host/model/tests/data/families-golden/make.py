@@ -1,17 +1,17 @@
-"""Makes the checkpoints beside this file and what Hugging Face transformers computes with them, on the CPU.
+"""Makes the checkpoints in this folder, and the numbers that Hugging Face transformers computes with them on the CPU.
 
     pip install torch transformers peft safetensors && python make.py
 
-Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint, and together they have every
-family and every switch of a decoder once or more. `golden.safetensors` beside each holds, in f32: `logits` `[2, 11, 24]`
-of two left-padded sequences, `logps` `[2, 5]` at temperature 0.9, and under the name of every weight the gradient of
-`sum(seed * logps)`. `scores.json` has log-probabilities at temperature 1 of ragged rows, each computed alone.
-`padding.json`, which `python make.py --padding` makes alone, has one clipped step of torch's AdamW where the token that ends a turn
-is `pad_token_id` and stands in every prompt: the gradient's norm, and each weight after the step as its norm and its product with
-`cos(0.37 i)`; made with torch 2.15.0 and peft 0.21.2.
+Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint. Together they have every
+family and every switch of a decoder at least once. `golden.safetensors` in each folder has, in f32, `logits` `[2, 11, 24]`
+of two left-padded sequences, `logps` `[2, 5]` at temperature 0.9, and the gradient of `sum(seed * logps)` by every weight,
+under the weight's name. `scores.json` has log-probabilities at temperature 1 of ragged rows, each computed alone.
+`python make.py --padding` makes only `padding.json`. It has one clipped step of torch's AdamW, where the token that ends a turn
+is `pad_token_id` and occurs in every prompt: the norm of the gradient, and for each weight after the step its norm and its
+product with `cos(0.37 i)`. It was made with torch 2.15.0 and peft 0.21.2.
 
-`python make.py --check DIR` compares the checkpoints in DIR, saved by the trainer's test `model_families` into
-`target/tmp/families`, with the same numbers: they must give equal logits.
+`python make.py --check DIR` checks that the checkpoints in DIR, which the trainer's test `model_families` saves into
+`target/tmp/families`, give the same logits.
 """
 
 import json
@@ -49,10 +49,10 @@ SMALL = {
     "eos_token_id": 1,
 }
 
-# The configurations as people have them on disk, from transformers 4 and 5: what is under `rope_scaling` is of release 4.
-# `dtype` is that of the file, `shards` how many there are.
+# Configurations as transformers 4 and 5 write them; those with `rope_scaling` are from release 4. `dtype` is the dtype of
+# the file, `shards` the number of files.
 CHECKPOINTS = {
-    # Llama 2: as many key heads as query heads, which the file leaves out; scaled by `linear`, under its old name.
+    # Llama 2: as many key heads as query heads, so the file leaves out their number; `linear` scaling, under its old name.
     "llama2": {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -80,7 +80,7 @@ CHECKPOINTS = {
         },
         "dtype": "bfloat16",
     },
-    # Every bias that a Llama may have.
+    # All biases that a Llama may have.
     "llama-biased": {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -124,7 +124,7 @@ CHECKPOINTS = {
         "sliding_window": None,
         "max_window_layers": 2,
     },
-    # Qwen3 with biases in three shards, and a `yarn` with all that can be said of it.
+    # Qwen3 with biases in three shards, and a `yarn` with all of its settings.
     "qwen3-biased": {
         "model_type": "qwen3",
         "architectures": ["Qwen3ForCausalLM"],
@@ -236,12 +236,12 @@ def make():
     (HERE / "scores.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in scores) + "\n]\n")
 
 
-# Two turns before the answer; token 1 ends a turn, and fills rows up.
+# Two turns before the answer. Token 1 ends a turn, and is also the padding.
 CHAT = [[1, 1, 1, 7, 21, 1, 3, 12, 1, 5, 11], [1, 11, 2, 1, 17, 19, 1, 8, 1, 15, 6]]
 
 
 def padding():
-    """`-1` counts from the end, as in torch. An adapter is of the attention alone, and its base stays as it is."""
+    """`-1` counts from the end, as in torch. An adapter changes only the attention, and its base is frozen."""
     cases = []
     for name, pad, adapter in [("llama3", 1, False), ("llama-biased", 1, False), ("llama-biased", -23, False), ("llama3", None, False), ("llama3", 1, True)]:
         # The weights are bf16 in the file.

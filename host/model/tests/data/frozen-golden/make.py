@@ -1,10 +1,10 @@
-"""Makes the checkpoints beside this file and what Hugging Face transformers computes with them, on the CPU.
+"""Makes the checkpoints in this folder, and the numbers that Hugging Face transformers computes with them on the CPU.
 
     pip install torch transformers safetensors && python make.py
 
-Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint as `save_pretrained` writes it, of a
-model that scores texts (`scores.json`: the logits of ragged rows of ids, computed as one padded batch). Ids are those of the
-trainer's embedded tokenizer, 15 tokens of which 0 fills rows.
+Made with torch 2.9.1 and transformers 5.23.0. Every folder is a tiny random checkpoint of a model that scores
+texts, as `save_pretrained` writes it. `scores.json` has the logits of ragged rows of ids, computed as one padded batch. The ids
+are those of the trainer's embedded tokenizer, which has 15 tokens; 0 is the padding.
 """
 
 import json
@@ -102,7 +102,7 @@ def rows():
 
 
 def scores(model):
-    # The last row ends with what fills rows up.
+    # The last row ends with padding.
     texts = [prompt + completion for prompt, completion in rows()] + [[5, 6, 7, PAD]]
     width = max(len(text) for text in texts)
     ids = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])

@@ -1,12 +1,12 @@
-"""Makes the GGUF files beside this file, and in `golden.json` what Hugging Face transformers makes of them.
+"""Makes the GGUF files in this folder, and `golden.json` with the results of Hugging Face transformers for them.
 
     pip install torch transformers accelerate gguf && OMP_NUM_THREADS=1 python make.py
 
 Made with torch 2.15.0, transformers 5.23.0 and gguf 0.19.0. Together the files have every architecture, every type of tensor and every kind of
-tokenizer that is read. Tensors of the types Q4_K, Q5_K and Q6_K are random blocks. transformers reads the files by `gguf_file=`. There it does not see
-scalings of rotary embeddings, the heads' width of all architectures, and a Llama's biases, so these are set in its configuration.
+tokenizer that the trainer reads. Tensors of the types Q4_K, Q5_K and Q6_K are random blocks. transformers reads the files with `gguf_file=`. It ignores
+scalings of rotary embeddings, the width of heads in some architectures, and the biases of a Llama, so this program sets them in its configuration.
 
-`golden.json` has for each file: ids and decoded text of some texts, with and without special tokens; a conversation's text and ids by the chat template;
+`golden.json` has for each file: the ids and the decoded forms of some texts, with and without special tokens; a conversation's text and ids by the chat template;
 log-probabilities of rows, each computed alone; and a greedy completion with its text.
 """
 
@@ -47,7 +47,7 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def byte_level(pre):
-    """Tokens over bytes, as `tokenizer.ggml.model = "gpt2"` has them."""
+    """Byte-level tokens, as in `tokenizer.ggml.model = "gpt2"`."""
     tokenizer = Tokenizer(models.BPE())
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre in ["gpt-2", "smollm"])
     first = pre_tokenizers.Digits(individual_digits=True)
@@ -77,7 +77,7 @@ def byte_level(pre):
 
 
 def pieces():
-    """Pieces with scores, as SentencePiece has them."""
+    """Pieces with scores, as in SentencePiece."""
     tokens = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<tool>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     control = [TokenType.UNKNOWN] + [TokenType.CONTROL] * 4 + [TokenType.USER_DEFINED]
     kinds = control + [TokenType.BYTE] * 256
@@ -89,7 +89,7 @@ def pieces():
     words = [word for word in sorted(vocab, key=vocab.get) if len(word) > 1 and "\n" not in word]
     scores = [0.0] * len(tokens) + [-float(rank) for rank in range(len(words))]
     tokens += words
-    # Several pieces of one score: the order of merges among them is that of lengths and ids.
+    # Several pieces have the same score. Lengths and ids decide the order of merges among them.
     scores[-20:] = [scores[-20]] * 20
     letters = sorted({letter for letter in text if letter != "\n"})
     tokens += letters
@@ -110,17 +110,17 @@ def pieces():
 
 
 def data(kind, shape, rng):
-    """A tensor of random numbers, about 1 / sqrt(width) in size, as the file has it."""
+    """A tensor of random numbers of about 1 / sqrt(width), in the form of the file."""
     size = 1.5 / math.sqrt(shape[-1])
     values = (size * rng.standard_normal(shape)).astype(np.float32)
     if kind not in [T.Q4_K, T.Q5_K, T.Q6_K]:
         return gguf.quantize(values, kind)
-    # The package quantizes none of these: random blocks, with scales that fit.
+    # The package cannot quantize to these types, so the blocks are random, with matching scales.
     block, bytes_ = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (values.size // block, bytes_), dtype=np.uint8)
     half = lambda number: np.frombuffer(np.float16(number).tobytes(), np.uint8)
     if kind == T.Q6_K:
-        # Scales of -128 to 127, numbers of -32 to 31.
+        # Scales are -128 to 127, numbers are -32 to 31.
         blocks[:, -2:] = half(size / 1500)
     else:
         levels = 15 if kind == T.Q4_K else 31
@@ -130,7 +130,7 @@ def data(kind, shape, rng):
     return blocks
 
 
-# `types` are those of matrices in turn; `rope` is set for transformers, which does not see it.
+# `types` are the types of the matrices in turn; `rope` is set for transformers, which ignores the file's.
 FILES = {
     "llama-f32": {"arch": "llama", "types": [T.F32], "vocab": ("gpt-2",), "tied": True, "biases": True},
     "llama-f16": {"arch": "llama", "types": [T.F16], "vocab": ("llama-bpe",), "tied": True, "width": 16, "rope": "llama3"},
@@ -211,7 +211,7 @@ def write(name, arch, types, vocab, tied, hidden=32, width=8, rope=None, biases=
 
 
 def llama3_divisors(width, theta):
-    """As llama.cpp's converter makes them."""
+    """The divisors of the frequencies, as llama.cpp's converter computes them."""
     low, high, factor, original = (LLAMA3[key] for key in ["low_freq_factor", "high_freq_factor", "factor", "original_max_position_embeddings"])
     divisors = []
     for frequency in theta ** -(np.arange(0, width, 2, dtype=np.float32) / width):

@@ -1,14 +1,15 @@
-"""Makes the adapters beside this file and what PEFT computes with them, on the CPU.
+"""Makes the adapters in this folder, and the numbers that PEFT computes with them on the CPU.
 
     pip install torch transformers peft safetensors && cd host/model && python tests/data/lora-golden/make.py
 
 Made with torch 2.9.1, transformers 5.23.0 and PEFT 0.21.2. Every folder is an adapter of a checkpoint of `families-golden`, with random
-A and B, as `PeftModel.save_pretrained` writes it; the name of its base is a path from the crate's folder. `golden.safetensors` beside each
-holds, in f32: `logits` `[2, 11, 24]` of the two left-padded sequences there, `logps` `[2, 5]` at temperature 0.9, under the name of every
-factor the gradient of `sum(seed * logps)`, and under `merged.` and the name of every weight what `merge_and_unload` makes of it.
+A and B, as `PeftModel.save_pretrained` writes it; the name of its base is a path from the crate's folder. `golden.safetensors` in each
+folder has, in f32, `logits` `[2, 11, 24]` of the two left-padded sequences of `families-golden`, `logps` `[2, 5]` at temperature 0.9, the
+gradient of `sum(seed * logps)` by every factor, under the factor's name, and every weight after `merge_and_unload`, under `merged.` and
+the weight's name.
 
-`python tests/data/lora-golden/make.py --check DIR` compares what the trainer's test `model_lora` saved into `target/tmp/lora` with the same
-numbers: the adapters with their bases, and the merged checkpoints, must give equal logits.
+`python tests/data/lora-golden/make.py --check DIR` checks that the files that the trainer's test `model_lora` saves into `target/tmp/lora` give
+the same logits: the adapters with their bases, and the merged checkpoints.
 """
 
 import json
@@ -29,7 +30,7 @@ STARTS = [3, 1]
 PROMPT_LEN = 6
 LOSS_TEMPERATURE = 0.9
 
-# Which modules, and both ways to scale; the targets as people write them: PEFT's default, a list, `all-linear`, an expression.
+# Adapters with different modules, with both ways to scale, and with targets in all forms: PEFT's default, a list, `all-linear`, an expression.
 ADAPTERS = {
     "llama3": {"r": 3, "lora_alpha": 5},
     "qwen2-yarn": {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": "all-linear"},
@@ -77,7 +78,7 @@ def make():
         shutil.rmtree(HERE / name, ignore_errors=True)
         model.save_pretrained(HERE / name)
         (HERE / name / "README.md").unlink()
-        # A set in PEFT, in another order every time.
+        # PEFT has a set here, whose order changes from run to run.
         config = json.loads((HERE / name / "adapter_config.json").read_text())
         if isinstance(config["target_modules"], list):
             config["target_modules"].sort()

@@ -1,4 +1,4 @@
-"""Makes the golden data beside this file from Hugging Face transformers and torch, on the CPU.
+"""Makes the golden data in this folder with Hugging Face transformers and torch on the CPU.
 
     pip install torch transformers safetensors numpy && python make.py
 
@@ -49,7 +49,7 @@ def checkpoint(tied):
     directory = HERE / ("tied" if tied else "untied")
     directory.mkdir(exist_ok=True)
     save_file({n: w.detach().contiguous() for n, w in model.named_parameters()}, directory / "model.safetensors")
-    # The layout of transformers 4, which every release reads; `rope_parameters` of release 5 has a test of its own.
+    # The layout of transformers 4, which every release reads. `rope_parameters` of release 5 has its own test.
     written = json.loads(config.to_json_string())
     written["rope_theta"] = written.pop("rope_parameters")["rope_theta"]
     written["architectures"] = ["Qwen2ForCausalLM"]
