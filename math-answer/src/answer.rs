@@ -4,6 +4,7 @@ use crate::expression::Expression;
 use crate::extract::{self, Places, choice};
 use crate::lex::Reading;
 use crate::text::{self, bare, letters};
+use crate::thoughts::said;
 use crate::{boxes, canonical, compare, parse, phrases};
 
 /// Whether a text gives the right answer.
@@ -48,7 +49,7 @@ impl Answer {
     /// The answer of a completion at the accepted `places`; `None` if there is none.
     #[must_use]
     pub fn find(completion: &str, places: Places) -> Option<Self> {
-        let text = &*crate::said(completion);
+        let text = &*said(completion);
         let candidates = extract::candidates(text, places);
         let mut answers = candidates
             .iter()

@@ -1,6 +1,7 @@
 //! Values on both sides of the places where `|x-5|`, a maximum or a floor changes its formula,
 //! which fixed points may all miss.
 
+use crate::complex::Complex;
 use crate::evaluate::{Evaluator, POSITIVE, Value};
 use crate::expression::{Expression, Function};
 use crate::rational::Rational;
@@ -35,12 +36,28 @@ struct Break {
     kind: Kind,
 }
 
+/// A formula of the first degree in a variable.
+struct Line {
+    /// Its value where the variable is 0.
+    zero: Rational,
+    slope: Rational,
+}
+
+impl Line {
+    /// The value of the variable at which the formula is `target`.
+    fn solved(&self, target: i64) -> Option<Rational> {
+        Rational::whole(target)
+            .add(&self.zero.negated())?
+            .times(&self.slope.inverse()?)
+    }
+}
+
 /// Where a formula changes what stands around it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Where it is 0.
     Zero,
-    /// Where it is 0, as a radicand; its sign may change nowhere.
+    /// Where it is 0, as the radicand of a root, if its sign changes at all.
     Root,
     /// Where it is a whole number.
     Whole,
@@ -70,7 +87,8 @@ impl Evaluator {
                 self.at(point);
                 for place in self.places(&name, &breaks) {
                     let fits = self.with(&name, Value::Exact(place), |evaluator| {
-                        let (left, right) = (evaluator.value(sides[0]), evaluator.value(sides[1]));
+                        let left = evaluator.value(sides[0]);
+                        let right = evaluator.value(sides[1]);
                         left.is_nan() || right.is_nan() || fit(evaluator, &left, &right)
                     });
                     if !fits {
@@ -91,22 +109,18 @@ impl Evaluator {
         zeros.sort();
         zeros.dedup();
         zeros.truncate(MOST_PLACES);
-        let half =
-            |one: &Rational, other: &Rational| one.add(other)?.times(&Rational::decimal("0.5")?);
         let mut places: Vec<Rational> = zeros
             .windows(2)
-            .filter_map(|pair| half(&pair[0], &pair[1]))
+            .filter_map(|pair| middle(&pair[0], &pair[1]))
             .collect();
-        let ends = [(zeros.first(), -1), (zeros.last(), 1)];
-        places.extend(
-            ends.iter()
-                .flat_map(|(end, sign)| {
-                    end.iter()
-                        .flat_map(|end| [1, 37].map(|far| end.add(&Rational::whole(sign * far))))
-                        .collect::<Vec<_>>()
-                })
-                .flatten(),
-        );
+        if let (Some(first), Some(last)) = (zeros.first(), zeros.last()) {
+            for far in [-1, -37] {
+                places.extend(first.add(&Rational::whole(far)));
+            }
+            for far in [1, 37] {
+                places.extend(last.add(&Rational::whole(far)));
+            }
+        }
         places.extend(zeros);
         places.extend(
             WIDE.iter()
@@ -117,44 +131,44 @@ impl Evaluator {
 
     /// Values of a variable at which a formula is 0, or one of some whole numbers.
     fn zeros(&mut self, name: &str, change: &Break) -> Vec<Rational> {
-        let mut at = |value: i64| {
-            self.with(name, Value::Exact(Rational::whole(value)), |evaluator| {
-                evaluator.exact(&change.formula)
-            })
-        };
-        let minus = |one: &Rational, other: &Rational| one.add(&other.negated());
-        // An equation of the first degree is solved exactly.
-        let straight = (|| {
-            let (zero, one, two) = (at(0)?, at(1)?, at(2)?);
-            let slope = minus(&one, &zero)?;
-            (minus(&two, &one)? == slope && slope != Rational::whole(0)).then_some((zero, slope))
-        })();
-        if let Some((zero, slope)) = straight {
+        if let Some(line) = self.line(name, &change.formula) {
             let targets: &[i64] = if change.kind == Kind::Whole {
                 &[-2, -1, 0, 1, 2, 3, 7]
             } else {
                 &[0]
             };
-            let solved =
-                |target: &i64| minus(&Rational::whole(*target), &zero)?.times(&slope.inverse()?);
-            return targets.iter().filter_map(solved).collect();
-        }
-        if change.kind == Kind::Root
-            || !change
-                .formula
-                .symbols()
+            return targets
                 .iter()
-                .any(|symbol| self.name(symbol) == name)
-        {
+                .filter_map(|target| line.solved(*target))
+                .collect();
+        }
+        let symbols = change.formula.symbols();
+        if change.kind == Kind::Root || !symbols.iter().any(|symbol| self.name(symbol) == name) {
             return Vec::new();
         }
         self.crossings(name, &change.formula)
     }
 
+    /// A formula as a line, if it is of the first degree in a variable.
+    fn line(&mut self, name: &str, formula: &Expression) -> Option<Line> {
+        let zero = self.exact_at(name, 0, formula)?;
+        let one = self.exact_at(name, 1, formula)?;
+        let two = self.exact_at(name, 2, formula)?;
+        let slope = one.add(&zero.negated())?;
+        let is_line = two.add(&one.negated())? == slope && !slope.is_zero();
+        is_line.then_some(Line { zero, slope })
+    }
+
+    /// The exact value of a formula where a variable is `value`.
+    fn exact_at(&mut self, name: &str, value: i64, formula: &Expression) -> Option<Rational> {
+        let value = Value::Exact(Rational::whole(value));
+        self.with(name, value, |evaluator| evaluator.exact(formula))
+    }
+
     /// Approximate zeros between the points of a grid.
     fn crossings(&mut self, name: &str, formula: &Expression) -> Vec<Rational> {
         let mut value = |at: f64| {
-            let at = Value::Near(crate::complex::Complex::real(at));
+            let at = Value::Near(Complex::real(at));
             self.with(name, at, |evaluator| {
                 evaluator.value(formula).near().as_real()
             })
@@ -177,11 +191,15 @@ impl Evaluator {
     }
 }
 
+/// The number halfway between two others.
+fn middle(one: &Rational, other: &Rational) -> Option<Rational> {
+    one.add(other)?.times(&Rational::decimal("0.5")?)
+}
+
 /// Collects the formulas at whose zeros or whole values an expression changes.
 fn collect(expression: &Expression, breaks: &mut Vec<Break>) {
-    let varies = |part: &Expression| !part.is_constant();
     let mut zero = |formula: &Expression, kind: Kind| {
-        if varies(formula) && breaks.iter().all(|known: &Break| known.formula != *formula) {
+        if !formula.is_constant() && breaks.iter().all(|known: &Break| known.formula != *formula) {
             breaks.push(Break {
                 formula: formula.clone(),
                 kind,
@@ -206,7 +224,7 @@ fn collect(expression: &Expression, breaks: &mut Vec<Break>) {
             Expression::Power(base, _) => zero(base, Kind::Root),
             other => zero(other, Kind::Root),
         },
-        Expression::Call("floor" | "ceil", parts) if parts.iter().any(varies) => {
+        Expression::Call("floor" | "ceil", parts) if !parts.iter().all(Expression::is_constant) => {
             breaks.extend(parts.iter().map(|part| Break {
                 formula: part.clone(),
                 kind: Kind::Whole,

@@ -46,7 +46,8 @@ impl Evaluator {
         parts: &[Expression],
     ) -> Option<Rational> {
         let bound = Bound::of(parts)?;
-        let (from, to) = (self.whole(bound.ends[0])?, self.whole(bound.ends[1])?);
+        let from = self.whole(bound.ends[0])?;
+        let to = self.whole(bound.ends[1])?;
         let count = to
             .checked_sub(from)?
             .checked_add(1)
@@ -92,15 +93,15 @@ impl Evaluator {
         Some(value).filter(|value| value.is_finite())
     }
 
+    /// The term of a series `step` steps behind its beginning.
+    fn term(&mut self, bound: &Bound<'_>, from: i64, step: i64) -> Option<f64> {
+        let at = Rational::whole(from.checked_add(step)?);
+        self.body(bound, Value::Exact(at))
+    }
+
     fn series(&mut self, function: Function, bound: &Bound<'_>) -> Option<f64> {
         let from = self.whole(bound.ends[0])?;
         let last = self.value(bound.ends[1]).near().as_real();
-        let term = |evaluator: &mut Self, step: i64| {
-            evaluator.body(
-                bound,
-                Value::Exact(Rational::whole(from.checked_add(step)?)),
-            )
-        };
         if last.is_finite() {
             let count = self
                 .whole(bound.ends[1])?
@@ -109,7 +110,7 @@ impl Evaluator {
             let count = Some(count).filter(|count| (0..=MOST_TERMS).contains(count))?;
             let start = if function == "prod" { 1.0 } else { 0.0 };
             return (0..count).try_fold(start, |all, step| {
-                let term = term(self, step)?;
+                let term = self.term(bound, from, step)?;
                 Some(if function == "prod" {
                     all * term
                 } else {
@@ -120,17 +121,19 @@ impl Evaluator {
         if function == "prod" || last < 0.0 || last.is_nan() {
             return None;
         }
-        self.infinite(term)
+        self.infinite(bound, from)
     }
 
-    /// A sum without end. Its parts up to powers of two are those of a series in the inverse of
-    /// their number, if terms fall as a power.
-    fn infinite(&mut self, mut term: impl FnMut(&mut Self, i64) -> Option<f64>) -> Option<f64> {
-        let (mut sum, mut sums, mut terms) = (0.0, Vec::new(), Vec::new());
+    /// A sum without end. If its terms fall as a power of their number, the sums of the first 16,
+    /// 32, ... terms are a polynomial in the inverse of that number, whose value at 0 is the limit.
+    fn infinite(&mut self, bound: &Bound<'_>, from: i64) -> Option<f64> {
+        let mut sum = 0.0;
+        let mut sums = Vec::new();
+        let mut terms = Vec::new();
         let mut tiny = 0;
         for step in 0..512 {
             // Terms that have become too small for `f64` have no value.
-            let Some(next) = term(self, step) else {
+            let Some(next) = self.term(bound, from, step) else {
                 return (tiny >= 3).then_some(sum);
             };
             sum += next;
@@ -161,49 +164,11 @@ impl Evaluator {
         if near.is_nan() {
             return None;
         }
-        let sign = if near < 0.0 { -1 } else { 1 };
-        // A whole number may be meant, or any.
-        let offsets: &[(i64, i64)] = match near.is_infinite() {
-            true if "nkm".contains(bound.name.trim_start_matches('\u{1}')) => {
-                &[(0, 1), (1, 1), (3, 1)]
-            }
-            true => &[(0, 1), (1, 1), (3, 7)],
-            false => &[(0, 1)],
+        let estimates = if near.is_infinite() {
+            self.estimates_far_out(bound, near)?
+        } else {
+            self.estimates_near(bound, &place, side)?
         };
-        let mut estimates = Vec::new();
-        let directions: &[i64] = match side {
-            _ if near.is_infinite() => &[1],
-            0 => &[1, -1],
-            1 => &[1],
-            _ => &[-1],
-        };
-        for direction in directions {
-            for (above, below) in offsets {
-                let offset = Rational::new((*above).into(), (*below).into())?;
-                let mut points = Vec::new();
-                for k in 2..=10 {
-                    let power = Rational::whole(1 << k);
-                    let step = power.inverse()?.times(&Rational::whole(*direction))?;
-                    let (step, at) = match &place {
-                        _ if near.is_infinite() => {
-                            let at = power.add(&offset)?.times(&Rational::whole(sign))?;
-                            (at.inverse()?.to_f64(), Value::Exact(at))
-                        }
-                        Value::Exact(place) => (step.to_f64(), Value::Exact(place.add(&step)?)),
-                        Value::Near(place) => (
-                            step.to_f64(),
-                            Value::Near(place.plus(Complex::real(step.to_f64()))),
-                        ),
-                    };
-                    match self.body(bound, at) {
-                        Some(value) => points.push((step, value)),
-                        None if near.is_infinite() && points.len() >= 5 => break,
-                        None => return None,
-                    }
-                }
-                estimates.push(extrapolated(&points)?);
-            }
-        }
         let first = *estimates.first()?;
         let agree = estimates
             .iter()
@@ -213,7 +178,64 @@ impl Evaluator {
         agree.then_some(if zero { 0.0 } else { first })
     }
 
-    /// The integral by the rule of tanh and sinh, with one step and with half of it.
+    /// Estimates of a limit at ∞ or −∞, by values at powers of two beside several offsets. A
+    /// variable such as `n` may stand for whole numbers alone.
+    fn estimates_far_out(&mut self, bound: &Bound<'_>, end: f64) -> Option<Vec<f64>> {
+        let sign = if end < 0.0 { -1 } else { 1 };
+        let counts = "nkm".contains(bound.name.trim_start_matches('\u{1}'));
+        let offsets: [(i64, i64); 3] = if counts {
+            [(0, 1), (1, 1), (3, 1)]
+        } else {
+            [(0, 1), (1, 1), (3, 7)]
+        };
+        let mut estimates = Vec::new();
+        for (above, below) in offsets {
+            let offset = Rational::new(above.into(), below.into())?;
+            let mut points = Vec::new();
+            for k in 2..=10 {
+                let at = Rational::whole(1 << k)
+                    .add(&offset)?
+                    .times(&Rational::whole(sign))?;
+                let step = at.inverse()?.to_f64();
+                match self.body(bound, Value::Exact(at)) {
+                    Some(value) => points.push((step, value)),
+                    None if points.len() >= 5 => break,
+                    None => return None,
+                }
+            }
+            estimates.push(extrapolated(&points)?);
+        }
+        Some(estimates)
+    }
+
+    /// Estimates of a limit at a number, by values ever nearer to it on the given side, or for
+    /// `side` 0 on both.
+    fn estimates_near(&mut self, bound: &Bound<'_>, place: &Value, side: i64) -> Option<Vec<f64>> {
+        let directions: &[i64] = match side {
+            0 => &[1, -1],
+            1 => &[1],
+            _ => &[-1],
+        };
+        let mut estimates = Vec::new();
+        for direction in directions {
+            let mut points = Vec::new();
+            for k in 2..=10 {
+                let step = Rational::whole(1 << k)
+                    .inverse()?
+                    .times(&Rational::whole(*direction))?;
+                let distance = step.to_f64();
+                let at = match place {
+                    Value::Exact(place) => Value::Exact(place.add(&step)?),
+                    Value::Near(place) => Value::Near(place.plus(Complex::real(distance))),
+                };
+                points.push((distance, self.body(bound, at)?));
+            }
+            estimates.push(extrapolated(&points)?);
+        }
+        Some(estimates)
+    }
+
+    /// The integral by the rule of tanh and sinh. Two step lengths must agree on it.
     fn integral(&mut self, bound: &Bound<'_>) -> Option<f64> {
         let [from, to] = bound.ends.map(|end| self.value(end).near().as_real());
         if from.is_nan() || to.is_nan() {
@@ -233,37 +255,26 @@ impl Evaluator {
         };
         let [coarse, fine] =
             [least, 2.0 * least].map(|steps| self.quadrature(bound, [from, to], 1.0 / steps));
-        let (coarse, fine) = (coarse?, fine?);
+        let coarse = coarse?;
+        let fine = fine?;
         if fine.abs() <= 1e-13 && coarse.abs() <= 1e-13 {
             return Some(0.0);
         }
         ((coarse - fine).abs() <= 10.0 * AGREED * fine.abs().max(1e-3)).then_some(fine)
     }
 
-    fn quadrature(&mut self, bound: &Bound<'_>, [from, to]: [f64; 2], step: f64) -> Option<f64> {
-        let middle = 0.5 * (from + to);
-        let node = |t: f64| {
-            let (inner, slope) = (FRAC_PI_2 * t.sinh(), FRAC_PI_2 * t.cosh());
-            match (from.is_finite(), to.is_finite()) {
-                (true, true) => (
-                    middle + 0.5 * (to - from) * inner.tanh(),
-                    0.5 * (to - from) * slope / (inner.cosh() * inner.cosh()),
-                ),
-                (true, false) => (from + inner.exp(), slope * inner.exp()),
-                (false, true) => (to - inner.exp(), slope * inner.exp()),
-                (false, false) => (inner.sinh(), slope * inner.cosh()),
-            }
-        };
+    fn quadrature(&mut self, bound: &Bound<'_>, ends: [f64; 2], step: f64) -> Option<f64> {
+        let [from, to] = ends;
         let mut sum = 0.0;
         for direction in [1.0, -1.0] {
             let mut small = 0;
             for k in i32::from(direction < 0.0)..(4.0 / step) as i32 {
-                let (at, weight) = node(direction * f64::from(k) * step);
+                let (at, weight) = node(ends, direction * f64::from(k) * step);
                 if at <= from || at >= to || !at.is_finite() || small >= 4 {
                     break;
                 }
                 let value = self.body(bound, Value::Near(Complex::real(at)));
-                // Far out a value may be too small for `f64`.
+                // Far out, a value may be too small for `f64`.
                 let value = value.or((small >= 1).then_some(0.0))?;
                 sum += weight * value;
                 small = if (weight * value).abs() <= 1e-18 * f64::abs(sum) {
@@ -277,7 +288,23 @@ impl Evaluator {
     }
 }
 
-/// The value at 0 of the polynomial through the points, if two of them agree on it.
+/// Place and weight of a node of the rule of tanh and sinh between two ends.
+fn node([from, to]: [f64; 2], t: f64) -> (f64, f64) {
+    let inner = FRAC_PI_2 * t.sinh();
+    let slope = FRAC_PI_2 * t.cosh();
+    match (from.is_finite(), to.is_finite()) {
+        (true, true) => (
+            0.5 * (from + to) + 0.5 * (to - from) * inner.tanh(),
+            0.5 * (to - from) * slope / (inner.cosh() * inner.cosh()),
+        ),
+        (true, false) => (from + inner.exp(), slope * inner.exp()),
+        (false, true) => (to - inner.exp(), slope * inner.exp()),
+        (false, false) => (inner.sinh(), slope * inner.cosh()),
+    }
+}
+
+/// The value at 0 of the polynomial through the points, if it agrees with that through fewer of
+/// them.
 fn extrapolated(points: &[(f64, f64)]) -> Option<f64> {
     let mut best: Option<(f64, f64)> = None;
     let mut row: Vec<f64> = Vec::new();
@@ -285,7 +312,8 @@ fn extrapolated(points: &[(f64, f64)]) -> Option<f64> {
         let last = row.last().copied();
         let mut next = vec![*y];
         for order in 1..=count {
-            let (before, far) = (row[order - 1], points[count - order].0);
+            let before = row[order - 1];
+            let far = points[count - order].0;
             let one = next[order - 1];
             next.push(one + (one - before) * x / (far - x));
         }

@@ -24,17 +24,13 @@ pub(crate) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
             .map(|part| write(part, evaluator))
             .collect::<Vec<_>>()
     };
-    let sort = |mut texts: Vec<String>| {
-        texts.sort_unstable();
-        texts
-    };
     match expression {
         Expression::Number(value, _) => value.to_string(),
         Expression::Symbol(name) => evaluator.name(name),
         Expression::Words(words) => words.clone(),
         Expression::Constant(constant) => format!("{constant:?}").to_lowercase(),
-        Expression::Sum(terms) => format!("({})", sort(all(terms)).join("+")),
-        Expression::Product(factors) => format!("({})", sort(all(factors)).join("*")),
+        Expression::Sum(terms) => format!("({})", sorted(all(terms)).join("+")),
+        Expression::Product(factors) => format!("({})", sorted(all(factors)).join("*")),
         Expression::Power(base, exponent) => {
             format!("{}^{}", write(base, evaluator), write(exponent, evaluator))
         }
@@ -47,10 +43,10 @@ pub(crate) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
             format!("({})", all(&relation::by_name(parts)).join(","))
         }
         Expression::List(parts) | Expression::Set(parts) => {
-            format!("{{{}}}", sort(all(parts)).join(","))
+            format!("{{{}}}", sorted(all(parts)).join(","))
         }
         Expression::Tuple(open, parts, close) => format!("{open}{}{close}", all(parts).join(",")),
-        Expression::Union(parts) => sort(all(parts)).join("∪"),
+        Expression::Union(parts) => sorted(all(parts)).join("∪"),
         Expression::Matrix(rows) => rows
             .iter()
             .map(|row| all(row).join(","))
@@ -64,7 +60,8 @@ pub(crate) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
                 .position(|sign| *sign == '≈')
                 .unwrap_or(signs.len());
             let texts = all(&parts[..=exact]);
-            let (first, last) = (&texts[0], &texts[exact]);
+            let first = &texts[0];
+            let last = &texts[exact];
             if signs[..exact].iter().all(|sign| matches!(sign, '=' | '∈'))
                 && (parts[0].is_name() || first == last)
             {
@@ -78,4 +75,9 @@ pub(crate) fn write(expression: &Expression, evaluator: &mut Evaluator) -> Strin
                 .collect()
         }
     }
+}
+
+fn sorted(mut texts: Vec<String>) -> Vec<String> {
+    texts.sort_unstable();
+    texts
 }

@@ -103,7 +103,7 @@ impl Parser {
         })
     }
 
-    /// The value of so many degrees: in radians in an angle, else without the unit.
+    /// A number of degrees: in radians in an angle, otherwise without the unit.
     pub(crate) fn degrees(&self, value: Expression) -> Expression {
         if !self.is_angle {
             return value;
@@ -115,7 +115,7 @@ impl Parser {
         ])
     }
 
-    /// The argument of a function in brackets, with a sign of degrees behind these:
+    /// The argument of a function in brackets, with the sign of degrees that may follow them:
     /// `\sin(30)^\circ`.
     fn turned(&mut self, argument: Expression) -> Option<Expression> {
         let is_degree = match self.tokens.get(self.at..) {
@@ -136,20 +136,19 @@ impl Parser {
         Some(self.degrees(argument))
     }
 
-    /// Argument of a function. In brackets these are all of it: `\sin(x)^2` is the square of a
-    /// sine. Without brackets it is all factors up to the next function.
+    /// Argument of a function. In brackets it ends with them: `\sin(x)^2` is the square of a sine.
+    /// Without brackets it is all factors up to the next function.
     fn applied(&mut self) -> Option<Expression> {
         let bracket = matches!(self.mark(), Some('(' | '['));
         if bracket {
             return self.deeper(Self::atom);
         }
         let mut factors = vec![self.factor()?];
-        let plain = |token: Option<&Token>| match token {
+        while match self.peek() {
             Some(Token::Number(_) | Token::Name(_)) => true,
             Some(Token::Command(name)) => matches!(name.as_str(), "pi" | "frac" | "sqrt"),
             _ => false,
-        };
-        while plain(self.peek()) {
+        } {
             factors.push(self.factor()?);
         }
         Some(Expression::product(factors))
@@ -191,7 +190,8 @@ impl Parser {
             return None;
         };
         let rest = self.tokens.get(self.at..)?;
-        let (mut depth, mut end) = (0i64, None);
+        let mut depth = 0i64;
+        let mut end = None;
         for (at, pair) in rest.windows(2).enumerate() {
             match pair {
                 [Token::Mark('(' | '[' | '{'), _] => depth += 1,

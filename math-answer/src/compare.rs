@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::canonical;
 use crate::complex::Complex;
 use crate::evaluate::{Evaluator, LARGE, POSITIVE, SMALL, Value};
-use crate::expression::{Constant, Expression};
+use crate::expression::{ALL_HOLD, BASED, CASE, Constant, Expression, RATIO};
 use crate::label;
 use crate::rational::Rational;
 use crate::relation::{between, by_name, is_system, said};
@@ -49,8 +49,16 @@ impl Comparison {
         if !self.0.step() {
             return false;
         }
-        use Expression::{List, Matrix, Percent, Relation, Set, Tuple, Union, Words};
-        match (gold, answer) {
+        self.relation_and_other(gold, answer)
+            .or_else(|| self.marked_and_other(gold, answer))
+            .or_else(|| self.list_and_other(gold, answer))
+            .unwrap_or_else(|| self.single_values(gold, answer))
+    }
+
+    /// Compares two expressions if one of them is a relation or a percentage.
+    fn relation_and_other(&mut self, gold: &Expression, answer: &Expression) -> Option<bool> {
+        use Expression::{List, Percent, Relation, Tuple};
+        Some(match (gold, answer) {
             // `2\sqrt{3} \approx 3.46` is its exact part, and its rounded value if it has that.
             (Relation(parts, signs), _) if signs.contains(&'≈') => self
                 .approximated(parts, signs)
@@ -67,15 +75,9 @@ impl Comparison {
                 self.same(part, other) || self.scalars(gold, answer)
             }
             (Relation(parts, signs), Relation(others, other_signs)) => {
-                self.relations((parts, signs), (others, other_signs))
+                signs == other_signs && self.relations(parts, others, signs)
                     || self.functions(gold, answer)
-                    || said(gold).zip(said(answer)).is_some_and(
-                        |((name, value), (other_name, other))| {
-                            // `P(X=0)` has no value of its own.
-                            (self.same(name, other_name) || self.alike(name, other_name))
-                                && self.same(&value, &other)
-                        },
-                    )
+                    || self.say_the_same(gold, answer)
             }
             (List(parts), other @ (Tuple(..) | Relation(..)))
             | (other @ (Tuple(..) | Relation(..)), List(parts))
@@ -93,6 +95,15 @@ impl Comparison {
                 });
                 value.is_some_and(|value| self.same(gold, &value))
             }
+            _ => return None,
+        })
+    }
+
+    /// Compares two expressions if one of them is a system of equations, a union, or a value with a
+    /// condition, a base or parts of a ratio.
+    fn marked_and_other(&mut self, gold: &Expression, answer: &Expression) -> Option<bool> {
+        use Expression::{List, Relation, Tuple, Union};
+        Some(match (gold, answer) {
             // The values of `x=1, y=2` alone are in their order.
             (List(parts), List(others))
                 if is_system(parts)
@@ -101,33 +112,38 @@ impl Comparison {
                 self.in_order(parts, others)
             }
             (Union(parts), List(others)) | (List(others), Union(parts)) => {
-                let region = |other: &Expression| {
-                    said(other).map_or_else(|| other.clone(), |(_, region)| region)
-                };
-                self.as_sets(parts, &others.iter().map(region).collect::<Vec<_>>())
+                self.as_sets(parts, &regions(others))
             }
-            // What a function is where it has no value, as in `\frac{1}{x} \text{ for } x \ne 0`,
-            // may be left out.
-            (Tuple('?', parts, _), other) if !matches!(other, Tuple('?', ..)) => {
+            // A condition that only excludes places without a value may be left out, as in
+            // `\frac{1}{x} \text{ for } x \ne 0`.
+            (Tuple(CASE, parts, _), other) if !matches!(other, Tuple(CASE, ..)) => {
                 is_hole(&parts[1]) && self.same(&parts[0], other)
             }
-            (other, Tuple('?', parts, _)) if !matches!(other, Tuple('?', ..)) => {
+            (other, Tuple(CASE, parts, _)) if !matches!(other, Tuple(CASE, ..)) => {
                 is_hole(&parts[1]) && self.same(other, &parts[0])
             }
-            (Tuple('∧', parts, _), Tuple('∧', others, _)) => self.as_sets(parts, others),
-            (Tuple('∧', ..), _) | (_, Tuple('∧', ..)) => false,
+            (Tuple(ALL_HOLD, parts, _), Tuple(ALL_HOLD, others, _)) => self.as_sets(parts, others),
+            (Tuple(ALL_HOLD, ..), _) | (_, Tuple(ALL_HOLD, ..)) => false,
             // A base may be left out.
-            (Tuple('_', parts, _), other) if !matches!(other, Tuple('_', ..)) => {
+            (Tuple(BASED, parts, _), other) if !matches!(other, Tuple(BASED, ..)) => {
                 self.same(&parts[0], other)
             }
-            (other, Tuple('_', parts, _)) if !matches!(other, Tuple('_', ..)) => {
+            (other, Tuple(BASED, parts, _)) if !matches!(other, Tuple(BASED, ..)) => {
                 self.same(other, &parts[0])
             }
-            (Tuple(':', parts, _), Tuple(':', others, _))
+            (Tuple(RATIO, parts, _), Tuple(RATIO, others, _))
                 if parts.len().max(others.len()) <= MOST_MEMBERS =>
             {
                 self.in_order(&shares(parts), &shares(others))
             }
+            _ => return None,
+        })
+    }
+
+    /// Compares two expressions if they are points, intervals, sets or lists.
+    fn list_and_other(&mut self, gold: &Expression, answer: &Expression) -> Option<bool> {
+        use Expression::{List, Set, Tuple, Union};
+        Some(match (gold, answer) {
             (Tuple(open, parts, close), Tuple(other_open, others, other_close)) => {
                 let interval = parts.len() == 2;
                 (!interval || (open, close) == (other_open, other_close))
@@ -148,6 +164,14 @@ impl Comparison {
             (other, Set(parts) | List(parts)) if !parts.is_empty() => {
                 parts.iter().all(|part| self.same(other, part))
             }
+            _ => return None,
+        })
+    }
+
+    /// Compares matrices, words and numbers.
+    fn single_values(&mut self, gold: &Expression, answer: &Expression) -> bool {
+        use Expression::{Matrix, Tuple, Words};
+        match (gold, answer) {
             // A column or a row is also written as a point: `\langle 2, -3 \rangle`.
             (Matrix(rows), Tuple('(' | '[', parts, ')' | ']')) => {
                 vector(rows).is_some_and(|row| self.in_order(&row, parts))
@@ -178,9 +202,8 @@ impl Comparison {
         }
     }
 
-    /// The exact part of an approximation, and the last part if it is the exact value to as many
-    /// places as it has. A part that is no rounding of the exact one contradicts it, so that the
-    /// approximation says nothing.
+    /// The exact part of an approximation, and the last part if it rounds the exact one correctly. If
+    /// a part does not round the exact one, the approximation contradicts itself and has no value.
     fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
         let place = signs
             .iter()
@@ -206,77 +229,58 @@ impl Comparison {
         values
     }
 
-    /// By how many units of its last digit a rounded number misses an exact value; `None` if one of
-    /// them is no such number.
+    /// The difference of a rounded number from an exact value, in units of the last digit; `None` if
+    /// one of the two is not such a number.
     fn missed(&mut self, exact: &Expression, rounded: &Expression) -> Option<f64> {
-        let (Expression::Number(number, _), scale) = (match rounded {
+        let (number, scale) = match rounded {
             Expression::Percent(part) => (part.as_ref(), 0.01),
             other => (other, 1.0),
-        }) else {
+        };
+        let Expression::Number(number, _) = number else {
             return None;
         };
         // Nothing is known of `\zeta(3)`.
         if exact.any(&|part| matches!(part, Expression::Call("of", _))) {
             return None;
         }
-        let (above, below) = number.parts()?;
-        let places = (0..19).find(|places| 10i64.pow(*places) % below == 0)?;
-        let zeros = if places > 0 || above == 0 {
-            0
-        } else {
-            (1..19)
-                .take_while(|zeros| above % 10i64.pow(*zeros) == 0)
-                .count()
-        };
-        let unit = 10f64.powi(zeros as i32 - places as i32);
+        let last = last_digit(number)?;
         let exact = self.0.at(0).value(exact).near().re;
         let difference = (exact / scale - number.to_f64()).abs();
-        // What needs no more digits is not rounded.
-        let digits = exact / scale / unit;
+        // A value that needs no more digits is not rounded.
+        let digits = exact / scale / last.unit;
         if difference > ROUNDING * number.to_f64().abs()
             && (digits - digits.round()).abs() <= ROUNDING * digits.abs()
         {
             return Some(f64::INFINITY);
         }
-        // Of a round number the zeros may be digits.
-        let units = difference / unit - ROUNDING * (1.0 + exact.abs() / unit);
-        let units = if zeros > 0 { 2.0 * units } else { units };
+        let mut units = difference / last.unit - ROUNDING * (1.0 + exact.abs() / last.unit);
+        if last.is_round {
+            units *= 2.0;
+        }
         exact.is_finite().then_some(units)
     }
 
     /// True if a sum of multiples of the unit vectors has these entries.
     fn combines(&mut self, entries: &[Expression], sum: &Expression) -> bool {
-        let units = [
-            Expression::Constant(Constant::I),
-            Expression::Symbol("j".into()),
-            Expression::Symbol("k".into()),
-        ];
-        let at = |values: &[i64]| {
-            let set = |sum: Expression, (unit, value): (&Expression, &i64)| {
-                sum.replaced(unit, &Expression::whole(*value))
-            };
-            units.iter().zip(values).fold(sum.clone(), set)
-        };
-        let whole = |sum: Expression, (entry, times): (&Expression, i64)| {
-            Expression::Sum(vec![
-                sum,
-                Expression::Product(vec![entry.clone(), Expression::whole(times)]),
-            ])
-        };
-        let mixed = entries
-            .iter()
-            .zip([2, 3, 5])
-            .fold(Expression::whole(0), whole);
+        let mut mixed = Expression::whole(0);
+        for (entry, times) in entries.iter().zip([2, 3, 5]) {
+            let term = Expression::Product(vec![entry.clone(), Expression::whole(times)]);
+            mixed = Expression::Sum(vec![mixed, term]);
+        }
         let third = entries.get(2).cloned().unwrap_or(Expression::whole(0));
-        let each = [
-            (&entries[0], [1, 0, 0]),
-            (&entries[1], [0, 1, 0]),
-            (&third, [0, 0, 1]),
-        ];
-        self.same(&mixed, &at(&[2, 3, 5]))
-            && each
-                .iter()
-                .all(|(entry, values)| self.same(entry, &at(values)))
+        self.same(&mixed, &with_units(sum, [2, 3, 5]))
+            && self.same(&entries[0], &with_units(sum, [1, 0, 0]))
+            && self.same(&entries[1], &with_units(sum, [0, 1, 0]))
+            && self.same(&third, &with_units(sum, [0, 0, 1]))
+    }
+
+    /// True if both relations say the same of the same name.
+    fn say_the_same(&mut self, gold: &Expression, answer: &Expression) -> bool {
+        let Some(((name, value), (other_name, other))) = said(gold).zip(said(answer)) else {
+            return false;
+        };
+        // `P(X=0)` has no value of its own.
+        (self.same(name, other_name) || self.alike(name, other_name)) && self.same(&value, &other)
     }
 
     fn in_order(&mut self, parts: &[Expression], others: &[Expression]) -> bool {
@@ -325,7 +329,8 @@ impl Comparison {
 
     fn scalars(&mut self, gold: &Expression, answer: &Expression) -> bool {
         if gold.is_constant() && answer.is_constant() {
-            let (left, right) = (self.0.at(0).value(gold), self.0.value(answer));
+            let left = self.0.at(0).value(gold);
+            let right = self.0.value(answer);
             return if left.is_nan() || right.is_nan() {
                 self.alike(gold, answer) || self.as_large(gold, answer)
             } else {
@@ -354,38 +359,30 @@ impl Comparison {
     }
 
     /// True if the values of two expressions fit at all points where both have one; `None` if they
-    /// have one at too few points. Where neither has `i`, every part must be real, because
-    /// `\sqrt{ab}` and `\sqrt{a}\sqrt{b}` differ beyond that. If that leaves too few points, all
-    /// variables are positive, then small, as for `\arcsin x`, then large, as for `\sqrt{x-50}`,
-    /// and then parts need not be real. Two formulas that fit must also fit on both sides of each
-    /// place where one of them changes.
+    /// have one at too few points.
+    ///
+    /// If neither has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}`
+    /// differ beyond that. If that leaves too few points, all variables are positive, then small, as
+    /// for `\arcsin x`, then large, as for `\sqrt{x-50}`, and then parts need not be real. Two
+    /// formulas that fit must also fit on both sides of each place where one of them changes.
     fn at_points(
         &mut self,
         one: &Expression,
         other: &Expression,
         mut fit: impl FnMut(&mut Evaluator, &Value, &Value) -> bool,
     ) -> Option<bool> {
-        let has_i =
-            |side: &Expression| side.any(&|part| *part == Expression::Constant(Constant::I));
-        let real = !has_i(one) && !has_i(other);
+        let is_real = !has_i(one) && !has_i(other);
         let evaluator = &mut self.0;
         let mut fits = None;
-        let families =
-            [POINTS, POSITIVE_POINTS, SMALL_POINTS, LARGE_POINTS].map(|points| (real, points));
-        for (real, points) in families.into_iter().chain([(false, POINTS)]) {
+        for (real, points) in [
+            (is_real, POINTS),
+            (is_real, POSITIVE_POINTS),
+            (is_real, SMALL_POINTS),
+            (is_real, LARGE_POINTS),
+            (false, POINTS),
+        ] {
             evaluator.real = real;
-            let mut found = 0;
-            for point in points {
-                let (left, right) = (evaluator.at(point).value(one), evaluator.value(other));
-                if !left.is_nan() && !right.is_nan() {
-                    found += 1;
-                    if !fit(evaluator, &left, &right) {
-                        fits = Some(false);
-                        break;
-                    }
-                }
-            }
-            fits = fits.or((found >= LEAST_POINTS).then_some(true));
+            fits = fit_at(evaluator, points, [one, other], &mut fit);
             if fits.is_some() {
                 break;
             }
@@ -400,67 +397,37 @@ impl Comparison {
     /// True if both give a function the same value, under another name of its variable:
     /// `f(x) = x^2` and `f(t) = t^2`.
     fn functions(&mut self, gold: &Expression, answer: &Expression) -> bool {
-        let arguments = |relation: &Expression| match relation {
-            Expression::Relation(parts, signs) if *signs == ['='] => match &parts[0] {
-                Expression::Call("of", called) => {
-                    let names = called[1..]
-                        .iter()
-                        .all(|part| matches!(part, Expression::Symbol(_)));
-                    (names && called.len() > 1).then(|| called[1..].to_vec())
-                }
-                _ => None,
-            },
-            _ => None,
-        };
         let Some((ours, theirs)) = arguments(gold).zip(arguments(answer)) else {
             return false;
         };
-        if ours == theirs || ours.len() != theirs.len() {
-            return false;
+        ours != theirs
+            && ours.len() == theirs.len()
+            && self.same(&renamed(gold, ours), &renamed(answer, theirs))
+    }
+
+    /// Compares the parts of two relations with the same signs.
+    fn relations(&mut self, parts: &[Expression], others: &[Expression], signs: &[char]) -> bool {
+        if self.in_order(parts, others) {
+            return true;
         }
-        let renamed = |relation: &Expression, arguments: &[Expression]| {
-            arguments
-                .iter()
-                .enumerate()
-                .fold(relation.clone(), |relation, (at, argument)| {
-                    relation.replaced(argument, &Expression::Symbol(format!("\u{2}{at}")))
-                })
+        let ([left, right], [low, high]) = (parts, others) else {
+            return false;
         };
-        self.same(&renamed(gold, &ours), &renamed(answer, &theirs))
+        let any = matches!(signs[0], '=' | '≠');
+        parts.iter().chain(others).all(Expression::is_scalar)
+            && self.proportional(&difference_of(left, right), &difference_of(low, high), any)
     }
 
-    fn relations(
-        &mut self,
-        gold: (&[Expression], &[char]),
-        answer: (&[Expression], &[char]),
-    ) -> bool {
-        let ((parts, signs), (others, other_signs)) = (gold, answer);
-        if signs != other_signs {
-            return false;
-        }
-        let scalar = |part: &Expression| part.is_scalar();
-        self.in_order(parts, others)
-            || match (parts, others) {
-                ([left, right], [low, high]) if parts.iter().chain(others).all(scalar) => {
-                    let sides = [(left, right), (low, high)];
-                    let [one, other] = sides.map(|(left, right)| {
-                        Expression::Sum(vec![left.clone(), right.clone().negated()])
-                    });
-                    self.proportional(&one, &other, signs[0] == '=' || signs[0] == '≠')
-                }
-                _ => false,
-            }
-    }
-
-    /// True if one is a constant times the other. The constant is above 0, or with `any` nonzero.
+    /// True if one is a constant times the other. The constant is above 0, or of `any` sign.
     fn proportional(&mut self, one: &Expression, other: &Expression, any: bool) -> bool {
-        // Any two numbers are: `1 < 2` is not `3 < 4`.
+        // Any two numbers are proportional, but `1 < 2` is not `3 < 4`.
         if one.is_constant() && other.is_constant() {
             return false;
         }
         let mut ratio = None;
         let fits = self.at_points(one, other, |evaluator, left, right| {
-            let (left, right) = (left.near(), right.near());
+            let left = left.near();
+            let right = right.near();
             let zero = [left, right].map(|side| side.abs() <= ROUNDING);
             match ratio {
                 None if zero == [false, false] => ratio = Some(left.times(right.inverse())),
@@ -476,7 +443,7 @@ impl Comparison {
         fits == Some(true) && ratio.is_some_and(|ratio| any || ratio.re > 0.0)
     }
 
-    /// The value that a relation gives, without the name in it; of `2 + 3 = 5` the last part.
+    /// The value that a relation gives, without the name in it. `2 + 3 = 5` gives its last part.
     fn value(&mut self, relation: &Expression) -> Option<Expression> {
         let Expression::Relation(parts, signs) = relation else {
             return None;
@@ -525,13 +492,12 @@ impl Comparison {
             && (names
                 || formula.is_scalar()
                     && (formula.symbols().len() > 1 || self.has_no_value(formula)));
-        let constant = |value: &Expression| value.is_constant() || derives(relation);
-        let mut are_one = || {
-            values
+        let is_derivative = derives(relation);
+        let agrees = computes
+            && values
                 .iter()
-                .all(|value| constant(value) && self.same(last, value))
-        };
-        (computes && are_one()).then(|| last.clone())
+                .all(|value| (is_derivative || value.is_constant()) && self.same(last, value));
+        agrees.then(|| last.clone())
     }
 
     /// True for a formula of numbers without a value that is known here, such as a hard integral.
@@ -552,36 +518,58 @@ fn derives(relation: &Expression) -> bool {
     let Expression::Relation(parts, _) = relation else {
         return false;
     };
-    let is_d = |part: &Expression| *part == Expression::Symbol("d".into());
-    let is_below = |part: &Expression| match part {
-        Expression::Power(base, exponent) if **exponent == Expression::whole(-1) => {
-            matches!(base.as_ref(), Expression::Product(factors) if factors.len() == 2 && is_d(&factors[0]))
-        }
-        _ => false,
-    };
-    matches!(parts[0], Expression::Product(_)) && parts[0].any(&is_below)
+    matches!(parts[0], Expression::Product(_)) && parts[0].any(&is_below_d)
 }
 
-/// True for a formula that names a value and is no equation's side to solve: `|z|^2`, `\max f`,
-/// `\sigma^2`, `P(2)`.
+/// True for the part `1/(dx)` of `d/dx`.
+fn is_below_d(part: &Expression) -> bool {
+    let Expression::Power(base, exponent) = part else {
+        return false;
+    };
+    let Expression::Product(factors) = base.as_ref() else {
+        return false;
+    };
+    **exponent == Expression::whole(-1)
+        && factors.len() == 2
+        && factors[0] == Expression::Symbol("d".into())
+}
+
+/// True for a formula that names a value, and is not a side of an equation to solve: `|z|^2`,
+/// `\max f`, `\sigma^2`, `P(2)`.
 fn names_value(formula: &Expression) -> bool {
-    let names = |part: &Expression| match part {
+    let symbols = formula.symbols();
+    let is_formula = formula.any(&|part| matches!(part, Expression::Call(..)))
+        || matches!(formula, Expression::Power(base, _) if base.is_name());
+    has_condition(formula)
+        || formula.any(&is_value_of_names)
+        || is_formula && !symbols.is_empty() && !symbols.iter().any(|name| is_unknown(name))
+}
+
+/// True for a function of names that has a value.
+fn is_value_of_names(part: &Expression) -> bool {
+    match part {
         Expression::Call("abs", parts) => parts.iter().all(Expression::is_name),
         Expression::Call(
             "of" | "max" | "min" | "gcd" | "lcm" | "sum" | "prod" | "integral" | "limit",
             _,
         ) => !part.is_constant(),
         _ => false,
+    }
+}
+
+/// True for the name of a variable that an equation may be solved for.
+fn is_unknown(name: &str) -> bool {
+    name.len() == 1 && name.bytes().all(|b| b.is_ascii_lowercase())
+}
+
+/// True for `P(X=2)`.
+fn has_condition(formula: &Expression) -> bool {
+    let Expression::Product(factors) = formula else {
+        return false;
     };
-    let is_unknown = |name: &&str| name.len() == 1 && name.bytes().all(|b| b.is_ascii_lowercase());
-    let symbols = formula.symbols();
-    let is_formula = formula.any(&|part| matches!(part, Expression::Call(..)))
-        || matches!(formula, Expression::Power(base, _) if base.is_name());
-    // `P(X=2)`
-    let has_condition = matches!(formula, Expression::Product(factors) if factors.iter().any(|part| matches!(part, Expression::Relation(..))));
-    has_condition
-        || formula.any(&names)
-        || is_formula && !symbols.is_empty() && !symbols.iter().any(is_unknown)
+    factors
+        .iter()
+        .any(|part| matches!(part, Expression::Relation(..)))
 }
 
 /// True for a condition that leaves out single values.
@@ -636,6 +624,105 @@ fn without_unit(answer: &Expression) -> Option<Expression> {
     matches!(unit, Expression::Symbol(letter) if crate::signs::is_unit(letter))
         .then(|| Expression::product(number.to_vec()))
         .filter(Expression::is_constant)
+}
+
+/// The last digit of a rounded number.
+struct LastDigit {
+    /// Value of a one at its place.
+    unit: f64,
+    /// True if zeros follow it, which may be digits too.
+    is_round: bool,
+}
+
+/// The last digit of a number; `None` if it is not a decimal of at most 18 places.
+fn last_digit(number: &Rational) -> Option<LastDigit> {
+    let (above, below) = number.parts()?;
+    let places = (0..19).find(|places| 10i64.pow(*places) % below == 0)?;
+    let mut zeros = 0;
+    if places == 0 && above != 0 {
+        while zeros < 18 && above % 10i64.pow(zeros + 1) == 0 {
+            zeros += 1;
+        }
+    }
+    Some(LastDigit {
+        unit: 10f64.powi(zeros as i32 - places as i32),
+        is_round: zeros > 0,
+    })
+}
+
+/// What relations say of their names, and the other parts as they are.
+fn regions(parts: &[Expression]) -> Vec<Expression> {
+    parts
+        .iter()
+        .map(|part| said(part).map_or_else(|| part.clone(), |(_, region)| region))
+        .collect()
+}
+
+/// A sum of multiples of the unit vectors, with numbers in their places.
+fn with_units(sum: &Expression, values: [i64; 3]) -> Expression {
+    let units = [
+        Expression::Constant(Constant::I),
+        Expression::Symbol("j".into()),
+        Expression::Symbol("k".into()),
+    ];
+    let mut sum = sum.clone();
+    for (unit, value) in units.iter().zip(values) {
+        sum = sum.replaced(unit, &Expression::whole(value));
+    }
+    sum
+}
+
+fn has_i(side: &Expression) -> bool {
+    side.any(&|part| *part == Expression::Constant(Constant::I))
+}
+
+/// True if the values of both sides fit at these points; `None` if they have one at too few.
+fn fit_at(
+    evaluator: &mut Evaluator,
+    points: Range<u64>,
+    sides: [&Expression; 2],
+    fit: &mut impl FnMut(&mut Evaluator, &Value, &Value) -> bool,
+) -> Option<bool> {
+    let mut found = 0;
+    for point in points {
+        let left = evaluator.at(point).value(sides[0]);
+        let right = evaluator.value(sides[1]);
+        if !left.is_nan() && !right.is_nan() {
+            found += 1;
+            if !fit(evaluator, &left, &right) {
+                return Some(false);
+            }
+        }
+    }
+    (found >= LEAST_POINTS).then_some(true)
+}
+
+/// The arguments of the function to which an equation gives a value: those of `f(x) = x^2`.
+fn arguments(relation: &Expression) -> Option<&[Expression]> {
+    let Expression::Relation(parts, signs) = relation else {
+        return None;
+    };
+    let Expression::Call("of", called) = &parts[0] else {
+        return None;
+    };
+    let arguments = &called[1..];
+    let are_names = arguments
+        .iter()
+        .all(|part| matches!(part, Expression::Symbol(_)));
+    (*signs == ['='] && are_names && !arguments.is_empty()).then_some(arguments)
+}
+
+/// A relation in which the arguments of a function are numbered.
+fn renamed(relation: &Expression, arguments: &[Expression]) -> Expression {
+    let mut renamed = relation.clone();
+    for (at, argument) in arguments.iter().enumerate() {
+        renamed = renamed.replaced(argument, &Expression::Symbol(format!("\u{2}{at}")));
+    }
+    renamed
+}
+
+fn difference_of(left: &Expression, right: &Expression) -> Expression {
+    Expression::Sum(vec![left.clone(), right.clone().negated()])
 }
 
 fn equal(left: &Value, right: &Value) -> bool {

@@ -1,19 +1,21 @@
 //! Environments: matrices, cases, and aligned lines.
 
-use crate::expression::Expression;
+use crate::expression::{CASE, Expression};
 use crate::parse::Parser;
 use crate::token::{RELATIONS, Token};
-use crate::{relation, tails};
+use crate::{relation, signs, tails};
 
 /// Environments whose rows are lines of formulas.
-const LINES: &str = "align aligned alignat alignedat equation gather gathered split multline multlined eqnarray flalign displaymath math";
+const LINES: &str = "\
+    align aligned alignat alignedat equation gather gathered split multline multlined eqnarray \
+    flalign displaymath math";
 
 /// Environments of formulas with a brace before them.
 const CASES: &str = "cases dcases rcases numcases";
 
 /// True for an environment, without its star, whose rows are lines of formulas.
 pub(crate) fn is_lines(name: &str) -> bool {
-    LINES.split_whitespace().any(|known| known == name)
+    signs::is_in(LINES, name)
 }
 
 impl Parser {
@@ -21,7 +23,7 @@ impl Parser {
     pub(crate) fn environment(&mut self, name: &str) -> Option<Expression> {
         match name {
             _ if is_lines(name) => self.lines(),
-            _ if CASES.split_whitespace().any(|known| known == name) => self.cases(),
+            _ if signs::is_in(CASES, name) => self.cases(),
             _ => self.matrix(),
         }
     }
@@ -44,7 +46,7 @@ impl Parser {
         Some(Expression::Matrix(rows))
     }
 
-    /// Parses rows of formulas, of which each may have a condition: a function in pieces, or a
+    /// Parses rows of formulas. If they have conditions, they are a function in pieces, otherwise a
     /// list.
     pub(crate) fn cases(&mut self) -> Option<Expression> {
         let mut rows = Vec::new();
@@ -63,13 +65,16 @@ impl Parser {
                 break;
             }
         }
-        let is_piece = |row: &Expression| matches!(row, Expression::Tuple('?', ..));
-        Some(match rows.len() {
-            1 => rows.remove(0),
-            _ if rows.iter().all(is_piece) => Expression::Set(rows),
-            _ if rows.iter().any(is_piece) => return None,
-            _ => Expression::List(rows),
-        })
+        let pieces = rows
+            .iter()
+            .filter(|row| matches!(row, Expression::Tuple(CASE, ..)))
+            .count();
+        match pieces {
+            _ if rows.len() == 1 => rows.pop(),
+            0 => Some(Expression::List(rows)),
+            _ if pieces == rows.len() => Some(Expression::Set(rows)),
+            _ => None,
+        }
     }
 
     /// Parses a row of cases, with its condition if it has one.
@@ -96,8 +101,8 @@ impl Parser {
         let value = cells.remove(0);
         Some(match cells.len() {
             0 => value,
-            1 => Expression::Tuple('?', vec![value, cells.remove(0)], '?'),
-            _ => Expression::Tuple('?', vec![value, Expression::List(cells)], '?'),
+            1 => Expression::Tuple(CASE, vec![value, cells.remove(0)], CASE),
+            _ => Expression::Tuple(CASE, vec![value, Expression::List(cells)], CASE),
         })
     }
 
@@ -124,23 +129,28 @@ impl Parser {
         }
         let mut steps: Vec<Vec<Token>> = Vec::new();
         for line in lines.into_iter().filter(|line| !line.is_empty()) {
-            let continues = matches!(line.first(), Some(Token::Mark(mark)) if RELATIONS.contains(mark) || *mark == '+');
+            let continues = match line.first() {
+                Some(Token::Mark(mark)) => RELATIONS.contains(mark) || *mark == '+',
+                _ => false,
+            };
             match steps.last_mut().filter(|_| continues) {
                 Some(step) => step.extend(line),
                 None => steps.push(line),
             }
         }
-        let parsed = |step: Vec<Token>| {
-            let end = step
-                .iter()
-                .rposition(|token| !matches!(token, Token::Mark('.' | ',' | ';')))?;
-            self.within(step[..=end].to_vec())
-        };
-        let mut steps: Vec<Option<Expression>> = steps.into_iter().map(parsed).collect();
+        let mut steps: Vec<Option<Expression>> = steps.iter().map(|step| self.step(step)).collect();
         let all: Option<Vec<Expression>> = steps.iter().cloned().collect();
         match all {
             Some(all) if all.len() > 1 && relation::is_system(&all) => Some(Expression::List(all)),
             _ => steps.pop()?,
         }
+    }
+
+    /// The expression of a line without the punctuation at its end.
+    fn step(&self, line: &[Token]) -> Option<Expression> {
+        let end = line
+            .iter()
+            .rposition(|token| !matches!(token, Token::Mark('.' | ',' | ';')))?;
+        self.within(line[..=end].to_vec())
     }
 }

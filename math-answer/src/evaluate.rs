@@ -31,12 +31,13 @@ impl Value {
             // A number too large for `f64` is not infinite, and one too small is not 0, so it has
             // no value.
             Self::Exact(value) => {
-                let fits = |near: &f64| {
-                    near.is_finite() && (near.abs() >= f64::MIN_POSITIVE || value.is_zero())
-                };
-                Some(value.to_f64())
-                    .filter(fits)
-                    .map_or(Complex::NAN, Complex::real)
+                let near = value.to_f64();
+                let is_normal = near.abs() >= f64::MIN_POSITIVE || value.is_zero();
+                if near.is_finite() && is_normal {
+                    Complex::real(near)
+                } else {
+                    Complex::NAN
+                }
             }
             Self::Near(value) => *value,
         }
@@ -55,11 +56,11 @@ pub(crate) struct Evaluator {
     pub(crate) real: bool,
     /// True if `R` and `r` are two variables.
     cased: bool,
-    /// True where a sum may hide a term, because many of them are added or compared with others.
+    /// True while a sum may hide a term, because many values are added or compared with each other.
     pub(crate) hides: bool,
     /// Values of bound variables, and of those that are moved.
     fixed: Vec<(String, Value)>,
-    /// Sums, integrals and limits without a free variable, and what each of them is.
+    /// Sums, integrals and limits without a free variable, with their values.
     known: Vec<(Vec<Expression>, Complex)>,
 }
 
@@ -94,7 +95,7 @@ impl Evaluator {
         self
     }
 
-    /// What `find` finds where the variable of this name has a value.
+    /// The result of `find` while the variable of this name has a value.
     pub(crate) fn with<T>(
         &mut self,
         name: &str,
@@ -163,12 +164,11 @@ impl Evaluator {
         if !self.step() {
             return 0.0;
         }
-        let sizes = |evaluator: &mut Self, parts: &[Expression]| -> Vec<f64> {
-            parts.iter().map(|part| evaluator.size(part)).collect()
-        };
         match expression {
-            Expression::Sum(terms) => sizes(self, terms).iter().sum(),
-            Expression::Product(factors) => sizes(self, factors).iter().product(),
+            Expression::Sum(terms) => terms.iter().map(|term| self.size(term)).sum(),
+            Expression::Product(factors) => {
+                factors.iter().map(|factor| self.size(factor)).product()
+            }
             Expression::Power(base, exponent) => match self.value(exponent).near().as_real() {
                 exponent if exponent > 0.0 => self.size(base).powf(exponent),
                 _ => self.value(expression).near().abs(),
@@ -218,7 +218,8 @@ impl Evaluator {
                     })
             }
             Expression::Power(base, exponent) => {
-                let (base, exponent) = (self.exact(base)?, self.exact(exponent)?);
+                let base = self.exact(base)?;
+                let exponent = self.exact(exponent)?;
                 let (times, degree) = exponent.parts()?;
                 let root = if degree == 1 {
                     Some(base)
@@ -251,8 +252,8 @@ impl Evaluator {
         }
     }
 
-    /// The value of a function that nothing is known about: any number, the same one for the same
-    /// name and arguments.
+    /// The value of a function of which nothing is known: some number, the same for the same name and
+    /// arguments.
     fn unknown(&self, arguments: impl Iterator<Item = String>) -> Rational {
         variable(&arguments.collect::<Vec<_>>().join(" "), self.point)
     }
@@ -282,7 +283,8 @@ impl Evaluator {
                     .exact(exponent)
                     .and_then(|exponent| exponent.parts())
                     .filter(|(_, degree)| degree % 2 == 1);
-                let (base, exponent) = (self.value(base).near(), self.value(exponent).near());
+                let base = self.value(base).near();
+                let exponent = self.value(exponent).near();
                 match odd {
                     Some((times, degree)) if degree > 1 && base.im == 0.0 && base.re < 0.0 => {
                         let sign = if times % 2 == 0 { 1.0 } else { -1.0 };
@@ -305,12 +307,9 @@ impl Evaluator {
                     .collect();
                 match *function {
                     _ if arguments.iter().any(|argument| argument.is_nan()) => Complex::NAN,
-                    // Equal arguments may differ in their last digits, and in the sign of a zero.
                     "of" => {
-                        let digits = |value: &Complex| {
-                            format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0)
-                        };
-                        Complex::real(self.unknown(arguments.iter().map(digits)).to_f64())
+                        let value = self.unknown(arguments.iter().map(eight_digits));
+                        Complex::real(value.to_f64())
                     }
                     function => near_call(function, &arguments),
                 }
@@ -329,13 +328,11 @@ impl Evaluator {
             .iter()
             .fold(Complex::real(0.0), |sum, value| sum.plus(*value));
         let least = HIDDEN * values.iter().map(|value| value.abs()).fold(0.0, f64::max);
-        let is_hidden = |value: &Complex| value.abs() > 0.0 && value.abs() < least;
         let hides = !self.hides
             && sum.is_finite()
-            && terms
-                .iter()
-                .zip(&values)
-                .any(|(term, value)| is_hidden(value) && self.size(term) < least);
+            && terms.iter().zip(&values).any(|(term, value)| {
+                value.abs() > 0.0 && value.abs() < least && self.size(term) < least
+            });
         if hides { Complex::NAN } else { sum }
     }
 
@@ -372,21 +369,13 @@ pub(crate) const LARGE: u64 = 24;
 /// A fraction with an absolute value between 1/4 and 4, or an eighth or 64 times that. Point 1 has
 /// the sign that point 0 has not.
 fn variable(name: &str, point: u64) -> Rational {
-    let mix = |hash: u64, byte: u64| {
-        let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        mixed ^ mixed >> 29
-    };
-    let hash = |point| {
-        name.bytes()
-            .map(u64::from)
-            .chain([point, 0])
-            .fold(0xcbf2_9ce4_8422_2325, mix)
-    };
-    let (above, below) = ((hash(point) >> 8) % 61 + 29, (hash(point) >> 32) % 53 + 23);
+    let hash = hash(name, point);
+    let above = (hash >> 8) % 61 + 29;
+    let below = (hash >> 32) % 53 + 23;
     let is_negative = if point == 1 {
-        hash(0) >> 50 & 1 == 0
+        self::hash(name, 0) >> 50 & 1 == 0
     } else {
-        hash(point) >> 50 & 1 == 1
+        hash >> 50 & 1 == 1
     };
     let sign = if is_negative && !(POSITIVE..SMALL).contains(&point) {
         -1
@@ -400,6 +389,22 @@ fn variable(name: &str, point: u64) -> Rational {
     };
     Rational::new((sign * times * above as i64).into(), (parts * below).into())
         .unwrap_or(Rational::whole(2))
+}
+
+/// A hash of a name and a point.
+fn hash(name: &str, point: u64) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for byte in name.bytes().map(u64::from).chain([point, 0]) {
+        let mixed = (hash ^ byte).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        hash = mixed ^ mixed >> 29;
+    }
+    hash
+}
+
+/// A value as text to eight places, because equal arguments may differ in their last digits, and in
+/// the sign of a zero.
+fn eight_digits(value: &Complex) -> String {
+    format!("{:.8e} {:.8e}", value.re + 0.0, value.im + 0.0)
 }
 
 fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
@@ -443,7 +448,8 @@ fn exact_call(function: Function, arguments: &[Rational]) -> Option<Rational> {
                 .iter()
                 .skip(1)
                 .try_fold(values.first()?.clone(), |joined, next| {
-                    let (one, other) = (joined.to_whole()?, next.to_whole()?);
+                    let one = joined.to_whole()?;
+                    let other = next.to_whole()?;
                     let gcd = Rational::whole(
                         i64::try_from(one.unsigned_abs().gcd(&other.unsigned_abs())).ok()?,
                     );
@@ -469,14 +475,6 @@ fn whole_logarithm(base: &Rational, value: &Rational) -> Option<Rational> {
 }
 
 fn near_call(function: Function, arguments: &[Complex]) -> Complex {
-    let real = |value: &Complex, of: fn(f64) -> f64| {
-        let result = of(value.as_real());
-        if result.is_finite() {
-            Complex::real(result)
-        } else {
-            Complex::NAN
-        }
-    };
     match (function, arguments) {
         ("sin", [x]) => real(x, f64::sin),
         ("cos", [x]) => real(x, f64::cos),
@@ -504,11 +502,9 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
         ("arccsch", [x]) => real(x, |x| x.recip().asinh()),
         ("factorial", [x]) => real(x, |x| gamma(x + 1.0)),
         ("binomial", [n, k]) => {
-            let quotient = |n: f64, k: f64| gamma(n + 1.0) / gamma(k + 1.0) / gamma(n - k + 1.0);
-            real(
-                &Complex::real(quotient(n.as_real(), k.as_real())),
-                |value| value,
-            )
+            let n = n.as_real();
+            let k = k.as_real();
+            finite(gamma(n + 1.0) / gamma(k + 1.0) / gamma(n - k + 1.0))
         }
         ("ln", [x]) => x.ln(),
         ("log", [base, x]) => x.ln().times(base.ln().inverse()),
@@ -527,6 +523,19 @@ fn near_call(function: Function, arguments: &[Complex]) -> Complex {
             }
         }
         _ => Complex::NAN,
+    }
+}
+
+/// The value of a function of real numbers, if it is finite.
+fn real(value: &Complex, of: fn(f64) -> f64) -> Complex {
+    finite(of(value.as_real()))
+}
+
+fn finite(value: f64) -> Complex {
+    if value.is_finite() {
+        Complex::real(value)
+    } else {
+        Complex::NAN
     }
 }
 
@@ -549,7 +558,8 @@ fn gamma(x: f64) -> f64 {
     if x < 0.5 {
         return PI / ((PI * x).sin() * gamma(1.0 - x));
     }
-    let (x, from) = (x - 1.0, x + 6.5);
+    let from = x + 6.5;
+    let x = x - 1.0;
     let terms = TERMS
         .iter()
         .zip(1u8..)

@@ -23,8 +23,8 @@ pub(crate) enum Expression {
     Percent(Box<Self>),
     /// Several answers in a row, as in `2, 3`.
     List(Vec<Self>),
-    /// A point or an interval: the opening bracket, the members, and the closing bracket. `3:4:5`
-    /// has colons there.
+    /// A point or an interval: the opening bracket, the members, and the closing bracket. Other
+    /// combinations have one of the signs below in place of the brackets, such as [`RATIO`].
     Tuple(char, Vec<Self>, char),
     Set(Vec<Self>),
     Union(Vec<Self>),
@@ -32,6 +32,22 @@ pub(crate) enum Expression {
     /// A chain such as `1 < x ≤ 3`, with one part more than signs.
     Relation(Vec<Self>, Vec<char>),
 }
+
+/// Signs in place of the brackets of a [`Expression::Tuple`] that is not a point or an interval: a
+/// value with its condition.
+pub(crate) const CASE: char = '?';
+
+/// A number with the base of its digits, or a value with its modulus.
+pub(crate) const BASED: char = '_';
+
+/// A ratio of three or more parts.
+pub(crate) const RATIO: char = ':';
+
+/// A value with its unit, several of these, or a value with words behind it.
+pub(crate) const QUANTITY: char = ' ';
+
+/// Inequalities that all hold.
+pub(crate) const ALL_HOLD: char = '∧';
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constant {
@@ -46,8 +62,9 @@ pub(crate) enum Constant {
 pub(crate) type Function = &'static str;
 
 /// Functions that a command names, of one argument and, at the end, of several.
-const COMMANDS: &str = "sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch \
-    arcsinh arccosh arctanh arccoth arcsech arccsch ln gcd lcm max min";
+const COMMANDS: &str = "\
+    sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech \
+    csch arcsinh arccosh arctanh arccoth arcsech arccsch ln gcd lcm max min";
 
 /// The function with this command; `arsinh` and `asinh` are `arcsinh`.
 pub(crate) fn function(command: &str) -> Option<Function> {
@@ -59,18 +76,20 @@ pub(crate) fn function(command: &str) -> Option<Function> {
         "arcctg" => "arccot",
         other => other,
     };
-    let is_inverse = |known: &str| {
-        let of = known.strip_prefix("arc").filter(|of| !of.is_empty());
-        of.is_some_and(|of| {
-            command.strip_prefix("ar") == Some(of) || command.strip_prefix('a') == Some(of)
-        })
-    };
     COMMANDS
         .split(' ')
-        .find(|known| *known == command || is_inverse(known))
+        .find(|known| *known == command || is_short_for(command, known))
 }
 
-/// What begins the name of a variable that a sum, a product, an integral or a limit binds.
+/// True if a command is a shorter name of an inverse function.
+fn is_short_for(command: &str, inverse: &str) -> bool {
+    let of = inverse.strip_prefix("arc").filter(|of| !of.is_empty());
+    of.is_some_and(|of| {
+        command.strip_prefix("ar") == Some(of) || command.strip_prefix('a') == Some(of)
+    })
+}
+
+/// Beginning of the name of a variable that a sum, a product, an integral or a limit binds.
 const BOUND: char = '\u{1}';
 
 /// The name of a bound variable.
@@ -91,6 +110,11 @@ pub(crate) fn folded(name: &str) -> String {
     } else {
         name.to_lowercase()
     }
+}
+
+/// True for a letter that usually names a function, with its primes.
+fn is_function(name: &str) -> bool {
+    "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase())
 }
 
 /// True for the name of a bound variable.
@@ -140,12 +164,11 @@ impl Expression {
         else {
             return Self::Product(factors);
         };
-        let scaled = |entry: Self| Self::Product(factors.iter().cloned().chain([entry]).collect());
-        Self::Matrix(
-            rows.into_iter()
-                .map(|row| row.into_iter().map(scaled).collect())
-                .collect(),
-        )
+        let mut scaled = rows;
+        for entry in scaled.iter_mut().flatten() {
+            *entry = Self::Product([factors.as_slice(), &[entry.clone()]].concat());
+        }
+        Self::Matrix(scaled)
     }
 
     /// A variable with a prime, a bar or dots, which is another variable. Other expressions stay as
@@ -160,8 +183,6 @@ impl Expression {
     /// True if the expression only names something: a variable, `f(2)`, `PQ`, `|z|`, `m:n` or
     /// `\sin A`. `e` and `i` may be names too.
     pub(crate) fn is_name(&self) -> bool {
-        let is_function =
-            |name: &str| "fghpqr".contains(&name.trim_end_matches('\'').to_lowercase());
         match self {
             Self::Symbol(_) | Self::Words(_) | Self::Constant(Constant::E | Constant::I) => true,
             Self::Product(factors) => {
@@ -175,12 +196,14 @@ impl Expression {
             Self::Call("abs" | "sin" | "cos" | "tan" | "max" | "min", parts) => {
                 parts.iter().all(Self::is_name)
             }
-            Self::Tuple('(', parts, ')') | Self::Tuple(':', parts, _) => parts.iter().all(|part| {
-                matches!(
-                    part,
-                    Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)
-                )
-            }),
+            Self::Tuple('(', parts, ')') | Self::Tuple(RATIO, parts, _) => {
+                parts.iter().all(|part| {
+                    matches!(
+                        part,
+                        Self::Symbol(_) | Self::Constant(Constant::E | Constant::I)
+                    )
+                })
+            }
             _ => false,
         }
     }

@@ -1,9 +1,7 @@
 //! Search for the answer in a completion.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
-
-use regex::Regex;
+use std::ops::Range;
 
 use crate::boxes::{self, lists};
 use crate::phrases::{self, Anchor, says, words};
@@ -22,7 +20,7 @@ pub enum Places {
 /// Largest number of kinds of tags that are taken out of a text.
 const MOST_TAGS: usize = 8;
 
-/// Longest text between such a phrase and its formula, bytes.
+/// Longest text between the phrase that names an answer and its formula, bytes.
 const MOST_BEFORE: usize = 50;
 
 /// Words before a formula that change its value, or say that the answer is another one.
@@ -36,9 +34,9 @@ const AROUND: &[char] = &[
 
 /// A text that may be a completion's answer.
 pub(crate) struct Candidate {
-    /// The words that are compared as text.
+    /// The words, which are compared as text.
     pub text: String,
-    /// The part of it that has its meaning.
+    /// The part of the text that has the meaning.
     pub formula: String,
 }
 
@@ -56,17 +54,17 @@ impl Candidate {
 
     /// A text without delimiters, in which `42!` may be no factorial.
     fn bare(text: &str) -> Self {
-        let is_number =
-            |text: &&str| !text.contains(|c: char| !(c.is_ascii_digit() || ",.-$\\".contains(c)));
-        Self::new(
-            text,
-            text.strip_suffix('!').filter(is_number).unwrap_or(text),
-        )
+        let number = text.strip_suffix('!').filter(|number| {
+            number
+                .chars()
+                .all(|c| c.is_ascii_digit() || ",.-$\\".contains(c))
+        });
+        Self::new(text, number.unwrap_or(text))
     }
 }
 
-/// Candidates for a completion's answer, best first. A text that takes its answer back has only
-/// what it says behind that.
+/// Candidates for a completion's answer, best first. If the text takes an answer back, only what
+/// follows counts.
 pub(crate) fn candidates(text: &str, places: Places) -> Vec<Candidate> {
     let mut text = text;
     let mut follows_answer = false;
@@ -121,7 +119,7 @@ struct Page<'t> {
     follows_answer: bool,
     places: Places,
     fenced: Vec<Piece<'t>>,
-    /// Those between delimiters and those without, if both count.
+    /// Formulas with and without delimiters, if both count.
     pieces: Vec<Piece<'t>>,
 }
 
@@ -134,7 +132,7 @@ impl Page<'_> {
         {
             found.push(chosen);
         }
-        // Formulas count behind what takes an answer back.
+        // Where a text takes an answer back, formulas count only behind that.
         let mut from = 0;
         if let Some(anchor) = &anchor {
             let end = self.end_of_value(anchor);
@@ -153,17 +151,16 @@ impl Page<'_> {
         found
     }
 
-    /// The last line behind `####` as in GSM8K, which is no heading.
+    /// The last line if `####` is before it, as in GSM8K, and not above it as a heading.
     fn last_line(&self) -> Vec<Candidate> {
         let line = self
             .text
             .trim_end()
             .rsplit_once("####")
             .map(|(_, last)| last)
-            .filter(|last| !last.contains('\n'));
-        let stands = |line: &&str| phrases::taken_back(line).is_none() && !is_changed_line(line);
-        line.filter(stands)
-            .map(|line| Candidate::whole(&without_remarks(line.trim_matches(['*', ' ']))))
+            .filter(|last| !last.contains('\n') && phrases::taken_back(last).is_none())
+            .filter(|last| !is_changed_line(last));
+        line.map(|line| Candidate::whole(&without_remarks(line.trim_matches(['*', ' ']))))
             .into_iter()
             .collect()
     }
@@ -172,26 +169,23 @@ impl Page<'_> {
     /// names none.
     fn anchor(&self) -> Option<Anchor<'_>> {
         let anchors = phrases::anchors(self.text, self.follows_answer);
-        let names = |anchor: &&Anchor<'_>| {
-            let corrects = self.places == Places::Any && anchor.corrects;
-            self.near(anchor).is_some()
-                || (corrects || begins_line(self.text, anchor.behind)) && !anchor.rest.is_empty()
-        };
         anchors
             .iter()
-            .find(names)
+            .find(|anchor| self.names(anchor))
             .or(anchors.iter().find(|anchor| !anchor.corrects))
             .copied()
     }
 
+    /// True if an answer follows a phrase.
+    fn names(&self, anchor: &Anchor<'_>) -> bool {
+        let corrects = self.places == Places::Any && anchor.corrects;
+        self.near(anchor).is_some()
+            || (corrects || begins_line(self.text, anchor.behind)) && !anchor.rest.is_empty()
+    }
+
     /// The formula right behind a phrase.
     fn near(&self, anchor: &Anchor<'_>) -> Option<String> {
-        named(
-            self.text,
-            (anchor.behind, anchor.rest),
-            &self.fenced,
-            MOST_BEFORE,
-        )
+        named(self.text, anchor, &self.fenced, MOST_BEFORE)
     }
 
     /// Formulas and numbers in the rest of a phrase's line.
@@ -206,12 +200,7 @@ impl Page<'_> {
 
     /// End of the first value behind a phrase.
     fn end_of_value(&self, anchor: &Anchor<'_>) -> usize {
-        let mut values = Vec::new();
-        runs(
-            self.text,
-            (anchor.start, anchor.start + anchor.rest.len()),
-            &mut values,
-        );
+        let values = runs(self.text, anchor.start..anchor.start + anchor.rest.len());
         let fenced = self
             .fenced
             .iter()
@@ -245,48 +234,30 @@ impl Page<'_> {
         let mut found = Vec::new();
         let rest = anchor.rest;
         if let Some(formula) = self.near(anchor) {
-            found.push(Candidate::new(
-                if choice(rest).is_some() {
-                    rest
-                } else {
-                    &formula
-                },
-                &formula,
-            ));
+            let is_choice = choice(rest).is_some();
+            let text = if is_choice { rest } else { &formula };
+            found.push(Candidate::new(text, &formula));
         }
         if self.places == Places::Any || begins_line(self.text, anchor.behind) {
             let rest = without_option(rest);
             found.extend([rest, rest.trim_matches(AROUND)].map(Candidate::bare));
         }
-        if let Some(formula) = named(
-            self.text,
-            (anchor.behind, rest),
-            &self.line(anchor),
-            usize::MAX,
-        ) {
+        if let Some(formula) = named(self.text, anchor, &self.line(anchor), usize::MAX) {
             // Words beside a formula would be its factors.
             let place = if is_prose(rest) {
                 found.len() - 2
             } else {
                 found.len()
             };
-            found.insert(
-                place,
-                Candidate::new(
-                    if formula.contains("\\text") {
-                        &formula
-                    } else {
-                        rest
-                    },
-                    &formula,
-                ),
-            );
+            let has_words = formula.contains("\\text");
+            let text = if has_words { &formula } else { rest };
+            found.insert(place, Candidate::new(text, &formula));
         }
         found
     }
 
-    /// The option that the text calls right behind `anchor` and behind every formula of another
-    /// sentence.
+    /// The option that the text calls right, if neither a phrase nor a formula of a later sentence
+    /// names an answer.
     fn chosen(&self, anchor: Option<&Anchor<'_>>) -> Option<Candidate> {
         let chosen = phrases::chosen(self.text)?;
         let behind = &self.text[chosen.end..];
@@ -315,8 +286,8 @@ impl Page<'_> {
         })
     }
 
-    /// The text if it is nothing but an answer, the words that there is no solution, or the last
-    /// formula at `from` or behind it.
+    /// The text if it is nothing but an answer, the phrase by which it says that there is no
+    /// solution, or the last formula at `from` or behind it.
     fn last(&self, from: usize) -> Vec<Candidate> {
         let mut found = Vec::new();
         if from == 0 && self.fenced.is_empty() && is_answer(self.text.trim()) {
@@ -368,7 +339,8 @@ impl Page<'_> {
             .rev()
             .take_while(|piece| piece.start >= from)
         {
-            let (before, behind) = (&self.text[..piece.start], &self.text[piece.end..]);
+            let before = &self.text[..piece.start];
+            let behind = &self.text[piece.end..];
             // `42, not 7`
             if phrases::is_negated(before) {
                 end = piece.start;
@@ -397,42 +369,31 @@ fn scaled(text: &str, formula: String, piece: &Piece<'_>) -> String {
 
 /// True if the words behind the first number of a line make another value of it.
 fn is_changed_line(line: &str) -> bool {
-    let mut numbers = Vec::new();
-    runs(line, (0, line.len()), &mut numbers);
-    numbers
+    runs(line, 0..line.len())
         .first()
         .is_some_and(|first| phrases::is_changed(&line[first.end..]))
 }
 
+/// Words that change an answer although they stand in brackets.
+const MATTERS: &str = "\
+    no not wrong incorrect or hundred thousand million billion hundreds thousands millions \
+    billions dozen";
+
 /// A line without words in brackets at its end, and with a space between a number and its unit:
 /// `42 (forty-two)`, `42pens`.
 fn without_remarks(line: &str) -> Cow<'_, str> {
-    static REMARK: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$").expect("the pattern is a constant")
-    });
-    static GLUED: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^([^\p{L}\\]*\d)(\p{L}{4,})").expect("the pattern is a constant")
-    });
-    let remark = REMARK.captures(line).filter(|found| {
-        words(&found[2]).next().is_some()
-            && !says(
-                &found[2],
-                "no not wrong incorrect or hundred thousand million billion hundreds thousands millions billions dozen",
-            )
-    });
+    let remark = pattern!(r"^(.*\S)\s*\(([^()\d\\$]*)\)\.?$")
+        .captures(line)
+        .filter(|found| words(&found[2]).next().is_some() && !says(&found[2], MATTERS));
     let line = remark
         .and_then(|found| found.get(1))
         .map_or(line, |before| before.as_str());
-    GLUED.replace(line, "$1 $2")
+    pattern!(r"^([^\p{L}\\]*\d)(\p{L}{4,})").replace(line, "$1 $2")
 }
 
 /// The letter of `option B` alone.
 fn without_option(rest: &str) -> &str {
-    static OPTION: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(?i:the )?(?i:option|choice|letter)\s+[*(]*([A-HJ])[*)]*[.!]?$")
-            .expect("the pattern is a constant")
-    });
-    OPTION
+    pattern!(r"^(?i:the )?(?i:option|choice|letter)\s+[*(]*([A-HJ])[*)]*[.!]?$")
         .captures(rest)
         .and_then(|found| found.get(1))
         .map_or(rest, |letter| letter.as_str())
@@ -446,14 +407,13 @@ fn tagged(text: &str) -> Option<&str> {
 
 /// The text without tags that are closed in it: `<answer>7</answer>` is 7, and `a<b>c` stays.
 fn without_tags(text: &str) -> Cow<'_, str> {
-    static CLOSE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"</([a-zA-Z]{1,16})>").expect("the pattern is a constant"));
     let mut text = Cow::Borrowed(text);
     for _ in 0..MOST_TAGS {
-        let Some(close) = CLOSE.captures(&text) else {
+        let Some(found) = pattern!(r"</([a-zA-Z]{1,16})>").captures(&text) else {
             break;
         };
-        let (close, open) = (close[0].to_owned(), format!("<{}>", &close[1]));
+        let close = found[0].to_owned();
+        let open = format!("<{}>", &found[1]);
         text = text.replace(&close, "\n").replace(&open, "\n").into();
     }
     text
@@ -469,61 +429,68 @@ struct Piece<'t> {
     fenced: bool,
 }
 
+/// Delimiters of a formula. `$$` is tried before `$`.
+const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
+
 /// Formulas between `$`, `$$`, `\(`, `\[`, and lines in `\begin{align}`, in order.
 fn fenced(text: &str) -> Vec<Piece<'_>> {
-    const FENCES: [(&str, &str); 4] = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")];
-    let (mut found, mut at) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut at = 0;
     // If a delimiter is unclosed once, it is unclosed everywhere after that.
-    let (mut open, mut whole) = (FENCES.map(|_| true), true);
+    let mut closes = FENCES.map(|_| true);
+    let mut lines_end = true;
     while let Some(next) = text[at..].find(['$', '\\']) {
         at += next;
         let rest = &text[at..];
-        if let Some(lines) = lines(rest).filter(|_| whole) {
-            whole = lines.is_some();
-            let length = lines.unwrap_or("\\begin".len());
-            found.extend(lines.map(|length| Piece {
-                start: at,
-                end: at + length,
-                inside: &rest[..length],
-                fenced: true,
-            }));
-            at += length;
+        if let Some(lines) = lines(rest).filter(|_| lines_end) {
+            lines_end = lines.is_some();
+            let start = at;
+            at += lines.unwrap_or("\\begin".len());
+            if lines.is_some() {
+                found.push(Piece::fenced(text, start..at, start..at));
+            }
             continue;
         }
-        let fence =
-            (0..FENCES.len()).find(|&fence| open[fence] && rest.starts_with(FENCES[fence].0));
-        let fence = fence.filter(|&fence| FENCES[fence].0 != "$" || !is_price(&rest[1..]));
-        let Some(fence) = fence else {
+        let Some(fence) = fence(rest, &closes) else {
             // An escaped sign is not a delimiter.
-            at += 1 + rest[1..]
-                .chars()
-                .next()
-                .filter(|_| rest.starts_with('\\'))
-                .map_or(0, char::len_utf8);
+            let escaped = rest[1..].chars().next().filter(|_| rest.starts_with('\\'));
+            at += 1 + escaped.map_or(0, char::len_utf8);
             continue;
         };
-        let (begin, end) = FENCES[fence];
-        let inside = &rest[begin.len()..];
-        match end_of(inside, end) {
-            Some(length) => {
-                let (start, inside) = (at, &inside[..length]);
-                at += begin.len() + length + end.len();
-                if !inside.trim().is_empty() {
-                    found.push(Piece {
-                        start,
-                        end: at,
-                        inside,
-                        fenced: true,
-                    });
-                }
-            }
-            None => {
-                open[fence] = false;
-                at += begin.len();
-            }
+        let (open, close) = FENCES[fence];
+        let inside = at + open.len();
+        let Some(length) = end_of(&text[inside..], close) else {
+            closes[fence] = false;
+            at = inside;
+            continue;
+        };
+        let end = inside + length + close.len();
+        if !text[inside..inside + length].trim().is_empty() {
+            found.push(Piece::fenced(text, at..end, inside..inside + length));
         }
+        at = end;
     }
     found
+}
+
+/// The delimiter with which a text begins, by its place in [`FENCES`]. A dollar sign may be that of
+/// a price.
+fn fence(text: &str, closes: &[bool; 4]) -> Option<usize> {
+    let fence =
+        (0..FENCES.len()).find(|&fence| closes[fence] && text.starts_with(FENCES[fence].0))?;
+    let is_price = FENCES[fence].0 == "$" && is_price(&text[1..]);
+    (!is_price).then_some(fence)
+}
+
+impl<'t> Piece<'t> {
+    fn fenced(text: &'t str, whole: Range<usize>, inside: Range<usize>) -> Self {
+        Self {
+            start: whole.start,
+            end: whole.end,
+            inside: &text[inside],
+            fenced: true,
+        }
+    }
 }
 
 /// The length of the environment of lines that a text begins with: `None` if it begins with none,
@@ -543,10 +510,14 @@ fn lines(text: &str) -> Option<Option<usize>> {
 /// First position of `end` without a backslash before it.
 fn end_of(inside: &str, end: &str) -> Option<usize> {
     let mut ends = inside.match_indices(end).map(|(at, _)| at);
-    // A dollar sign before a digit is a currency's.
-    let is_currency =
-        |at: usize| end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
-    ends.find(|&at| !end.starts_with('$') || !inside[..at].ends_with('\\') && !is_currency(at))
+    if !end.starts_with('$') {
+        return ends.next();
+    }
+    ends.find(|&at| {
+        let is_escaped = inside[..at].ends_with('\\');
+        let is_currency = end == "$" && inside[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+        !is_escaped && !is_currency
+    })
 }
 
 /// True if the text behind a dollar sign is a sum of money, and words up to the next dollar sign:
@@ -556,7 +527,8 @@ fn is_price(behind: &str) -> bool {
         .find('$')
         .filter(|_| behind.starts_with(|c: char| c.is_ascii_digit()));
     next.is_some_and(|next| {
-        let (inside, after) = (&behind[..next], &behind[next + 1..]);
+        let inside = &behind[..next];
+        let after = &behind[next + 1..];
         let apart = inside.ends_with(char::is_whitespace)
             || after.starts_with(|c: char| c.is_ascii_digit());
         apart && !inside.contains('\\') && words(inside).next().is_some()
@@ -565,16 +537,24 @@ fn is_price(behind: &str) -> bool {
 
 /// The formula at `place`, with those next to it if only `,`, `and` or `or` is between them.
 fn with_neighbours(text: &str, fenced: &[Piece<'_>], place: usize) -> String {
-    let apart = |at: &usize| !lists(&text[fenced[*at].end..fenced[at + 1].start]);
-    let first = (0..place).rev().find(apart).map_or(0, |at| at + 1);
-    let last = (place..fenced.len() - 1)
-        .find(apart)
-        .unwrap_or(fenced.len() - 1);
-    fenced[first..=last]
+    let mut first = place;
+    while first > 0 && is_listed(text, &fenced[first - 1], &fenced[first]) {
+        first -= 1;
+    }
+    let mut last = place;
+    while last + 1 < fenced.len() && is_listed(text, &fenced[last], &fenced[last + 1]) {
+        last += 1;
+    }
+    let insides: Vec<&str> = fenced[first..=last]
         .iter()
         .map(|piece| piece.inside)
-        .collect::<Vec<_>>()
-        .join(", ")
+        .collect();
+    insides.join(", ")
+}
+
+/// True if two formulas are neighbours in a list.
+fn is_listed(text: &str, one: &Piece<'_>, next: &Piece<'_>) -> bool {
+    lists(&text[one.end..next.start])
 }
 
 /// The formulas, and the mathematics without delimiters between them, in order.
@@ -583,7 +563,7 @@ fn with_runs<'t>(text: &'t str, fenced: &[Piece<'t>]) -> Vec<Piece<'t>> {
     let ends = fenced.iter().map(|piece| piece.start).chain([text.len()]);
     let mut at = 0;
     for (place, end) in ends.enumerate() {
-        runs(text, (at, end), &mut found);
+        found.extend(runs(text, at..end));
         if let Some(piece) = fenced.get(place) {
             found.push(*piece);
             at = piece.end;
@@ -594,64 +574,83 @@ fn with_runs<'t>(text: &'t str, fenced: &[Piece<'t>]) -> Vec<Piece<'t>> {
 
 /// Mathematics without delimiters on one line: numbers, single letters, commands and signs, but no
 /// part of a word.
-static RUN: LazyLock<Regex> = LazyLock::new(|| {
-    let parts = [
-        r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s?\{[^{}\n]*\}",
-        r"\\[a-zA-Z]+\d*",
-        r"\\\{[^{}\n]*\\\}",
-        r"\\[^a-zA-Z\s{}]",
+fn run() -> &'static regex::Regex {
+    pattern!(
+        "(?:(?:",
+        r"\\(?:text\w*|mbox|mathrm|operatorname|begin|end)\s?\{[^{}\n]*\}|",
+        r"\\[a-zA-Z]+\d*|",
+        r"\\\{[^{}\n]*\\\}|",
+        r"\\[^a-zA-Z\s{}]|",
         // Members of a point or an interval.
-        r"[(\[](?:[^()\[\]a-zA-Z\\\n]|\\[a-zA-Z]+)*[)\]]",
+        r"[(\[](?:[^()\[\]a-zA-Z\\\n]|\\[a-zA-Z]+)*[)\]]|",
         // `1,234.5`, `3:2`, `3x`, `12cm`
-        r"(?-u:\b)\d+(?:[,:]\d+)*(?:\.\d+)?[a-zA-Z]{0,3}(?-u:\b)",
-        r"\.\d+",
-        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|percent|pct|[a-zA-Z])(?:_\w+)?(?-u:\b)",
-        r"[-+*/^_=<>|%!$~&(){}\[\]]",
+        r"(?-u:\b)\d+(?:[,:]\d+)*(?:\.\d+)?[a-zA-Z]{0,3}(?-u:\b)|",
+        r"\.\d+|",
+        r"(?-u:\b)(?:sqrt|sin|cos|tan|log|ln|exp|pi|percent|pct|[a-zA-Z])(?:_\w+)?(?-u:\b)|",
+        r"[-+*/^_=<>|%!$~&(){}\[\]]|",
         r"[^\x00-\x7f\p{L}\s]",
-    ];
-    Regex::new(&format!(r"(?:(?:{})[ \t]*)+", parts.join("|"))).expect("the pattern is a constant")
-});
+        r")[ \t]*)+",
+    )
+}
 
 /// Mathematics without delimiters in a part of a text, as in `So x = 2\sqrt{3}.`
-fn runs<'t>(text: &'t str, (from, to): (usize, usize), found: &mut Vec<Piece<'t>>) {
-    for run in RUN.find_iter(&text[from..to]) {
-        // `42 (approximately)`
-        let inside = run.as_str().trim_end().trim_end_matches(" (").trim_end();
-        let (mut start, mut end) = (from + run.start(), from + run.start() + inside.len());
-        // Scripts without spaces put a number right behind a word.
-        let joins = |c: char| c.is_alphanumeric() && c < '\u{2e80}';
-        let is_glued = |start: usize, end: usize| {
-            text[..start].ends_with(joins) || text[end..].starts_with(joins)
-        };
-        if is_glued(start, end) {
-            end = start + text[start..end].trim_end_matches(AROUND).len();
-            start = end - text[start..end].trim_start_matches(AROUND).len();
-        }
-        let glued = is_glued(start, end);
-        let mut inside = text[start..end].trim_matches(['*', '_', '!', ' ', '\t']);
-        // An article, a bullet or the `s` of `it's` before a number is no factor or sign.
-        while let Some((first, rest)) = inside.split_once(' ')
-            && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=")
-                || text[..start].ends_with('\''))
-        {
-            inside = rest;
-        }
-        let inside = inside.strip_suffix(" a").unwrap_or(inside);
-        if !glued && inside.contains(|c: char| c.is_ascii_digit() || c == '\\') {
-            found.push(Piece {
-                start,
-                end,
-                inside,
-                fenced: false,
-            });
-        }
+fn runs(text: &str, part: Range<usize>) -> Vec<Piece<'_>> {
+    let found = run().find_iter(&text[part.clone()]);
+    found
+        .filter_map(|found| {
+            // `42 (approximately)`
+            let inside = found.as_str().trim_end().trim_end_matches(" (").trim_end();
+            let start = part.start + found.start();
+            formula_in(text, start..start + inside.len())
+        })
+        .collect()
+}
+
+/// The formula in a run of mathematics, without the signs of the sentence around it. `None` if it
+/// has no number and no command, or touches a word.
+fn formula_in(text: &str, run: Range<usize>) -> Option<Piece<'_>> {
+    let Range { mut start, mut end } = run;
+    // Scripts without spaces put a number right behind a word.
+    if touches_word(text, start, end) {
+        end = start + text[start..end].trim_end_matches(AROUND).len();
+        start = end - text[start..end].trim_start_matches(AROUND).len();
     }
+    if touches_word(text, start, end) {
+        return None;
+    }
+    let mut inside = text[start..end].trim_matches(['*', '_', '!', ' ', '\t']);
+    // An article, a bullet or the `s` of `it's` before a number is not a factor or a sign.
+    while let Some((first, rest)) = inside.split_once(' ')
+        && (matches!(first, "a" | "A" | "I" | "-" | "*" | "+" | ">" | "=")
+            || text[..start].ends_with('\''))
+    {
+        inside = rest;
+    }
+    let inside = inside.strip_suffix(" a").unwrap_or(inside);
+    inside
+        .contains(|c: char| c.is_ascii_digit() || c == '\\')
+        .then_some(Piece {
+            start,
+            end,
+            inside,
+            fenced: false,
+        })
+}
+
+/// True if a letter or a digit is right before or right behind a part of a text.
+fn touches_word(text: &str, start: usize, end: usize) -> bool {
+    let before = text[..start].chars().next_back();
+    let behind = text[end..].chars().next();
+    before
+        .into_iter()
+        .chain(behind)
+        .any(|c| c.is_alphanumeric() && c < '\u{2e80}')
 }
 
 /// True if a text may be nothing but an answer: formulas with commas, or one or two words without a
 /// number.
 fn is_answer(line: &str) -> bool {
-    let between = RUN.replace_all(line, " ");
+    let between = run().replace_all(line, " ");
     let formula = between
         .split([' ', ',', ';', '.'])
         .all(|word| matches!(word, "" | "and" | "or"));
@@ -681,56 +680,44 @@ fn begins_line(text: &str, behind: usize) -> bool {
 
 /// The formula that follows the phrase before an answer, behind at most `most` bytes; the rest of
 /// the line if that calculates with it: `-$5$`.
-fn named(
-    text: &str,
-    (behind, rest): (usize, &str),
-    pieces: &[Piece<'_>],
-    most: usize,
-) -> Option<String> {
+fn named(text: &str, anchor: &Anchor<'_>, pieces: &[Piece<'_>], most: usize) -> Option<String> {
     let place = pieces
         .iter()
-        .position(|piece| piece.start >= behind && !is_name(text, piece))?;
+        .position(|piece| piece.start >= anchor.behind && !is_name(text, piece))?;
     let piece = &pieces[place];
-    let before = &text[behind..piece.start];
+    let before = &text[anchor.behind..piece.start];
     let is_apart =
         says(before, APART) || phrases::is_negated(before) || phrases::is_compared(before);
     if before.len() > most || before.trim().contains('\n') || is_apart {
         return None;
     }
-    if calculates(text, behind, piece) {
-        return Some(rest.to_owned());
+    if calculates(text, anchor.behind, piece) {
+        return Some(anchor.rest.to_owned());
     }
     // The answer was a choice or a number before it: `C, as $x = 2$`, `12 for $n = 4$`.
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?-u:\b)[A-HJ-Z](?-u:\b)").expect("the pattern is a constant")
-    });
-    let mut numbers = Vec::new();
-    runs(text, (behind, piece.start), &mut numbers);
+    let has_choice = pattern!(r"(?-u:\b)[A-HJ-Z](?-u:\b)").is_match(before);
     // That of `(C) $12$` is both.
-    let leads =
-        before.trim_end().ends_with('=') || !CHOICE.is_match(before) || choice(rest).is_some();
+    let leads = before.trim_end().ends_with('=') || !has_choice || choice(anchor.rest).is_some();
+    let numbers = runs(text, anchor.behind..piece.start);
     (leads && numbers.iter().all(|number| is_name(text, number)))
         .then(|| scaled(text, with_neighbours(text, pieces, place), piece))
 }
 
 /// True if a text has words that are neither units nor functions.
 fn is_prose(text: &str) -> bool {
-    let is_known = |word: &str| {
-        signs::is_unit(word)
-            || signs::is_in(signs::FUNCTIONS, word)
-            || expression::function(word).is_some()
-            || matches!(word, "and" | "or")
-    };
-    words(text).any(|word| !is_known(&word))
+    words(text).any(|word| {
+        !(signs::is_unit(&word)
+            || signs::is_in(signs::FUNCTIONS, &word)
+            || expression::function(&word).is_some()
+            || matches!(word.as_str(), "and" | "or"))
+    })
 }
 
 /// True if a sign of a calculation stands between a formula and the text next to it.
 fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
-    static AFTER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]")
-            .expect("the pattern is a constant")
-    });
-    let (before, inside) = (&text[behind..piece.start], &text[piece.start..piece.end]);
+    let follows = pattern!(r"^\s*(?:[-−–+*/·×^]|times|plus|minus)\s*[$\d\\(]");
+    let before = &text[behind..piece.start];
+    let inside = &text[piece.start..piece.end];
     let is_bullet = before
         .rsplit_once('\n')
         .is_some_and(|(_, line)| line.trim_start() == "- ");
@@ -741,17 +728,16 @@ fn calculates(text: &str, behind: usize, piece: &Piece<'_>) -> bool {
     // `xy + 2`, but `about -2`
     let begins = inside.starts_with(['+', '*', '/', '^', '·', '×']) || inside.starts_with("- ");
     let continues = begins && before.trim_end().ends_with(char::is_alphanumeric);
-    ends || continues || AFTER.is_match(&text[piece.end..])
+    ends || continues || follows.is_match(&text[piece.end..])
 }
 
-/// True if the text behind a formula says that its value follows, or it does so itself:
-/// `$n$ is 34`, `2 + 3 = 5`.
+/// True if a formula only names the value that follows it: `$n$ is 34`, `$n$ = 34`, `$n =$ 34`.
 fn is_name(text: &str, piece: &Piece<'_>) -> bool {
     let behind = text[piece.end..].trim_start();
     behind.starts_with("is ") || behind.starts_with("= ") || piece.inside.ends_with('=')
 }
 
-/// The letter of a choice that its text follows: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
+/// The letter of a choice before its text: `\textbf{(D)} 12`, `D) 12`, `D. 12`, `D: 12`.
 pub(crate) fn choice(text: &str) -> Option<String> {
     let bare = text.trim_start_matches(['$', ' ']);
     let bare = bare
@@ -771,14 +757,11 @@ pub(crate) fn choice(text: &str) -> Option<String> {
 
 /// True if the text behind a choice names another one or denies it: `(A) or (B)`, `(A) is wrong`.
 fn is_taken_back(behind: &str) -> bool {
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))")
-            .expect("the pattern is a constant")
-    });
+    let choice = pattern!(r"(?:^|[^\p{L}\p{N}])(?:\([A-Z]\)|[A-Z][).:](?:$|[^\p{L}\p{N}]))");
     let words: Vec<String> = words(behind).take(2).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["and" | "or" | "nor" | "isn", ..]
         | ["is", "not" | "wrong" | "incorrect" | "false", ..] => true,
-        _ => CHOICE.is_match(behind),
+        _ => choice.is_match(behind),
     }
 }

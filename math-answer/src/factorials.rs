@@ -7,16 +7,19 @@ use crate::expression::Expression;
 /// Largest difference of two numbers whose factorials are divided.
 const MOST_FACTORS: i64 = 300;
 
-/// Least number of which the factorial is not computed at once.
+/// Smallest number whose factorial is divided before it is computed.
 const LEAST: i64 = 100;
 
 /// The factors with each large factorial above and one below replaced by their quotient.
 pub(crate) fn cancelled(factors: &[Expression]) -> Cow<'_, [Expression]> {
-    let is_large = |part: &Expression| large(part).is_some();
-    if !factors.iter().any(|factor| factor.any(&is_large)) {
+    if !factors
+        .iter()
+        .any(|factor| factor.any(&|part| large(part).is_some()))
+    {
         return factors.into();
     }
-    let (mut above, mut below) = (Vec::new(), Vec::new());
+    let mut above = Vec::new();
+    let mut below = Vec::new();
     factors
         .iter()
         .for_each(|factor| split(factor, &mut above, &mut below));
@@ -25,15 +28,15 @@ pub(crate) fn cancelled(factors: &[Expression]) -> Cow<'_, [Expression]> {
         let Some(top) = large(factor) else {
             return true;
         };
-        let near = |other: &Expression| {
+        let place = below.iter().position(|other| {
             large(other).is_some_and(|other| (top - other).abs() <= MOST_FACTORS)
-        };
-        let Some(place) = below.iter().position(near) else {
+        });
+        let Some(place) = place else {
             return true;
         };
         let bottom = large(&below.remove(place)).unwrap_or(top);
-        let (low, high) = (top.min(bottom), top.max(bottom));
-        let product = Expression::Product((low + 1..=high).map(Expression::whole).collect());
+        let between = top.min(bottom) + 1..=top.max(bottom);
+        let product = Expression::Product(between.map(Expression::whole).collect());
         quotients.push(if top >= bottom {
             product
         } else {

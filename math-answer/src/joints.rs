@@ -1,18 +1,12 @@
 //! What joins the parts of an answer that no comma separates: wide spaces, line breaks, and a space
 //! between two relations.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
-
 use crate::label;
 use crate::token::{RELATIONS, Token};
 
 /// True if a relation sign of the text has a space beside it.
 pub(crate) fn has_spaced_relation(text: &str) -> bool {
-    static SPACED: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\s[=<>]|[=<>]\s").expect("the pattern is a constant"));
-    SPACED.is_match(text)
+    pattern!(r"\s[=<>]|[=<>]\s").is_match(text)
 }
 
 /// True if a dollar sign closes a formula, and another formula begins with only spaces between.
@@ -23,14 +17,16 @@ pub(crate) fn parts_formulas(rest: &str) -> bool {
         && behind.trim_start().starts_with('$')
 }
 
-/// True if the text behind a name goes on as a relation of it: `y=3`, `f(x) < 2`.
+/// True if the text behind a name continues a relation that begins with it: `y=3`, `f(x) < 2`.
 pub(crate) fn begins_relation(rest: &str) -> bool {
-    static BEGINS: LazyLock<Regex> = LazyLock::new(|| {
-        let index = r"(?:_\w|_\{\w{1,8}\})?'?(?:\(\w\))?";
-        let sign = r"(?:[=<>≤≥≠≈∈]|\\(?:leq?|geq?|leqslant|geqslant|lt|gt|neq?|in|approx|equiv)(?:[^a-zA-Z]|$))";
-        Regex::new(&format!(r"^{index}\s*{sign}")).expect("the pattern is a constant")
-    });
-    BEGINS.is_match(rest)
+    const INDEX: &str = r"(?:_\w|_\{\w{1,8}\})?'?(?:\(\w\))?";
+    let begins = pattern!(
+        "^",
+        INDEX,
+        r"\s*(?:[=<>≤≥≠≈∈]|",
+        r"\\(?:leq?|geq?|leqslant|geqslant|lt|gt|neq?|in|approx|equiv)(?:[^a-zA-Z]|$))",
+    );
+    begins.is_match(rest)
 }
 
 /// The tokens with a comma for each gap between two answers, without the other gaps, without the
@@ -65,29 +61,33 @@ pub(crate) fn joined(tokens: Vec<Token>) -> Vec<Token> {
 
 /// True if words before a value only say that it is the answer, or roughly so.
 fn is_label(words: &Token, next: &Token) -> bool {
-    static LABEL: LazyLock<Regex> = LazyLock::new(|| {
-        let answer = r"(?:the)?(?:final|correct|right|exact)?(?:answers?|solutions?|result|value)";
-        let about = r"approximately|approx|about|around|roughly|exactly|nearly|is|are|equals|equalto|itis|答案是|答案为|答案|约|大约|等于|usd|eur|gbp|cny|rmb|inr|jpy";
-        Regex::new(&format!(
-            "^(?:so|thus|hence|therefore)?(?:{answer})?(?:{about})*$"
-        ))
-        .expect("the pattern is a constant")
-    });
+    let label = pattern!(
+        "^(?:so|thus|hence|therefore)?",
+        "(?:(?:the)?(?:final|correct|right|exact)?(?:answers?|solutions?|result|value))?",
+        "(?:approximately|approx|about|around|roughly|exactly|nearly|is|are|equals|equalto|itis|",
+        "答案是|答案为|答案|约|大约|等于|usd|eur|gbp|cny|rmb|inr|jpy)*$",
+    );
     let Token::Words(words) = words else {
         return false;
     };
-    let is_choice = matches!(next, Token::Name(name) if name.len() == 1 && name.bytes().all(|b| b.is_ascii_uppercase()));
-    LABEL.is_match(words)
-        || is_choice
-            && matches!(
-                words.as_str(),
-                "option" | "choice" | "theansweris" | "optionis"
-            )
+    let choice = ["option", "choice", "theansweris", "optionis"];
+    label.is_match(words) || is_letter(next) && choice.contains(&words.as_str())
 }
 
-/// The tokens with a comma for each gap that parts two answers, and without the others.
+/// True for a capital letter, which may be a choice.
+fn is_letter(token: &Token) -> bool {
+    let Token::Name(name) = token else {
+        return false;
+    };
+    name.len() == 1 && name.bytes().all(|b| b.is_ascii_uppercase())
+}
+
+fn is_gap(token: &Token) -> bool {
+    matches!(token, Token::Gap | Token::Seam)
+}
+
+/// The tokens with a comma for each gap that parts two answers, and without the other gaps.
 fn commas(tokens: Vec<Token>) -> Vec<Token> {
-    let is_gap = |token: &Token| matches!(token, Token::Gap | Token::Seam);
     if !tokens
         .iter()
         .any(|token| is_gap(token) || *token == Token::Row)
@@ -95,7 +95,8 @@ fn commas(tokens: Vec<Token>) -> Vec<Token> {
         return tokens;
     }
     let mut joined: Vec<Token> = Vec::with_capacity(tokens.len());
-    let (mut depth, mut environments) = (0i64, 0i64);
+    let mut depth = 0i64;
+    let mut environments = 0i64;
     for (at, token) in tokens.iter().enumerate() {
         match token {
             Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
@@ -129,22 +130,19 @@ fn commas(tokens: Vec<Token>) -> Vec<Token> {
 
 /// True if both the answer before and the answer behind are relations.
 fn are_relations(before: &[Token], behind: &[Token]) -> bool {
-    let separates = |token: &&Token| {
-        matches!(
-            token,
-            Token::Mark(',' | ';' | '∧' | '∨') | Token::Gap | Token::Seam | Token::Row
-        )
-    };
-    let relates = |token: &Token| matches!(token, Token::Mark(mark) if RELATIONS.contains(mark));
-    before
-        .iter()
-        .rev()
-        .take_while(|token| !separates(token))
-        .any(relates)
-        && behind
-            .iter()
-            .take_while(|token| !separates(token))
-            .any(relates)
+    is_relation(before.iter().rev()) && is_relation(behind.iter())
+}
+
+/// True if a relation sign comes before the next sign that separates answers.
+fn is_relation<'t>(tokens: impl Iterator<Item = &'t Token>) -> bool {
+    for token in tokens {
+        match token {
+            Token::Mark(',' | ';' | '∧' | '∨') | Token::Gap | Token::Seam | Token::Row => break,
+            Token::Mark(mark) if RELATIONS.contains(mark) => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// True if an operand ends with the last token.
@@ -182,6 +180,10 @@ fn begins_operand(token: &Token) -> bool {
 /// True if an answer of its own begins with these tokens; a modulus in brackets belongs to the one
 /// before.
 fn begins_answer(tokens: &[Token]) -> bool {
-    let is_modulus = matches!(tokens, [Token::Mark('('), Token::Words(_) | Token::Command(_), ..] if matches!(&tokens[1], Token::Words(_)) || tokens[1] == Token::Command("pmod".into()));
+    let is_modulus = match tokens {
+        [Token::Mark('('), Token::Words(_), ..] => true,
+        [Token::Mark('('), Token::Command(name), ..] => name == "pmod",
+        _ => false,
+    };
     tokens.first().is_some_and(begins_operand) && !is_modulus
 }

@@ -35,7 +35,9 @@ pub(crate) fn is_denied(letters: &str) -> bool {
 /// Positions of the equality signs outside of brackets and environments; `None` if another relation
 /// or a separator is outside too.
 pub(crate) fn equals(text: &str) -> Option<Vec<usize>> {
-    let (mut depth, mut environments, mut found) = (0i64, 0i64, Vec::new());
+    let mut depth = 0i64;
+    let mut environments = 0i64;
+    let mut found = Vec::new();
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
         let rest = &text[at + c.len_utf8()..];

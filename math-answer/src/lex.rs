@@ -1,9 +1,5 @@
 //! Tokens of LaTeX and plain formulas, without layout commands and without units after numbers.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
-
 use crate::token::Token;
 use crate::{expression, joints, label, signs, tails};
 
@@ -16,8 +12,8 @@ const MOST_TEXTS: usize = 3;
 /// Largest number of tokens in a formula.
 const MOST_TOKENS: usize = 1000;
 
-/// Which of two meanings a text gets where it has two: `5 mg` is a quantity or a product, and
-/// `2e-3` a product or a number.
+/// The meaning of a text that has two: `5 mg` is first a quantity and second a product, and `2e-3`
+/// first a product and second a number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     First,
@@ -52,6 +48,21 @@ fn within(text: &str, tokens: Vec<Token>, reading: Reading, depth: usize) -> Opt
         }
     }
     Some(lexer.tokens)
+}
+
+/// The first letter that is not of the Latin, Greek or Cyrillic alphabets or their like: signs of
+/// Chinese, Japanese and Korean come from here on.
+const CHINESE: char = '\u{2e80}';
+
+/// What precedes a token.
+#[derive(Default)]
+struct Before {
+    /// Number of open brackets.
+    depth: i32,
+    /// True if there is a variable.
+    has_name: bool,
+    /// True if a sum or a difference has begun outside of brackets.
+    adds: bool,
 }
 
 struct Lexer<'t> {
@@ -119,7 +130,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// The last token that is no gap.
+    /// The last token that is not a gap.
     fn last(&self) -> Option<&Token> {
         self.tokens
             .iter()
@@ -231,14 +242,13 @@ impl<'t> Lexer<'t> {
 
     /// Reads a run of letters: a unit after a number, a function, a conjunction, or variables.
     fn letters(&mut self) {
-        const CHINESE: char = '\u{2e80}';
         let chinese = self.take(|c| c.is_alphabetic() && c >= CHINESE);
         if !chinese.is_empty() {
-            self.tokens.extend(if self.behind_value() {
-                tails::chinese(chinese)
+            if self.behind_value() {
+                self.tokens.extend(tails::chinese(chinese));
             } else {
-                vec![Token::Words(chinese.into())]
-            });
+                self.tokens.push(Token::Words(chinese.into()));
+            }
             return;
         }
         let run = self.take(|c| c.is_alphabetic() && c < CHINESE);
@@ -285,11 +295,16 @@ impl<'t> Lexer<'t> {
                 if run.chars().count() == 1 {
                     self.name(run);
                 } else {
-                    self.tokens
-                        .extend(run.chars().map(|c| Token::Name(c.into())));
+                    self.variables(run);
                 }
             }
         }
+    }
+
+    /// Adds each letter as a variable.
+    fn variables(&mut self, letters: &str) {
+        self.tokens
+            .extend(letters.chars().map(|c| Token::Name(c.into())));
     }
 
     /// True behind a value, which words may follow.
@@ -309,20 +324,21 @@ impl<'t> Lexer<'t> {
     /// stand at the end of the answer, or of a member of a list, outside of brackets, and no
     /// variable is before them. A single letter also has a space before it.
     fn measures(&self, run: &str) -> bool {
-        // Its power, a unit below a stroke, and what may follow an answer: nothing, another one, or
-        // words.
-        static END: LazyLock<Regex> = LazyLock::new(|| {
-            let power = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
-            let follows = r"$|[,;≈]|\s\d|\\(?:text|approx|q?quad)|(?:and|or|per|[a-zA-Z]{4,})\b";
-            let end = format!(
-                r"^{power}(?:\s*/\s*([a-zA-Z]+){power})?(?:[\s$.~]|\\[^a-zA-Z\\])*?(?:{follows})"
-            );
-            Regex::new(&end).expect("the pattern is a constant")
-        });
-        let Some(end) = END
-            .captures(self.rest)
-            .filter(|_| self.reading == Reading::First)
-        else {
+        const POWER: &str = r"(?:\s*\^(?:\d|\{-?\d+\}))?";
+        if self.reading != Reading::First {
+            return false;
+        }
+        let end = pattern!(
+            // The unit's power, and a unit below a stroke.
+            "^",
+            POWER,
+            r"(?:\s*/\s*([a-zA-Z]+)",
+            POWER,
+            // Then nothing, another answer, or words.
+            r")?(?:[\s$.~]|\\[^a-zA-Z\\])*?",
+            r"(?:$|[,;≈]|\s\d|\\(?:text|approx|q?quad)|(?:and|or|per|[a-zA-Z]{4,})\b)",
+        );
+        let Some(end) = end.captures(self.rest) else {
             return false;
         };
         let below = end.get(1).map(|below| signs::is_unit(below.as_str()));
@@ -332,37 +348,48 @@ impl<'t> Lexer<'t> {
             Some(Token::Mark('}')) => self.spaced && below == Some(true),
             _ => self.below(),
         };
-        let (mut depth, mut named, mut adds) = (0, false, false);
-        let before = [None].into_iter().chain(self.tokens.iter().map(Some));
-        for (before, token) in before.zip(&self.tokens) {
+        let before = self.before();
+        let single = run.len() == 1;
+        // `f(s) = 3 s`
+        let is_used = (single || !self.spaced)
+            && below.is_none()
+            && !self.below()
+            && run
+                .chars()
+                .any(|letter| self.tokens.contains(&Token::Name(letter.into())));
+        (!single || spaced)
+            && below != Some(false)
+            && before.depth == 0
+            && !before.has_name
+            && !is_used
+            && !(before.adds && (single || !self.spaced))
+    }
+
+    /// What precedes the next token in its member of a list or its side of a relation.
+    fn before(&self) -> Before {
+        let mut found = Before::default();
+        let mut last: Option<&Token> = None;
+        for token in &self.tokens {
             match token {
-                Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
-                Token::Mark(')' | ']' | '}' | '⦄') => depth -= 1,
-                Token::Mark(',' | ';' | '∧' | '∨' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '≈') => {
-                    (named, adds) = (false, false)
+                Token::Mark('(' | '[' | '{' | '⦃') => found.depth += 1,
+                Token::Mark(')' | ']' | '}' | '⦄') => found.depth -= 1,
+                Token::Mark(',' | ';' | '∧' | '∨' | '=' | '<' | '>' | '≤' | '≥' | '≠' | '≈') =>
+                {
+                    found.has_name = false;
+                    found.adds = false;
                 }
-                Token::Mark('+' | '-') if depth == 0 => {
-                    adds |= matches!(
-                        before,
+                Token::Mark('+' | '-') if found.depth == 0 => {
+                    found.adds |= matches!(
+                        last,
                         Some(Token::Number(_) | Token::Words(_) | Token::Mark(')' | '}' | '°'))
                     );
                 }
-                Token::Name(_) => named = true,
+                Token::Name(_) => found.has_name = true,
                 _ => {}
             }
+            last = Some(token);
         }
-        let single = run.len() == 1;
-        // `f(s) = 3 s`
-        let is_used = |letter: char| self.tokens.contains(&Token::Name(letter.into()));
-        named |= (single || !self.spaced)
-            && below.is_none()
-            && !self.below()
-            && run.chars().any(is_used);
-        (!single || spaced)
-            && below != Some(false)
-            && depth == 0
-            && !named
-            && !(adds && (single || !self.spaced))
+        found
     }
 
     /// True if the letters just read touch a number, a variable or a sign of a calculation:
@@ -473,45 +500,29 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// True for the name of a command that writes a unit behind a number, of which the rest may
-    /// follow: `5\ \Omega`, `5\,\mu\text{m}`.
+    /// True for the name of a command that writes a unit behind a number, with the rest of the unit,
+    /// which is skipped: `5\ \Omega`, `5\,\mu\text{m}`.
     fn measured(&mut self, name: &str) -> bool {
-        static MICRO: LazyLock<Regex> = LazyLock::new(|| {
-            let text = r"\\(?:text|mathrm|textrm)\s*\{\s*(?:m|s|g|F|A|C|V|W|H|L|l|M|mol)\s*\}";
-            Regex::new(&format!(r"^\s*{text}")).expect("the pattern is a constant")
-        });
-        static END: LazyLock<Regex> = LazyLock::new(|| {
-            Regex::new(r"^[\s$.~]*(?:$|[,;])").expect("the pattern is a constant")
-        });
-        static RATIO: LazyLock<Regex> = LazyLock::new(|| {
-            let unit = r"\{\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?(?:\^(?:\d|\{-?\d\}))?\s*\}";
-            Regex::new(&format!(r"^\s*{unit}\s*{unit}[\s$.~]*(?:$|[,;])"))
-                .expect("the pattern is a constant")
-        });
-        let is_value = matches!(self.last(), Some(Token::Number(_) | Token::Mark('}' | ')')));
-        match name {
-            _ if !is_value => false,
-            "Omega" => END.is_match(self.rest),
-            "mu" => MICRO.find(self.rest).is_some_and(|unit| {
-                self.rest = &self.rest[unit.end()..];
-                true
-            }),
-            "frac" | "dfrac" | "tfrac" => RATIO.captures(self.rest).is_some_and(|units| {
-                let text = units[0].contains("\\text") || units[0].contains("\\mathrm");
-                let known = [1, 2]
-                    .iter()
-                    .all(|&part| signs::is_unit(&units[part].to_lowercase()));
-                if text && known {
-                    let length = units[0].trim_end_matches([',', ';']).len();
-                    self.rest = &self.rest[length..];
-                }
-                text && known
-            }),
-            _ => false,
+        if !matches!(self.last(), Some(Token::Number(_) | Token::Mark('}' | ')'))) {
+            return false;
         }
+        let behind = match name {
+            "Omega" if pattern!(r"^[\s$.~]*(?:$|[,;])").is_match(self.rest) => Some(0),
+            "mu" => {
+                let unit = pattern!(
+                    r"^\s*\\(?:text|mathrm|textrm)\s*",
+                    r"\{\s*(?:m|s|g|F|A|C|V|W|H|L|l|M|mol)\s*\}",
+                );
+                unit.find(self.rest).map(|unit| unit.end())
+            }
+            "frac" | "dfrac" | "tfrac" => ratio_of_units(self.rest),
+            _ => None,
+        };
+        self.skip(behind.unwrap_or(0));
+        behind.is_some()
     }
 
-    /// True where dots behind a decimal say only that more digits follow.
+    /// True if the dots behind a decimal only say that more digits follow.
     fn ends_decimal(&self) -> bool {
         let ends = self.rest.trim_matches(['$', ' ', '.', '~']).is_empty();
         ends && matches!(self.tokens.last(), Some(Token::Number(digits)) if digits.contains('.'))
@@ -528,11 +539,11 @@ impl<'t> Lexer<'t> {
             return;
         };
         let places = digits.len() - digits.find('.').map_or(digits.len(), |point| point + 1);
-        let times = |length: usize| {
+        let period = (1..=places / 3).find(|length| {
             let period = &digits[digits.len() - length..];
             digits.ends_with(&period.repeat(3))
-        };
-        let Some(length) = (1..=places / 3).find(|length| times(*length)) else {
+        });
+        let Some(length) = period else {
             return;
         };
         let period = digits.split_off(digits.len() - length);
@@ -619,10 +630,9 @@ impl<'t> Lexer<'t> {
             }
             _ if let Some(letter) = chosen(bare) => self.tokens.push(Token::Name(letter.into())),
             one if one.chars().count() == 1
-                && one.chars().all(|c| c.is_alphabetic() && c < '\u{2e80}') =>
+                && one.chars().all(|c| c.is_alphabetic() && c < CHINESE) =>
             {
-                self.tokens
-                    .extend(bare.chars().map(|c| Token::Name(c.into())))
+                self.variables(bare);
             }
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || "-+.$\\".contains(c)) => {
                 let tokens = std::mem::take(&mut self.tokens);
@@ -632,7 +642,7 @@ impl<'t> Lexer<'t> {
                 self.tokens.push(Token::Words(tails::letters(unit)))
             }
             _ if bare.contains(|c: char| c.is_ascii_digit()) => self.mixed(bare)?,
-            _ if bare.starts_with(|c: char| c >= '\u{2e80}') && self.behind_value() => {
+            _ if bare.starts_with(|c: char| c >= CHINESE) && self.behind_value() => {
                 self.tokens.extend(tails::chinese(bare));
             }
             words if self.behind_value() => {
@@ -658,10 +668,6 @@ impl<'t> Lexer<'t> {
 
     /// Reads words and numbers in `\text{...}`, as in `hours 30 minutes`.
     fn mixed(&mut self, text: &str) -> Option<()> {
-        let is_word = |part: &str| {
-            part.chars()
-                .all(|c| c.is_alphabetic() || "-'’,:;.()".contains(c))
-        };
         let parts: Vec<&str> = text.split_whitespace().collect();
         for run in parts.chunk_by(|one, next| is_word(one) && is_word(next)) {
             let joined = run.join(" ");
@@ -690,31 +696,52 @@ impl<'t> Lexer<'t> {
     }
 }
 
+/// True for a part of a text that is a word with its punctuation.
+fn is_word(part: &str) -> bool {
+    part.chars()
+        .all(|c| c.is_alphabetic() || "-'’,:;.()".contains(c))
+}
+
+/// The length of the two arguments of a fraction of units: `\frac{\text{m}}{\text{s}}`.
+fn ratio_of_units(rest: &str) -> Option<usize> {
+    const UNIT: &str = concat!(
+        r"\{\s*(?:\\(?:text|mathrm|textrm)\s*\{)?\s*",
+        r"([a-zA-Z]+)\s*\}?(?:\^(?:\d|\{-?\d\}))?\s*\}",
+    );
+    let ratio = pattern!(r"^\s*", UNIT, r"\s*", UNIT, r"[\s$.~]*(?:$|[,;])");
+    let units = ratio.captures(rest)?;
+    let is_text = units[0].contains("\\text") || units[0].contains("\\mathrm");
+    let are_known = [1, 2]
+        .iter()
+        .all(|&part| signs::is_unit(&units[part].to_lowercase()));
+    (is_text && are_known).then(|| units[0].trim_end_matches([',', ';']).len())
+}
+
 /// True for a unit with powers: `m/s^2`, `kg m2`.
 fn is_compound(text: &str) -> bool {
-    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
-        let one = r"[a-zµ]+(?:\^?\{?-?\d\}?)";
-        let more = r"(?:\s*[/·*]?\s*[a-zµ]+(?:\^?\{?-?\d\}?)?)*";
-        Regex::new(&format!(
-            r"^(?:{one}|[a-zµ]+\s*/\s*[a-zµ]+(?:\^?\{{?-?\d\}}?)?){more}$"
-        ))
-        .expect("the pattern is a constant")
-    });
-    UNIT.is_match(text)
+    const POWER: &str = r"(?:\^?\{?-?\d\}?)";
+    let unit = pattern!(
+        "^(?:[a-zµ]+",
+        POWER,
+        r"|[a-zµ]+\s*/\s*[a-zµ]+",
+        POWER,
+        r"?)(?:\s*[/·*]?\s*[a-zµ]+",
+        POWER,
+        "?)*$",
+    );
+    unit.is_match(text)
 }
 
 /// The letter of a choice that its text only names: `Option B`, `choice (C)`.
 fn chosen(text: &str) -> Option<&str> {
-    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(?i:option|choice|answer)\s*:?\s*\(?([A-Z])\)?$")
-            .expect("the pattern is a constant")
-    });
-    CHOICE.captures(text)?.get(1).map(|letter| letter.as_str())
+    let choice = pattern!(r"^(?i:option|choice|answer)\s*:?\s*\(?([A-Z])\)?$");
+    choice.captures(text)?.get(1).map(|letter| letter.as_str())
 }
 
 /// Number of bytes before the brace that closes the one before `text`.
 pub(crate) fn closing(text: &str) -> Option<usize> {
-    let (mut depth, mut escaped) = (0usize, false);
+    let mut depth = 0usize;
+    let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,

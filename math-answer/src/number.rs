@@ -1,10 +1,10 @@
 //! The number that a text gives as its answer, read exactly.
 
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
+use crate::thoughts::said;
 use crate::{Rational, boxes, phrases};
 
 /// The number of a completion: the first one behind the last `separator`, or else the one in its
@@ -24,7 +24,7 @@ use crate::{Rational, boxes, phrases};
 /// [thoughts]: crate::without_thoughts
 #[must_use]
 pub fn find(completion: &str, separator: &str) -> Option<Rational> {
-    gold(&crate::said(completion), separator)
+    gold(&said(completion), separator)
 }
 
 /// The number of a dataset's answer, which has no thoughts; read as [`find`] reads a completion.
@@ -65,21 +65,23 @@ fn behind_separator(behind: &str) -> Option<Rational> {
 
 /// The only number in a box; behind an equals sign the last one counts.
 fn in_box(inside: &str) -> Option<Rational> {
-    static PARTS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r",\s|;|\\quad|\\\\|(?-u:\b)(?:or|and)(?-u:\b)")
-            .expect("the pattern is a constant")
-    });
+    let separator = pattern!(r",\s|;|\\quad|\\\\|(?-u:\b)(?:or|and)(?-u:\b)");
     let plain = plain(inside);
-    if PARTS.split(&plain).filter(|part| has_number(part)).count() > 1 {
+    if separator
+        .split(&plain)
+        .filter(|part| has_number(part))
+        .count()
+        > 1
+    {
         return None;
     }
     let side = last_side(&plain);
-    match calculated(side) {
-        Some(value) => value,
-        None => Some(numbers(side).pieces)
-            .filter(|numbers| numbers.len() == 1)?
-            .pop()?
-            .value(),
+    if is_calculation(side) {
+        return calculated(side);
+    }
+    match numbers(side).pieces.as_slice() {
+        [number] => number.value(),
+        _ => None,
     }
 }
 
@@ -125,8 +127,8 @@ fn last(text: &str) -> Option<Rational> {
 fn first(line: &str) -> Option<Rational> {
     let plain = plain(sentence(line));
     let side = last_side(&plain);
-    if let Some(value) = calculated(side) {
-        return value;
+    if is_calculation(side) {
+        return calculated(side);
     }
     let numbers = numbers(side);
     let first = numbers.pieces.first()?;
@@ -146,14 +148,15 @@ fn has_number(text: &str) -> bool {
 
 /// A line up to the end of its first sentence, or to the words that explain it.
 fn sentence(line: &str) -> &str {
-    static END: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(?i)[.!]\s+\p{L}|[,;:]?\s+(?:because|since|as|which|where|that is|i\.e\.)(?-u:\b)|\s-\s+\p{L}")
-            .expect("the pattern is a constant")
-    });
+    let ends = pattern!(
+        r"(?i)[.!]\s+\p{L}|",
+        r"[,;:]?\s+(?:because|since|as|which|where|that is|i\.e\.)(?-u:\b)|",
+        r"\s-\s+\p{L}",
+    );
     let digit = line
         .find(|c: char| narrow(c).is_ascii_digit())
         .unwrap_or(line.len());
-    END.find_iter(line)
+    ends.find_iter(line)
         .map(|found| found.start())
         .find(|end| *end > digit)
         .map_or(line, |end| &line[..end])
@@ -161,23 +164,15 @@ fn sentence(line: &str) -> &str {
 
 /// A formula without commands of layout, currency signs and remarks in brackets: `42 (forty-two)`.
 fn plain(text: &str) -> String {
-    static TEXT: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"\\(?:text\w*|mbox|mathrm|operatorname)\s*\{([^{}]*)\}")
-            .expect("the pattern is a constant")
-    });
-    static REMARK: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"([\p{L}0-9%}])\s+\([^()]*\)").expect("the pattern is a constant")
-    });
-    static SCRIPT: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\s+([\^_])").expect("the pattern is a constant"));
-    static TIMES: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"([0-9])\s*[x×]\s*([0-9])").expect("the pattern is a constant")
-    });
+    let words = pattern!(r"\\(?:text\w*|mbox|mathrm|operatorname)\s*\{([^{}]*)\}");
+    let remark = pattern!(r"([\p{L}0-9%}])\s+\([^()]*\)");
+    let times = pattern!(r"([0-9])\s*[x×]\s*([0-9])");
+    let script = pattern!(r"\s+([\^_])");
     let text: String = text.chars().map(narrow).collect();
-    let text = TEXT.replace_all(&text, " $1 ");
-    let text = REMARK.replace_all(&text, "$1");
-    let text = TIMES.replace_all(&text, "$1*$2");
-    let text = SCRIPT.replace_all(&text, "$1");
+    let text = words.replace_all(&text, " $1 ");
+    let text = remark.replace_all(&text, "$1");
+    let text = times.replace_all(&text, "$1*$2");
+    let text = script.replace_all(&text, "$1");
     let bare = [
         "\\left",
         "\\right",
@@ -196,49 +191,42 @@ fn plain(text: &str) -> String {
 
 /// The part of a calculation behind its last equals sign that is before a number.
 fn last_side(text: &str) -> &str {
-    let is_equals = |c: char| matches!(c, '=' | '≈');
     let text = text
         .rfind("\\approx")
         .map(|at| &text[at..])
         .filter(|side| has_number(side))
         .unwrap_or(text);
-    text.rsplit(is_equals)
+    text.rsplit(['=', '≈'])
         .find(|side| has_number(side))
         .unwrap_or(text)
 }
 
-/// The value of a calculation with nothing around it; the outer `None` if the text is none.
-fn calculated(text: &str) -> Option<Option<Rational>> {
-    static CALCULATION: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(?:[-+*/^()0-9{}.|√÷·−–\s\[\]]|\\(?:[cdt]?frac|sqrt|times|cdot|div|binom|dbinom|log|ln|pi|[ ;:])|[0-9]_\{?[0-9])+$")
-            .expect("the pattern is a constant")
-    });
-    static PLAIN: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*[-−–]?\s*[0-9.]+(?:\s*/\s*[0-9]+|\s+[0-9]+/[0-9]+)?[\s.]*$")
-            .expect("the pattern is a constant")
-    });
-    let text = text.trim().trim_end_matches('.');
-    let grouped: String = separated(text);
-    if PLAIN.is_match(&grouped)
-        || !CALCULATION.is_match(&grouped)
-        || !grouped.contains(|c: char| c.is_ascii_digit())
-    {
-        return None;
-    }
-    // `5-7` may be a range.
-    let value = crate::value(&grouped).ok();
-    let is_range = grouped
+/// True if a text is nothing but a calculation, and more than a number or a fraction.
+fn is_calculation(text: &str) -> bool {
+    let calculation = pattern!(
+        r"^(?:[-+*/^()0-9{}.|√÷·−–\s\[\]]|",
+        r"\\(?:[cdt]?frac|sqrt|times|cdot|div|binom|dbinom|log|ln|pi|[ ;:])|[0-9]_\{?[0-9])+$",
+    );
+    let number = pattern!(r"^\s*[-−–]?\s*[0-9.]+(?:\s*/\s*[0-9]+|\s+[0-9]+/[0-9]+)?[\s.]*$");
+    let text = separated(text.trim().trim_end_matches('.'));
+    !number.is_match(&text)
+        && calculation.is_match(&text)
+        && text.contains(|c: char| c.is_ascii_digit())
+}
+
+/// The value of a calculation. `5-7` may be a range, so it has none.
+fn calculated(text: &str) -> Option<Rational> {
+    let text = separated(text.trim().trim_end_matches('.'));
+    let value = crate::value(&text).ok()?;
+    let may_be_range = text
         .chars()
         .all(|c| c.is_ascii_digit() || c.is_whitespace() || matches!(c, '-' | '–' | '−'));
-    Some(value.filter(|value| !(is_range && value.is_negative())))
+    (!may_be_range || !value.is_negative()).then_some(value)
 }
 
 /// The digits without the commas that separate thousands.
 fn separated(text: &str) -> String {
-    static GROUP: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[0-9]{1,3}(?:,[0-9]{3})+").expect("the pattern is a constant")
-    });
-    GROUP
+    pattern!(r"[0-9]{1,3}(?:,[0-9]{3})+")
         .replace_all(text, |found: &Captures<'_>| found[0].replace(',', ""))
         .into_owned()
 }
@@ -246,74 +234,58 @@ fn separated(text: &str) -> String {
 /// True if the text between two numbers makes them parts of one value: `2 hours 30 minutes`,
 /// `60 pens - 18 pens`.
 fn is_sum(between: &str) -> bool {
-    static SIGN: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*(?:\p{L}+\s*)?(?:[-+*/−–×÷·(]|\\times|\\cdot|\\div)\s*$")
-            .expect("the pattern is a constant")
-    });
-    static UNIT: LazyLock<Regex> = LazyLock::new(|| {
-        let units = "hours?|hrs?|h|days?|weeks?|months?|years?|minutes?|mins?|feet|foot|ft|yards?|miles?|pounds?|lbs?|km|m|kg|meters?|metres?|liters?|dollars?|euros?";
-        Regex::new(&format!(r"(?i)^\s*(?:{units})\s*,?\s*(?:and\s+)?$"))
-            .expect("the pattern is a constant")
-    });
-    SIGN.is_match(between) || UNIT.is_match(between)
+    let sign = pattern!(r"^\s*(?:\p{L}+\s*)?(?:[-+*/−–×÷·(]|\\times|\\cdot|\\div)\s*$");
+    let unit = pattern!(
+        r"(?i)^\s*(?:hours?|hrs?|h|days?|weeks?|months?|years?|minutes?|mins?|",
+        r"feet|foot|ft|yards?|miles?|pounds?|lbs?|km|m|kg|meters?|metres?|liters?|",
+        r"dollars?|euros?)\s*,?\s*(?:and\s+)?$",
+    );
+    sign.is_match(between) || unit.is_match(between)
 }
 
 /// Digits with thousands separators, a fraction, an exponent, or a whole denominator.
-static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?:/[0-9]+)?")
-        .expect("the pattern is a constant")
-});
-
-/// A fraction in TeX, with a digit that stands before it: `\frac{1}{2}`, `\frac12`, the
-/// `2\frac{1}{2}` of a mixed number.
-static FRACTION: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(
-        r"([0-9][ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[0-9.,]*[0-9])\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))",
-    )
-    .expect("the pattern is a constant")
-});
-
-/// A mixed number, such as `2 1/2`.
-static MIXED: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"([0-9][0-9,]*) +([0-9]+)/([0-9]+)").expect("the pattern is a constant")
-});
+const NUMBER: &str = r"(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?:/[0-9]+)?";
 
 /// The text with fractions as `1/2` and mixed numbers as improper fractions.
 fn with_plain_fractions(text: &str) -> String {
-    let part = |found: &Captures<'_>, places: [usize; 2]| {
-        places
-            .iter()
-            .find_map(|&place| found.get(place))
-            .map_or("", |part| part.as_str())
-            .to_owned()
-    };
-    let plain = FRACTION.replace_all(text, |found: &Captures<'_>| {
+    // `\frac{1}{2}`, `\frac12`, and with a digit before it the `2\frac{1}{2}` of a mixed number.
+    let fraction = pattern!(
+        r"([0-9][ \t]*)?\\[cdt]?frac\s*(?:\{\s*([-−–‑－]?[0-9.,]*[0-9])\s*\}|([0-9]))\s*",
+        r"(?:\{\s*([0-9]+)\s*\}|([0-9]))",
+    );
+    let plain = fraction.replace_all(text, |found: &Captures<'_>| {
         let before = found.get(1).map_or(String::new(), |digit| {
             format!("{} ", digit.as_str().trim_end())
         });
-        format!("{before}{}/{}", part(found, [2, 3]), part(found, [4, 5]))
+        format!("{before}{}/{}", part(found, 2, 3), part(found, 4, 5))
     });
-    let improper = |found: &Captures<'_>| {
-        if plain[..found.get_match().start()].ends_with(['/', '.']) {
-            return None;
-        }
-        let [whole, above, below] =
-            [1, 2, 3].map(|place| found[place].replace(',', "").parse::<u128>().ok());
-        let (above, below) = (above?, below?);
-        let above = whole?
-            .checked_mul(below)?
-            .checked_add(above)
-            .filter(|_| above < below)?;
-        Some(format!("{above}/{below}"))
-    };
-    MIXED
+    let mixed = pattern!(r"([0-9][0-9,]*) +([0-9]+)/([0-9]+)");
+    mixed
         .replace_all(&plain, |found: &Captures<'_>| {
-            improper(found).unwrap_or_else(|| found[0].to_owned())
+            let before = &plain[..found.get_match().start()];
+            let improper = improper(found).filter(|_| !before.ends_with(['/', '.']));
+            improper.unwrap_or_else(|| found[0].to_owned())
         })
         .into_owned()
 }
 
-/// A full-width digit, point or sign as that of ASCII; the digits of no other script are read.
+/// The text of the one of two groups that has matched.
+fn part<'t>(found: &Captures<'t>, one: usize, other: usize) -> &'t str {
+    let part = found.get(one).or(found.get(other));
+    part.map_or("", |part| part.as_str())
+}
+
+/// The improper fraction of a mixed number such as `2 1/2`.
+fn improper(mixed: &Captures<'_>) -> Option<String> {
+    let [whole, above, below] =
+        [1, 2, 3].map(|group| mixed[group].replace(',', "").parse::<u128>().ok());
+    let above = above?;
+    let below = below?;
+    let sum = whole?.checked_mul(below)?.checked_add(above)?;
+    (above < below).then(|| format!("{sum}/{below}"))
+}
+
+/// The ASCII character for a full-width digit, point or sign. Digits of other scripts are not read.
 fn narrow(c: char) -> char {
     match c {
         '０'..='９' => char::from(b'0' + (u32::from(c) - u32::from('０')) as u8),
@@ -331,13 +303,24 @@ struct Piece {
     end: usize,
     /// As it is written; empty for a power.
     written: String,
-    /// `None` if it is too long to be an answer, or has no exact value; that of a root is found
-    /// when it is asked for.
+    /// `None` if it is too long to be an answer, or has no exact value. The value of a root is
+    /// computed by [`Piece::value`].
     value: Option<Rational>,
     is_root: bool,
 }
 
 impl Piece {
+    /// A time or a ratio, which takes the place of a number and has no value.
+    fn without_value(range: Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+            written: String::new(),
+            value: None,
+            is_root: false,
+        }
+    }
+
     fn value(&self) -> Option<Rational> {
         if self.is_root {
             crate::value(&self.written).ok()
@@ -369,77 +352,83 @@ impl Numbers {
 }
 
 /// A root, an exponent or an index, times of day and ratios, and numbers.
-static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
-    let root = r"(?P<root>(?:\\sqrt|√|(?-u:\b)sqrt)\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\}|\([^()]*\)|[0-9.]+))";
-    let script = r"(?P<script>[\^_]\s*(?:\{[^{}]*\}|\([^()]*\)|[-+−–]?[0-9]+|\\circ))";
-    let ratio = r"(?P<ratio>[0-9]+(?::[0-9]+)+)";
-    Regex::new(&format!(
-        "{root}|{script}|{ratio}|(?P<number>{})",
-        NUMBER.as_str()
-    ))
-    .expect("the pattern is a constant")
-});
+fn token() -> &'static Regex {
+    pattern!(
+        r"(?P<root>(?:\\sqrt|√|(?-u:\b)sqrt)\s*(?:\[[^\]]*\])?\s*",
+        r"(?:\{[^{}]*\}|\([^()]*\)|[0-9.]+))|",
+        r"(?P<script>[\^_]\s*(?:\{[^{}]*\}|\([^()]*\)|[-+−–]?[0-9]+|\\circ))|",
+        r"(?P<ratio>[0-9]+(?::[0-9]+)+)|",
+        "(?P<number>",
+        NUMBER,
+        ")",
+    )
+}
 
 /// The numbers of a text in order. Exponents belong to their base, so that `10^6` is one number and
-/// the 2 of `cm^2` is none; a root belongs to the number before it.
+/// the 2 of `cm^2` is not one. A root belongs to the number before it.
 fn numbers(text: &str) -> Numbers {
-    let text: String = text.chars().map(narrow).collect();
-    let text = with_plain_fractions(&grouped(
-        &text
-            .replace("{,}", ",")
-            .replace("\\,", "")
-            .replace("\\!", ""),
-    ));
-    let text = with_plain_scripts(&text);
+    let text = as_read(text);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut at = 0;
-    while let Some(found) = TOKEN.captures_at(&text, at) {
+    while let Some(found) = token().captures_at(&text, at) {
         let whole = found.get_match();
         at = whole.end();
         let before = &text[..whole.start()];
         if found.name("root").is_some() {
             join_root(&text, &mut pieces, whole.range());
         } else if found.name("script").is_some() {
-            // The sign of `_42_` is Markdown's.
-            match before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '}' | ')' | '%')) {
-                true => join_script(&text, &mut pieces, whole.range()),
-                false => at = whole.start() + 1,
+            let has_base =
+                before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '}' | ')' | '%'));
+            if has_base {
+                join_script(&text, &mut pieces, whole.range());
+            } else {
+                // The sign of `_42_` is Markdown's.
+                at = whole.start() + 1;
             }
         } else if found.name("ratio").is_some() {
-            pieces.push(Piece {
-                start: whole.start(),
-                end: at,
-                written: String::new(),
-                value: None,
-                is_root: false,
-            });
+            pieces.push(Piece::without_value(whole.range()));
         } else if !is_glued(before) && !is_ordinal(&text[at..]) {
-            let (scale, end) = scale(&text[at..]);
-            let parts = separate(before, whole.as_str());
-            let last = parts.len().saturating_sub(1);
-            pieces.extend(parts.into_iter().enumerate().map(|(place, written)| {
-                let value = value(&written).and_then(|value| {
-                    if place == last {
-                        value.times(&scale)
-                    } else {
-                        Some(value)
-                    }
-                });
-                Piece {
-                    start: whole.start(),
-                    end: at + end,
-                    written,
-                    value,
-                    is_root: false,
-                }
-            }));
-            at += end;
+            let (scale, length) = scale(&text[at..]);
+            at += length;
+            let range = whole.start()..at;
+            pieces.extend(scaled(separate(before, whole.as_str()), &scale, range));
         }
     }
     Numbers { text, pieces }
 }
 
-/// Takes a root to the number before it, if it is multiplied by that, else as a number of its own.
+/// The text with plain digits, fractions and exponents, and without separators of thousands other
+/// than commas.
+fn as_read(text: &str) -> String {
+    let text: String = text.chars().map(narrow).collect();
+    let text = text
+        .replace("{,}", ",")
+        .replace("\\,", "")
+        .replace("\\!", "");
+    with_plain_scripts(&with_plain_fractions(&grouped(&text)))
+}
+
+/// The numbers with these spellings, of which a number word multiplies the last.
+fn scaled(written: Vec<String>, scale: &Rational, range: Range<usize>) -> Vec<Piece> {
+    let last = written.len().saturating_sub(1);
+    let mut pieces = Vec::with_capacity(written.len());
+    for (place, written) in written.into_iter().enumerate() {
+        let mut value = value(&written);
+        if place == last {
+            value = value.and_then(|value| value.times(scale));
+        }
+        pieces.push(Piece {
+            start: range.start,
+            end: range.end,
+            written,
+            value,
+            is_root: false,
+        });
+    }
+    pieces
+}
+
+/// Makes a root a part of the number that it multiplies, or a number of its own.
 fn join_root(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     if let Some(last) = pieces.last_mut()
         && matches!(
@@ -447,7 +436,9 @@ fn join_root(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
             "" | "*" | "·" | "\\cdot" | "\\times"
         )
     {
-        (last.end, last.value, last.is_root) = (range.end, None, false);
+        last.end = range.end;
+        last.value = None;
+        last.is_root = false;
         return;
     }
     let written = text[range.clone()].to_owned();
@@ -460,8 +451,8 @@ fn join_root(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     });
 }
 
-/// Takes an exponent to the number that it is a power of; that of `m^2` and of `(a+2)^2` makes no
-/// number.
+/// Makes an exponent a part of the number before it. The exponents of `m^2` and `(a+2)^2` belong to
+/// no number.
 fn join_script(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
     let Some(exponent) = text[range.clone()].strip_prefix('^') else {
         return;
@@ -479,16 +470,18 @@ fn join_script(text: &str, pieces: &mut Vec<Piece>, range: Range<usize>) {
             .trim_matches(['{', '}', '(', ')', ' '])
             .replace(['−', '–'], "-");
         last.value = power(&written, &exponent).filter(|_| !last.is_root);
-        (last.end, last.is_root) = (range.end, false);
+        last.end = range.end;
+        last.is_root = false;
         if written == "10" {
             join_power_of_ten(text, pieces);
         }
     } else if between.chars().all(|c| c == ')') {
-        (last.value, last.is_root) = (None, false);
+        last.value = None;
+        last.is_root = false;
     }
 }
 
-/// The power of a number as it is written; the sign before it is no part of its base.
+/// The power of a number as it is written. The sign before it does not belong to the base.
 fn power(written: &str, exponent: &str) -> Option<Rational> {
     let exponent: i64 = exponent.parse().ok()?;
     let is_negative = written.starts_with('-');
@@ -496,7 +489,7 @@ fn power(written: &str, exponent: &str) -> Option<Rational> {
     Some(if is_negative { power.negated() } else { power })
 }
 
-/// Takes the power of ten of `1.5 \times 10^3` to the number before it.
+/// Makes the power of ten of `1.5 \times 10^3` a part of the number before it.
 fn join_power_of_ten(text: &str, pieces: &mut Vec<Piece>) {
     let [.., number, power] = pieces.as_mut_slice() else {
         return;
@@ -542,7 +535,8 @@ fn is_ordinal(behind: &str) -> bool {
 
 /// What the words behind a number multiply it by, and the length of these words: `2 million`, `5k`.
 fn scale(behind: &str) -> (Rational, usize) {
-    let (mut product, mut at) = (Rational::whole(1), 0);
+    let mut product = Rational::whole(1);
+    let mut at = 0;
     let glued = behind
         .chars()
         .next()
@@ -566,18 +560,15 @@ fn scale(behind: &str) -> (Rational, usize) {
         let Some(next) = product.times(&Rational::whole(factor)) else {
             break;
         };
-        (product, at) = (next, at + length);
+        product = next;
+        at += length;
     }
     (product, at)
 }
 
 /// The text without apostrophes and narrow spaces between thousands: `12'345`.
 fn grouped(text: &str) -> String {
-    static GROUPS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[0-9]{1,3}(?:['’\u{202f}\u{2009}\u{a0}][0-9]{3})+(?-u:\b)")
-            .expect("the pattern is a constant")
-    });
-    GROUPS
+    pattern!(r"[0-9]{1,3}(?:['’\u{202f}\u{2009}\u{a0}][0-9]{3})+(?-u:\b)")
         .replace_all(text, |found: &Captures<'_>| {
             found[0]
                 .chars()
@@ -589,22 +580,18 @@ fn grouped(text: &str) -> String {
 
 /// The text with `^{2}` for superscripts.
 fn with_plain_scripts(text: &str) -> String {
-    static SUPERSCRIPTS: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+").expect("the pattern is a constant"));
-    let plain = |c: char| {
-        "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-            .chars()
-            .position(|sign| sign == c)
-            .and_then(|at| "0123456789-".chars().nth(at))
-    };
-    SUPERSCRIPTS
+    pattern!("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
         .replace_all(text, |found: &Captures<'_>| {
-            format!(
-                "^{{{}}}",
-                found[0].chars().filter_map(plain).collect::<String>()
-            )
+            let plain: String = found[0].chars().filter_map(superscript).collect();
+            format!("^{{{plain}}}")
         })
         .into_owned()
+}
+
+/// What a superscript writes.
+fn superscript(c: char) -> Option<char> {
+    let at = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().position(|sign| sign == c)?;
+    "0123456789-".chars().nth(at)
 }
 
 /// True if a minus after `before` is a sign and neither subtracts nor begins a point of a list.
@@ -620,7 +607,7 @@ fn is_sign(before: &str, touches: bool) -> bool {
         .count();
     match operand.chars().next_back() {
         _ if begins_line => touches,
-        // `x - 3` subtracts, and the minus of `covid-19` joins; that of `it is -3` is a sign.
+        // `x - 3` subtracts, and the minus of `covid-19` joins, but that of `it is -3` is a sign.
         Some(last) if last.is_alphabetic() => letters > 1 && spaced && touches,
         Some(last) if last.is_numeric() || matches!(last, ')' | ']' | '}') => false,
         _ => true,
@@ -646,16 +633,14 @@ fn separate(before: &str, number: &str) -> Vec<String> {
     if thousands || groups.len() == 1 {
         return vec![format!("{sign}{}{rest}", groups.concat())];
     }
-    let last = groups.len() - 1;
-    let part = |at: usize| {
-        [
-            if at == 0 { sign } else { "" },
-            groups[at],
-            if at == last { rest } else { "" },
-        ]
-        .concat()
-    };
-    (0..=last).map(part).collect()
+    let mut parts: Vec<String> = groups.into_iter().map(str::to_owned).collect();
+    if let Some(first) = parts.first_mut() {
+        first.insert_str(0, sign);
+    }
+    if let Some(last) = parts.last_mut() {
+        last.push_str(rest);
+    }
+    parts
 }
 
 fn value(number: &str) -> Option<Rational> {

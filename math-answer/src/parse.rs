@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::expression::{Constant, Expression};
+use crate::expression::{ALL_HOLD, BASED, CASE, Constant, Expression, QUANTITY, RATIO};
 use crate::lex::{MOST_BYTES, Reading, lex};
 use crate::rational::Rational;
 use crate::token::{RELATIONS, Token};
@@ -58,28 +58,31 @@ fn formula(text: &str, reading: Reading) -> Option<Expression> {
         return Parser::new(tokens).whole();
     }
     // `±` gives two answers, one per sign.
-    let signed = |plus, minus| {
-        let sign = |token: &Token| match token {
-            Token::Mark('±') => Token::Mark(plus),
-            Token::Mark('∓') => Token::Mark(minus),
-            other => other.clone(),
-        };
-        Parser::new(tokens.iter().map(sign).collect()).whole()
-    };
-    let both = [signed('+', '-')?, signed('-', '+')?]
-        .into_iter()
-        .flat_map(|side| match side {
-            Expression::List(items) => items,
-            one => vec![one],
-        });
-    Some(Expression::List(both.collect()))
+    let mut both = Vec::new();
+    for (plus, minus) in [('+', '-'), ('-', '+')] {
+        let mut signed = tokens.clone();
+        for token in &mut signed {
+            match token {
+                Token::Mark(mark @ '±') => *mark = plus,
+                Token::Mark(mark @ '∓') => *mark = minus,
+                _ => {}
+            }
+        }
+        match Parser::new(signed).whole()? {
+            Expression::List(items) => both.extend(items),
+            one => both.push(one),
+        }
+    }
+    Some(Expression::List(both))
 }
 
-/// The value behind a left side that is no formula that is known here, as in `\det A = 1`. That
-/// side is a name of the value.
+/// The value behind a left side that cannot be read as a formula, as in `\det A = 1`. That side is
+/// a name of the value.
 fn labelled(text: &str, reading: Reading) -> Option<Expression> {
     let equals = label::equals(text)?;
-    let (name, behind) = (&text[..*equals.first()?], &text[equals.first()? + 1..]);
+    let first = *equals.first()?;
+    let name = &text[..first];
+    let behind = &text[first + 1..];
     let value = formula(behind, reading)?;
     let (values, signs) = match value {
         Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => {
@@ -128,7 +131,7 @@ fn quantity(tokens: &[Token]) -> Option<Expression> {
             unit,
         ]);
     }
-    (parts.len() > 2).then_some(Expression::Tuple(' ', parts, ' '))
+    (parts.len() > 2).then_some(Expression::Tuple(QUANTITY, parts, QUANTITY))
 }
 
 pub(crate) struct Parser {
@@ -221,16 +224,19 @@ impl Parser {
     /// Parses relations between commas: a single one, or a list.
     fn list(&mut self) -> Option<Expression> {
         let (mut items, signs) = self.separated()?;
-        let all = |sign: char| signs.iter().all(|known| *known == sign);
         if items.len() == 1 {
-            items.pop()
-        } else if all('∧') && relation::are_bounds(&items) {
-            Some(relation::between(&items).unwrap_or(Expression::Tuple('∧', items, '∧')))
-        } else if all('∨') && relation::are_bounds(&items) {
-            Some(Expression::Union(items))
-        } else {
-            Some(Expression::List(relation::unnumbered(items)))
+            return items.pop();
         }
+        if relation::are_bounds(&items) {
+            if signs.iter().all(|sign| *sign == '∧') {
+                let chain = relation::between(&items);
+                return Some(chain.unwrap_or(Expression::Tuple(ALL_HOLD, items, ALL_HOLD)));
+            }
+            if signs.iter().all(|sign| *sign == '∨') {
+                return Some(Expression::Union(items));
+            }
+        }
+        Some(Expression::List(relation::unnumbered(items)))
     }
 
     pub(crate) fn items(&mut self) -> Option<Vec<Expression>> {
@@ -239,7 +245,8 @@ impl Parser {
 
     /// Parses relations and the signs that separate them.
     fn separated(&mut self) -> Option<(Vec<Expression>, Vec<char>)> {
-        let (mut items, mut signs) = (vec![self.relation()?], Vec::new());
+        let mut items = vec![self.relation()?];
+        let mut signs = Vec::new();
         while let Some(sign) = self.mark().filter(|mark| SEPARATORS.contains(mark)) {
             self.at += 1;
             signs.push(sign);
@@ -262,7 +269,7 @@ impl Parser {
             self.at += 1;
             let behind = self.at;
             let part = self.side()?;
-            // `5 km ≈ 3.1 mi` is no rounding.
+            // `5 km ≈ 3.1 mi` converts a unit and rounds nothing.
             if sign == '≈'
                 && !unit.is_empty()
                 && !self.words(behind).is_empty()
@@ -309,7 +316,7 @@ impl Parser {
     }
 
     /// Parses a condition on what stands before it, as in `x = 1 \text{ if } n = 2`. `for all x` is
-    /// none.
+    /// left out.
     fn conditioned(&mut self, value: Expression) -> Option<Expression> {
         let Some(Token::Words(words)) = self.peek() else {
             return Some(value);
@@ -329,13 +336,12 @@ impl Parser {
         }
         self.at += 1;
         let condition = self.deeper(Self::relation)?;
-        Some(Expression::Tuple('?', vec![value, condition], '?'))
+        Some(Expression::Tuple(CASE, vec![value, condition], CASE))
     }
 
     /// Parses a side of a relation. Its modulus may be left out, as may the base of a number.
     fn side(&mut self) -> Option<Expression> {
         let side = self.sets()?;
-        let is_modulus = |token: Option<&Token>| matches!(token, Some(Token::Command(name)) if name == "pmod" || name == "base");
         let grouped = self.mark() == Some('(') && is_modulus(self.tokens.get(self.at + 1));
         if !grouped && !is_modulus(self.peek()) {
             return Some(side);
@@ -345,7 +351,7 @@ impl Parser {
         if grouped && !self.eat(')') {
             return None;
         }
-        Some(Expression::Tuple('_', vec![side, modulus], '_'))
+        Some(Expression::Tuple(BASED, vec![side, modulus], BASED))
     }
 
     fn sets(&mut self) -> Option<Expression> {
@@ -382,17 +388,14 @@ impl Parser {
             return parts.pop();
         }
         // `\{1\} \cup \{2\}`
-        let members = |part: &Expression| {
-            if let Expression::Set(members) = part {
-                Some(members.clone())
-            } else {
-                None
-            }
-        };
-        let all: Option<Vec<_>> = parts.iter().map(members).collect();
-        Some(all.map_or(Expression::Union(parts), |sets| {
-            Expression::Set(sets.concat())
-        }))
+        let mut members = Vec::new();
+        for part in &parts {
+            let Expression::Set(set) = part else {
+                return Some(Expression::Union(parts));
+            };
+            members.extend(set.iter().cloned());
+        }
+        Some(Expression::Set(members))
     }
 
     /// Parses a ratio. One of two parts, `3:5`, is their fraction.
@@ -404,7 +407,7 @@ impl Parser {
         Some(match <[Expression; 2]>::try_from(parts) {
             Ok([one, other]) => one.over(other),
             Err(mut parts) if parts.len() == 1 => parts.remove(0),
-            Err(parts) => Expression::Tuple(':', parts, ':'),
+            Err(parts) => Expression::Tuple(RATIO, parts, RATIO),
         })
     }
 
@@ -577,7 +580,7 @@ impl Parser {
     }
 
     fn number(&mut self, digits: &str) -> Option<Expression> {
-        let repeats = matches!(self.peek(), Some(Token::Command(name)) if matches!(name.as_str(), "overline" | "bar"));
+        let repeats = is_command(self.peek(), &["overline", "bar"]);
         if let Some((_, places)) = digits.split_once('.').filter(|_| repeats) {
             let rest = &self.tokens[self.at + 1..];
             if let [
@@ -598,6 +601,14 @@ impl Parser {
         ))
     }
 
+    /// True before the rows of a function in pieces.
+    fn begins_rows(&self) -> bool {
+        let Some(Token::Begin(name)) = self.peek() else {
+            return false;
+        };
+        matches!(name.as_str(), "array" | "aligned" | "matrix")
+    }
+
     fn bracket(&mut self, mark: char) -> Option<Expression> {
         match mark {
             '∞' => Some(Expression::Constant(Constant::Infinity)),
@@ -612,8 +623,7 @@ impl Parser {
                 self.at -= 1;
                 self.before_c()
             }
-            '⦃' if matches!(self.peek(), Some(Token::Begin(name)) if matches!(name.as_str(), "array" | "aligned" | "matrix")) =>
-            {
+            '⦃' if self.begins_rows() => {
                 self.at += 1;
                 let cases = self.cases()?;
                 self.eat('⦄');
@@ -644,6 +654,16 @@ impl Parser {
             _ => None,
         }
     }
+}
+
+/// True for one of these commands.
+fn is_command(token: Option<&Token>, names: &[&str]) -> bool {
+    matches!(token, Some(Token::Command(name)) if names.contains(&name.as_str()))
+}
+
+/// True for the command before a modulus or a base.
+fn is_modulus(token: Option<&Token>) -> bool {
+    is_command(token, &["pmod", "base"])
 }
 
 /// The constant or the variable of this name.

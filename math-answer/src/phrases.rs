@@ -1,9 +1,5 @@
 //! Phrases by which a text names its answer, changes it or takes it back.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
-
 /// Phrases before an answer, in lower case.
 const ANCHORS: [&str; 5] = [
     "final answer is",
@@ -15,15 +11,6 @@ const ANCHORS: [&str; 5] = [
 
 /// Largest number of such phrases that are read, from the end of a text.
 const MOST_ANCHORS: usize = 8;
-
-/// A pattern that is compiled once.
-macro_rules! pattern {
-    ($($part:literal),+ $(,)?) => {{
-        static PATTERN: LazyLock<Regex> =
-            LazyLock::new(|| Regex::new(concat!($($part),+)).expect("the pattern is a constant"));
-        &*PATTERN
-    }};
-}
 
 /// A place behind a phrase that names an answer.
 #[derive(Clone, Copy, Debug)]
@@ -38,98 +25,100 @@ pub(crate) struct Anchor<'t> {
     pub corrects: bool,
 }
 
+/// The end of a phrase that names an answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    at: usize,
+    corrects: bool,
+}
+
 /// Longest text between an answer and the phrase that corrects it, bytes.
 const MOST_TO_CORRECTION: usize = 200;
 
-/// The places behind phrases before an answer, the last one first. `No, it's` before a value is one
-/// too if it follows another one closely, or the beginning of the text where an answer ended there.
+/// The places behind phrases before an answer, the last one first. `No, it's` before a value counts
+/// too if it closely follows such a place, or the beginning of a text whose answer stands before it.
 pub(crate) fn anchors(text: &str, follows_answer: bool) -> Vec<Anchor<'_>> {
-    let named = named(text);
-    let mut ends: Vec<(usize, bool)> = named.iter().map(|end| (*end, false)).collect();
-    ends.extend(follows_answer.then_some((0, false)));
-    let answers = ends.clone();
-    let mut before = None;
-    for end in corrections(text) {
-        let follows = |answer: &usize| (*answer..=answer + MOST_TO_CORRECTION).contains(&end);
-        if answers
-            .iter()
-            .map(|(answer, _)| answer)
-            .chain(&before)
-            .any(follows)
-        {
-            before = Some(end);
-            ends.push((end, true));
+    let mut answers = named(text);
+    let mut ends: Vec<End> = naming(&answers);
+    if follows_answer {
+        answers.push(0);
+    }
+    for at in corrections(text) {
+        let follows = |answer: &usize| (*answer..=*answer + MOST_TO_CORRECTION).contains(&at);
+        if answers.iter().any(follows) {
+            answers.push(at);
+            ends.push(End { at, corrects: true });
         }
     }
-    ends.retain(|(end, corrects)| *corrects || named.contains(end));
     ordered(text, ends)
 }
 
 /// The rest of the line behind the last words by which a text names its answer.
 pub(crate) fn stated(text: &str) -> Option<&str> {
-    ordered(
-        text,
-        named(text).into_iter().map(|end| (end, false)).collect(),
-    )
-    .first()
-    .map(|anchor| anchor.rest)
+    ordered(text, naming(&named(text)))
+        .first()
+        .map(|anchor| anchor.rest)
 }
 
-/// Positions behind phrases that name an answer; in `if the answer is` and `the wrong answer is`
-/// none is named.
+fn naming(ends: &[usize]) -> Vec<End> {
+    ends.iter()
+        .map(|&at| End {
+            at,
+            corrects: false,
+        })
+        .collect()
+}
+
+/// Positions behind phrases that name an answer.
 fn named(text: &str) -> Vec<usize> {
     let lower = text.to_ascii_lowercase();
     let mut ends = Vec::new();
     for anchor in ANCHORS {
-        let found = lower
-            .rmatch_indices(anchor)
-            .take(4 * MOST_ANCHORS)
-            .map(|(at, _)| (at, at + anchor.len()));
-        // `answer isn't`
-        let is_whole = |&(_, end): &(usize, usize)| {
-            anchor.ends_with(':')
-                || !text[end..]
-                    .starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '\'' | '’'))
-        };
-        let names = |(at, _): &(usize, usize)| !is_supposed(&text[..*at]) && !denies(&text[..*at]);
-        ends.extend(
-            found
-                .filter(is_whole)
-                .filter(names)
-                .map(|(_, end)| end)
-                .take(MOST_ANCHORS),
-        );
+        let found = lower.rmatch_indices(anchor).take(4 * MOST_ANCHORS);
+        let naming = found.filter(|(at, _)| names_answer(text, *at, anchor));
+        ends.extend(naming.map(|(at, _)| at + anchor.len()).take(MOST_ANCHORS));
     }
     ends
 }
 
+/// True if the phrase `anchor` at a position names an answer. `If the answer is`, `the wrong answer
+/// is` and `the answer isn't` name none.
+fn names_answer(text: &str, at: usize, anchor: &str) -> bool {
+    let behind = &text[at + anchor.len()..];
+    let is_whole = anchor.ends_with(':')
+        || !behind.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '\'' | '’'));
+    is_whole && !is_supposed(&text[..at]) && !denies(&text[..at])
+}
+
 /// The last of these places, in descending order.
-fn ordered(text: &str, mut ends: Vec<(usize, bool)>) -> Vec<Anchor<'_>> {
+fn ordered(text: &str, mut ends: Vec<End>) -> Vec<Anchor<'_>> {
     ends.sort_unstable_by(|one, other| other.cmp(one));
-    ends.dedup_by_key(|(end, _)| *end);
-    let anchor = |(behind, corrects): (usize, bool)| {
-        let rest = text[behind..].trim_start_matches([':', ' ', '\n', '*']);
-        let start = text.len() - rest.len();
-        Anchor {
-            behind,
-            rest: rest
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .trim_end_matches([' ', '*']),
-            start,
-            corrects,
-        }
-    };
-    ends.into_iter().take(MOST_ANCHORS).map(anchor).collect()
+    ends.dedup_by_key(|end| end.at);
+    ends.truncate(MOST_ANCHORS);
+    ends.into_iter().map(|end| anchor(text, end)).collect()
+}
+
+fn anchor(text: &str, end: End) -> Anchor<'_> {
+    let rest = text[end.at..].trim_start_matches([':', ' ', '\n', '*']);
+    let line = rest.lines().next().unwrap_or_default();
+    Anchor {
+        behind: end.at,
+        rest: line.trim_end_matches([' ', '*']),
+        start: text.len() - rest.len(),
+        corrects: end.corrects,
+    }
 }
 
 /// True if a clause that ends with `before` only supposes what follows, or calls it wrong.
 pub(crate) fn is_supposed(before: &str) -> bool {
     let clause = last_clause(before);
-    pattern!(r"(?i)\b(?:if|suppos\w+|assum\w+|whether|unless|imagine|pretend|thought|guessed|claim\w*|wrong|incorrect|mistaken|naive|tempting|(?:some|they|he|she|you|people|students|many|might|may|would|could) (?:\w+ )?(?:say|says|think|thinks|guess|guesses|believes?))\b")
-        .is_match(clause)
-        && !clause.to_lowercase().contains("only if")
+    let supposes = pattern!(
+        r"(?i)\b(?:if|suppos\w+|assum\w+|whether|unless|imagine|pretend|thought|guessed|claim\w*|",
+        r"wrong|incorrect|mistaken|naive|tempting|",
+        r"(?:some|they|he|she|you|people|students|many|might|may|would|could) (?:\w+ )?",
+        r"(?:say|says|think|thinks|guess|guesses|believes?))\b",
+    );
+    supposes.is_match(clause) && !clause.to_lowercase().contains("only if")
 }
 
 /// True if the words before a phrase deny it: `it is not true that the answer is`.
@@ -161,80 +150,103 @@ const TAKES_BACK: &str = concat!(
     r"(?:",
     r"wait(?:\s*[,.:;!…—–-]|\s+(?:a|no|that|i|let|is|it|the|but|actually|what)\b)|",
     r"no(?:pe)?(?:\s*[,.:;!…—–]|\s+(?:wait|sorry|actually|that|it|this|i)\b)|",
-    r"oops|whoops|(?:hold|hang) on|ignore that|not quite|i stand corrected|scratch that|strike that|never ?mind|my (?:mistake|bad|error|apologies)|",
-    r"correction\s*:|(?:on|upon) (?:second thoughts?|(?:further |closer )?(?:reflection|inspection))|",
+    r"oops|whoops|(?:hold|hang) on|ignore that|not quite|i stand corrected|",
+    r"scratch that|strike that|never ?mind|my (?:mistake|bad|error|apologies)|",
+    r"correction\s*:|",
+    r"(?:on|upon) (?:second thoughts?|(?:further |closer )?(?:reflection|inspection))|",
     r"(?:sorry|apologies|i apologi[sz]e)\s*[,.:;!…—–-]|",
-    r"i (?:made an? \w*\s?(?:mistake|error)|was wrong|take (?:that|it) back|mis(?:read|calculated|counted|took)|forgot)|",
+    r"i (?:made an? \w*\s?(?:mistake|error)|was wrong|take (?:that|it) back|",
+    r"mis(?:read|calculated|counted|took)|forgot)|",
     r"there (?:is|was) an? (?:mistake|error)|actually,?\s+no\b",
     r")",
 );
 
 /// Further phrases that correct an answer if a value follows them.
-const CORRECTS: &str = r"(?:[.!?;:,…—–\n(-]|\$|\\\)|\\\]|\}|\bor\b)[\s*_]*(?:actually|or rather|rather|i meant|i mean|sorry|make (?:that|it))\b";
+const CORRECTS: &str = concat!(
+    r"(?:[.!?;:,…—–\n(-]|\$|\\\)|\\\]|\}|\bor\b)[\s*_]*",
+    r"(?:actually|or rather|rather|i meant|i mean|sorry|make (?:that|it))\b",
+);
 
 /// Words that say of an answer right before them that it is wrong.
 const DENIES: &str = concat!(
-    r"\b(?:that|this|it|which|the above|the answer)(?:(?:['’]s| is| was| must be| seems| looks| would be) (?:\w+ly |also |still )?",
-    r"(?:wrong|incorrect|mistaken|false|impossible|not (?:right|correct|true|possible|it|the)|too (?:big|large|small|high|low))|",
-    r"(?: is| was| does| ca| could| wo|can)?n(?:['’]t|ot) (?:be )?(?:right|correct|true|work|fit|possible|make sense))\b|",
-    r"\b(?:they|he|she|we|i)(?:['’](?:re|m|s)| are| am| is| was| were) (?:wrong|mistaken|incorrect)\b",
+    r"\b(?:that|this|it|which|the above|the answer)",
+    r"(?:(?:['’]s| is| was| must be| seems| looks| would be) (?:\w+ly |also |still )?",
+    r"(?:wrong|incorrect|mistaken|false|impossible|not (?:right|correct|true|possible|it|the)|",
+    r"too (?:big|large|small|high|low))|",
+    r"(?: is| was| does| ca| could| wo|can)?n(?:['’]t|ot) (?:be )?",
+    r"(?:right|correct|true|work|fit|possible|make sense))\b|",
+    r"\b(?:they|he|she|we|i)(?:['’](?:re|m|s)| are| am| is| was| were) ",
+    r"(?:wrong|mistaken|incorrect)\b",
+);
+
+/// Words that may stand between a phrase that corrects an answer and the new one.
+const FILLS: &str = concat!(
+    r"(?:[\s,.:;!…—–-]+(?:no|wait|sorry|actually|oops|my mistake|",
+    r"that['’]s (?:wrong|not right|incorrect)|that is (?:wrong|not right|incorrect)|",
+    r"so|rather|instead|i (?:made|was) \w+ ?\w*|correction))*",
+);
+
+/// Words that lead from a correction to its value.
+const LEADS: &str = concat!(
+    r"(?:(?:it|that|this|",
+    r"the (?:\w+ )?(?:answer|result|value|number|total|solution|option|choice|one))",
+    r"(?:['’]s| is| was| should be| should have been| must be| equals)",
+    r"(?: really| actually| in fact| instead)?|",
+    r"make (?:that|it)|i (?:mean|meant)|should be|should have been)",
 );
 
 /// Ends of the phrases by which a text gives another answer than before, as `Wait, no, it's`.
 fn corrections(text: &str) -> Vec<usize> {
-    static CORRECTION: LazyLock<Regex> = LazyLock::new(|| {
-        let fill = r"(?:[\s,.:;!…—–-]+(?:no|wait|sorry|actually|oops|my mistake|that['’]s (?:wrong|not right|incorrect)|that is (?:wrong|not right|incorrect)|so|rather|instead|i (?:made|was) \w+ ?\w*|correction))*";
-        let leads = concat!(
-            r"(?:(?:it|that|this|the (?:\w+ )?(?:answer|result|value|number|total|solution|option|choice|one))",
-            r"(?:['’]s| is| was| should be| should have been| must be| equals)(?: really| actually| in fact| instead)?|make (?:that|it)|i (?:mean|meant)|should be|should have been)",
-        );
-        Regex::new(&format!(r"(?i)(?:{TAKES_BACK}|{CORRECTS}){fill}[\s,.:;!…—–-]*(?:{leads}\b)?|[,.;](?:\s*\$)?\s*(?:but|yet|instead|otherwise)[\s,]+{leads}\b|\blet me [^.!?:\n]{{0,40}}[.:,…\s]+(?:so )?{leads}\b"))
-            .expect("the pattern is a constant")
-    });
-    // No correction stands before another answer's words: `Wait, no. Then` names none.
-    let named = |end: &usize| {
-        let rest = text[*end..].trim_start_matches([' ', ':', '*']);
-        rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '$' | '\\' | '-' | '−'))
-            || pattern!(r"^(?:option |choice )?\(?[A-HJ]\)?(?:[.,;:!\s)]|$)").is_match(rest)
-    };
-    CORRECTION
+    let correction = pattern!(
+        "(?i)(?:",
+        TAKES_BACK,
+        "|",
+        CORRECTS,
+        ")",
+        FILLS,
+        r"[\s,.:;!…—–-]*(?:",
+        LEADS,
+        r"\b)?|[,.;](?:\s*\$)?\s*(?:but|yet|instead|otherwise)[\s,]+",
+        LEADS,
+        r"\b|\blet me [^.!?:\n]{0,40}[.:,…\s]+(?:so )?",
+        LEADS,
+        r"\b",
+    );
+    correction
         .find_iter(text)
         .map(|found| found.end())
-        .filter(named)
+        .filter(|end| begins_with_value(&text[*end..]))
         .collect()
+}
+
+/// True if a text begins with a value or a choice. `Wait, no. Then` corrects nothing yet.
+fn begins_with_value(behind: &str) -> bool {
+    let rest = behind.trim_start_matches([' ', ':', '*']);
+    rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '$' | '\\' | '-' | '−'))
+        || pattern!(r"^(?:option |choice )?\(?[A-HJ]\)?(?:[.,;:!\s)]|$)").is_match(rest)
 }
 
 /// Position behind the phrase by which the text right behind an answer takes it back; `None` if the
 /// answer stands.
 pub(crate) fn taken_back(behind: &str) -> Option<usize> {
-    static PHRASE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(&format!("(?i){TAKES_BACK}")).expect("the pattern is a constant")
-    });
-    static DENIAL: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(&format!("(?i){DENIES}")).expect("the pattern is a constant"));
     // `The answer is 5?`
-    let asked = behind
-        .trim_start_matches([' ', '$', '*', ')', '.', '"', '”'])
-        .starts_with('?')
-        .then_some(1);
+    let marks = [' ', '$', '*', ')', '.', '"', '”'];
+    let is_asked = behind.trim_start_matches(marks).starts_with('?');
     let is_wrong = pattern!(
-        r"(?i)^[\s$)*]*(?:is|was|would be|seems|looks)(?: \w+ly| also| still)? (?:wrong|incorrect|mistaken|false|impossible|not (?:right|correct|true|possible|it|the))\b|^[\s$)*]*(?:is|was)n['’]t (?:right|correct|it|the)\b",
+        r"(?i)^[\s$)*]*(?:is|was|would be|seems|looks)(?: \w+ly| also| still)? ",
+        r"(?:wrong|incorrect|mistaken|false|impossible|",
+        r"not (?:right|correct|true|possible|it|the))\b|",
+        r"^[\s$)*]*(?:is|was)n['’]t (?:right|correct|it|the)\b",
     );
-    let is_wrong = is_wrong.find(behind).map(|found| found.end());
-    let denied = DENIAL
+    let denial = pattern!("(?i)", DENIES)
         .find(behind)
-        .filter(|found| !names_value(&behind[..found.start()]))
-        .map(|found| found.end());
-    let phrase = PHRASE
+        .filter(|found| !names_value(&behind[..found.start()]));
+    let phrase = pattern!("(?i)", TAKES_BACK)
         .find_iter(behind)
-        .find(|found| stands(behind, found.start(), found.end()))
-        .map(|found| found.end());
-    asked
-        .into_iter()
-        .chain(is_wrong)
-        .chain(denied)
-        .chain(phrase)
-        .min()
+        .find(|found| stands(behind, found.start(), found.end()));
+    let found = [is_wrong.find(behind), denial, phrase];
+    let ends = found.into_iter().flatten().map(|found| found.end());
+    ends.chain(is_asked.then_some(1)).min()
 }
 
 /// True if a phrase takes the answer back: it answers no question (`Is there another? No, ...`),
@@ -243,7 +255,9 @@ fn stands(text: &str, start: usize, end: usize) -> bool {
     let asks = text[start..].starts_with('?');
     let after = &text[end..floor(text, text.len().min(end + MOST_TO_CORRECTION))];
     let confirmed = pattern!(
-        r"(?i)\b(?:yes|indeed|(?:is|was|looks|seems|['’]s) (?:indeed |actually |still )?(?:correct|right|fine|ok)|checks out|holds|confirmed|stands)\b",
+        r"(?i)\b(?:yes|indeed|",
+        r"(?:is|was|looks|seems|['’]s) (?:indeed |actually |still )?(?:correct|right|fine|ok)|",
+        r"checks out|holds|confirmed|stands)\b",
     )
     .find(after)
     .is_some_and(|found| !names_value(&after[..found.start()]));
@@ -261,24 +275,31 @@ fn names_value(text: &str) -> bool {
 }
 
 /// Words that may stand between `not` or `than` and its value.
-const BETWEEN: &str = r"(?:\s+(?:be|equal to|equals?|exactly|just|simply|a|an|the|answer|value|of|\w+ly))*[\s:$({*]*(?:\\[(\[])?\s*(?:[a-zA-Z]\s*=\s*)?$";
+const BETWEEN: &str = concat!(
+    r"(?:\s+(?:be|equal to|equals?|exactly|just|simply|a|an|the|answer|value|of|\w+ly))*",
+    r"[\s:$({*]*(?:\\[(\[])?\s*(?:[a-zA-Z]\s*=\s*)?$",
+);
 
 /// True if the words right before a value deny it: `isn't 5`, `cannot be 5`.
 pub(crate) fn is_negated(before: &str) -> bool {
-    static NEGATES: LazyLock<Regex> = LazyLock::new(|| {
-        let words = r"(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|except|unlike)\b|n['’]t\b)";
-        Regex::new(&format!("(?i){words}{BETWEEN}")).expect("the pattern is a constant")
-    });
-    NEGATES.is_match(tail(before))
+    let negates = pattern!(
+        r"(?i)(?:\b(?:not|never|hardly|cannot|nor|neither|instead of|rather than|other than|",
+        r"except|unlike)\b|n['’]t\b)",
+        BETWEEN,
+    );
+    negates.is_match(tail(before))
 }
 
 /// True if the words right before a value compare or calculate with it: `less than 5`, `half of 5`.
 pub(crate) fn is_compared(before: &str) -> bool {
-    static COMPARES: LazyLock<Regex> = LazyLock::new(|| {
-        let words = r"(?:^|[^\\\p{L}])(?:than|half|half of|twice|thrice|double|triple|minus|times|divided by|multiplied by|root of|square of|cube of|reciprocal of|close to|different from|distinct from|far from|anything but|unlikely to be|between|multiple of|multiples of|divisible by|modulo|mod)\b";
-        Regex::new(&format!("(?i){words}{BETWEEN}")).expect("the pattern is a constant")
-    });
-    COMPARES.is_match(tail(before))
+    let compares = pattern!(
+        r"(?i)(?:^|[^\\\p{L}])(?:than|half|half of|twice|thrice|double|triple|minus|times|",
+        r"divided by|multiplied by|root of|square of|cube of|reciprocal of|close to|",
+        r"different from|distinct from|far from|anything but|unlikely to be|between|",
+        r"multiple of|multiples of|divisible by|modulo|mod)\b",
+        BETWEEN,
+    );
+    compares.is_match(tail(before))
 }
 
 /// The last bytes of a text, in which a phrase right before a value stands.
@@ -299,18 +320,24 @@ pub(crate) fn is_changed(behind: &str) -> bool {
     let sentence = behind.split(['\n', ';']).next().unwrap_or_default();
     let sentence = sentence.split(". ").next().unwrap_or_default();
     let calculates = pattern!(
-        r"(?i)^[\s\\]*((?:[a-z]+\s+){0,2}?)(?:(?:(?:more|less|fewer)(?:\s+\w+){0,2}|[a-z]+er)\s+than|times(?:\s+(?:as|the|that|what|more))?|plus|minus|",
-        r"divided by|multiplied by|raised to|short of|away from|modulo|mod)\s+(?:[a-z]+\s+){0,4}?[$\\\d]",
+        r"(?i)^[\s\\]*((?:[a-z]+\s+){0,2}?)",
+        r"(?:(?:(?:more|less|fewer)(?:\s+\w+){0,2}|[a-z]+er)\s+than|",
+        r"times(?:\s+(?:as|the|that|what|more))?|plus|minus|divided by|multiplied by|",
+        r"raised to|short of|away from|modulo|mod)\s+(?:[a-z]+\s+){0,4}?[$\\\d]",
     );
     let joins = "which that because since as so but if when where while with by for is it and or";
     let calculated = calculates
         .captures(sentence)
         .is_some_and(|found| !says(&found[1], joins));
     let alone = pattern!(
-        r"(?i)^[\s\\]*(?:(?:out of|of|to|through|over|above|below)\s+[$\\\d]|(?:only|just)\s+(?:if|when)\b|or\s+(?:more|less|fewer|greater|higher|lower)\b|and\s+a\s+(?:half|third|quarter)\b|to\s+the\s+power\b|(?:squared|cubed|factorial)\s*(?:[.,!]|$))",
+        r"(?i)^[\s\\]*(?:(?:out of|of|to|through|over|above|below)\s+[$\\\d]|",
+        r"(?:only|just)\s+(?:if|when)\b|or\s+(?:more|less|fewer|greater|higher|lower)\b|",
+        r"and\s+a\s+(?:half|third|quarter)\b|to\s+the\s+power\b|",
+        r"(?:squared|cubed|factorial)\s*(?:[.,!]|$))",
     );
     let cases = pattern!(
-        r"(?i)^[\s,]*(?:if|when|for)\b.*(?:\b(?:otherwise|else)\b|\b(?:and|but|or)\b.*[\d$].*\b(?:if|when|for)\b)"
+        r"(?i)^[\s,]*(?:if|when|for)\b.*",
+        r"(?:\b(?:otherwise|else)\b|\b(?:and|but|or)\b.*[\d$].*\b(?:if|when|for)\b)",
     );
     calculated || alone.is_match(sentence) || cases.is_match(sentence)
 }
@@ -319,7 +346,9 @@ pub(crate) fn is_changed(behind: &str) -> bool {
 /// phrase, such as `no real solutions`.
 pub(crate) fn none(text: &str) -> Option<(usize, &str)> {
     let found = pattern!(
-        r"(?i)\b(?:there (?:is|are|exists?|can be)|ha(?:s|ve|d)|we (?:get|find|conclude))(?: therefore| thus)? (no (?:[a-z]+ ){0,2}(?:solutions?|roots?))\b|\b(no (?:[a-z]+ ){0,2}solutions?) (?:exists?|is possible|are possible)\b",
+        r"(?i)\b(?:there (?:is|are|exists?|can be)|ha(?:s|ve|d)|we (?:get|find|conclude))",
+        r"(?: therefore| thus)? (no (?:[a-z]+ ){0,2}(?:solutions?|roots?))\b|",
+        r"\b(no (?:[a-z]+ ){0,2}solutions?) (?:exists?|is possible|are possible)\b",
     )
     .captures_iter(text)
     .last()?;
@@ -335,7 +364,9 @@ pub(crate) fn none(text: &str) -> Option<(usize, &str)> {
 /// A text without its last sentences of courtesy: `Let me know if you have 2 more questions!`
 pub(crate) fn without_courtesy(text: &str) -> &str {
     let courtesy = pattern!(
-        r"(?i)(?:^|[.!?\n])[\s*]*(?:please\s+)?(?:let me know|feel free|(?:i )?hope (?:this|that|it)|if you (?:have|need|want|would like)|would you like|do you (?:have|need|want))\b",
+        r"(?i)(?:^|[.!?\n])[\s*]*(?:please\s+)?",
+        r"(?:let me know|feel free|(?:i )?hope (?:this|that|it)|",
+        r"if you (?:have|need|want|would like)|would you like|do you (?:have|need|want))\b",
     );
     match courtesy.find(text) {
         Some(found) if found.start() > 0 => &text[..=floor(text, found.start())],
@@ -353,65 +384,95 @@ pub(crate) struct Chosen {
     pub end: usize,
 }
 
+/// The letter of an option, in bold or in brackets.
+const LETTER: &str = r"[*(]*([A-HJ])[*)]*";
+
+/// Words that may stand between `is` and an option.
+const SURELY: &str = "(?: clearly| definitely| actually| indeed| therefore| thus| obviously)?";
+
+/// The end of a sentence, or a word that gives its reason.
+const ENDS: &str = r"(?:\s*$|\s*[.,;!:\n]|\s+(?:because|since|as|with|which)\b)";
+
+/// The forms of a sentence that calls an option right.
+fn choosing() -> [&'static regex::Regex; 5] {
+    [
+        pattern!(
+            r"(?i:\b(?:option|choice|answer|letter|one)\**",
+            r"(?: is| must be| would be| should be|:)\**",
+            SURELY,
+            r"(?: the)?(?: option| choice| letter)?:?)\s*",
+            LETTER,
+            ENDS,
+        ),
+        pattern!(
+            r"(?i:\b(?:option|choice|answer|letter)) ",
+            LETTER,
+            " (?i:(?:is|must be)",
+            SURELY,
+            r"(?: the)? (?:correct|right|best|true|answer|one))\b",
+        ),
+        pattern!(
+            r"(?-u:\b|\()\**",
+            LETTER,
+            " (?i:is",
+            SURELY,
+            r"(?: the)? (?:correct|right|best|answer))\b",
+        ),
+        pattern!(
+            r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) ",
+            LETTER,
+            ENDS,
+        ),
+        pattern!(
+            r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) ",
+            LETTER,
+            ENDS,
+        ),
+    ]
+}
+
 /// The option of the last sentence that calls one right: `The correct option is B`,
 /// `Option B is correct`. `None` if that sentence names two.
 pub(crate) fn chosen(text: &str) -> Option<Chosen> {
-    static FORMS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
-        let letter = r"[*(]*([A-HJ])[*)]*";
-        let surely = "(?: clearly| definitely| actually| indeed| therefore| thus| obviously)?";
-        let end = r"(?:\s*$|\s*[.,;!:\n]|\s+(?:because|since|as|with|which)\b)";
-        let forms = [
-            format!(
-                r"(?i:\b(?:option|choice|answer|letter|one)\**(?: is| must be| would be| should be|:)\**{surely}(?: the)?(?: option| choice| letter)?:?)\s*{letter}{end}"
-            ),
-            format!(
-                r"(?i:\b(?:option|choice|answer|letter)) {letter} (?i:(?:is|must be){surely}(?: the)? (?:correct|right|best|true|answer|one))\b"
-            ),
-            format!(
-                r"(?-u:\b|\()\**{letter} (?i:is{surely}(?: the)? (?:correct|right|best|answer))\b"
-            ),
-            format!(
-                r"(?i:\b(?:must be|should be|so|thus|hence|therefore),? (?:option|choice|letter)) {letter}{end}"
-            ),
-            format!(
-                r"(?i:\b(?:choose|select|pick|go with)(?: option| choice| answer| letter)?) {letter}{end}"
-            ),
-        ];
-        forms
-            .iter()
-            .map(|form| Regex::new(form).expect("the pattern is a constant"))
-            .collect()
+    let forms = choosing();
+    let found = forms.iter().flat_map(|form| form.captures_iter(text));
+    let chosen = found.filter_map(|found| {
+        let letter = found.get(1)?;
+        // `Option B is correct?`
+        let is_asked = text[found.get_match().end()..].starts_with('?');
+        (!is_asked).then_some(Chosen {
+            start: found.get_match().start(),
+            letter: letter.as_str().chars().next()?,
+            end: letter.end(),
+        })
     });
-    let found = FORMS
-        .iter()
-        .flat_map(|form| form.captures_iter(text))
-        .filter_map(|found| {
-            let letter = found.get(1)?;
-            // `Option B is correct?`
-            let stands = !text[found.get_match().end()..].starts_with('?');
-            stands.then_some(Chosen {
-                start: found.get(0)?.start(),
-                letter: letter.as_str().chars().next()?,
-                end: letter.end(),
-            })
-        });
-    let last = found.max_by_key(|chosen| chosen.end)?;
-    let (before, behind) = (&text[..last.start], &text[last.end..]);
-    let is_other =
-        pattern!(r"^[*)\s]*(?:,|/|&|and\b|or\b)[\s,]*(?:and |or )?(?:so is |also )?(?i:option |choice )?\(?[A-HJ]\b")
-            .is_match(behind)
-            || pattern!(
-                r"(?:[A-HJ]\)?\s*(?:,|and|or|nor|/)|(?i:neither|both|and|or|nor))\s*(?i:option|choice)?\s*\(?$"
-            )
-            .is_match(before);
-    let limited =
+    let last = chosen.max_by_key(|chosen| chosen.end)?;
+    let before = &text[..last.start];
+    let behind = &text[last.end..];
+    let is_limited =
         pattern!(r"(?i)^[*)\s]*(?:is \w+(?: \w+)?)?\s*(?:if|only|when|unless)\b").is_match(behind);
-    let is_other = is_other
-        || pattern!(
-            r"^[^.\n]*(?-u:\b)(?:and|or|but)(?-u:\b)[^.\n]*(?i:option|choice)\s+\(?[A-HJ](?-u:\b)"
-        )
-        .is_match(behind);
-    (!is_other && !limited && !is_supposed(before) && taken_back(behind).is_none()).then_some(last)
+    let stands = !names_other_option(before, behind)
+        && !is_limited
+        && !is_supposed(before)
+        && taken_back(behind).is_none();
+    stands.then_some(last)
+}
+
+/// True if the text around an option names another one beside it.
+fn names_other_option(before: &str, behind: &str) -> bool {
+    let follows = pattern!(
+        r"^[*)\s]*(?:,|/|&|and\b|or\b)[\s,]*(?:and |or )?(?:so is |also )?",
+        r"(?i:option |choice )?\(?[A-HJ]\b",
+    );
+    let precedes = pattern!(
+        r"(?:[A-HJ]\)?\s*(?:,|and|or|nor|/)|(?i:neither|both|and|or|nor))\s*",
+        r"(?i:option|choice)?\s*\(?$",
+    );
+    let is_later = pattern!(
+        r"^[^.\n]*(?-u:\b)(?:and|or|but)(?-u:\b)[^.\n]*",
+        r"(?i:option|choice)\s+\(?[A-HJ](?-u:\b)",
+    );
+    follows.is_match(behind) || precedes.is_match(before) || is_later.is_match(behind)
 }
 
 /// The text without Markdown's signs for bold: `**42**` is 42, and `2**3` stays.

@@ -1,6 +1,6 @@
 //! What stands behind a value: powers, indices, units, primes and other signs.
 
-use crate::expression::{Constant, Expression};
+use crate::expression::{BASED, Constant, Expression, QUANTITY};
 use crate::parse::Parser;
 use crate::token::Token;
 use crate::{canonical, signs, tails};
@@ -58,11 +58,8 @@ impl Parser {
                 Some(Token::Remark(_)) => {
                     let words = self.remark();
                     self.measured = self.at;
-                    return Some(Expression::Tuple(
-                        ' ',
-                        vec![value, Expression::Words(words)],
-                        ' ',
-                    ));
+                    let parts = vec![value, Expression::Words(words)];
+                    return Some(Expression::Tuple(QUANTITY, parts, QUANTITY));
                 }
                 // `f^{-1}(3)`
                 Some(Token::Mark('(')) if is_inverse(&value) => {
@@ -104,13 +101,10 @@ impl Parser {
         ) {
             return true;
         }
-        let calls = |letter: &str| {
-            let call = [Token::Name(letter.into()), Token::Mark('(')];
-            self.tokens.windows(2).any(|pair| pair == call)
-        };
+        let calls_f = [Token::Name("f".into()), Token::Mark('(')];
         match &name[..name.find(['_', '\'']).unwrap_or(name.len())] {
             "f" | "F" | "Gamma" | "zeta" => true,
-            "g" | "h" => calls("f"),
+            "g" | "h" => self.tokens.windows(2).any(|pair| pair == calls_f),
             _ => false,
         }
     }
@@ -230,7 +224,6 @@ impl Parser {
 
     /// Parses a binomial coefficient behind the letter `C`: `C(10,3)`; also `10C3`.
     pub(crate) fn choices(&mut self, last: &Expression) -> Option<Expression> {
-        let is_c = |token: &Token| *token == Token::Name("C".into());
         match (last, self.tokens.get(self.at..)?) {
             (Expression::Symbol(name), [Token::Mark('('), ..]) if name == "C" && self.is_pair() => {
                 self.committed(|parser| match parser.deeper(Self::atom)? {
@@ -253,7 +246,8 @@ impl Parser {
 
     /// True if the bracket that comes next has one comma between its two parts.
     fn is_pair(&self) -> bool {
-        let (mut depth, mut commas) = (0usize, 0);
+        let mut depth = 0usize;
+        let mut commas = 0;
         for token in &self.tokens[self.at..] {
             match token {
                 Token::Mark('(' | '[' | '{' | '⦃') => depth += 1,
@@ -309,8 +303,8 @@ impl Parser {
         None
     }
 
-    /// What `parse` finds. If it finds nothing, no other way to read the tokens is tried, because
-    /// such ways would multiply.
+    /// The result of `parse`. If there is none, no other way to read the tokens is tried, because the
+    /// number of ways would grow with every level of brackets.
     fn committed<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let found = parse(self);
         self.failed |= found.is_none();
@@ -359,7 +353,7 @@ impl Parser {
         {
             let base = self.within(vec![number.clone()])?;
             self.at += 4;
-            return Some(Expression::Tuple('_', vec![value, base], '_'));
+            return Some(Expression::Tuple(BASED, vec![value, base], BASED));
         }
         let index = match self.deeper(Self::atom)? {
             // `1011_{\text{two}}`
@@ -370,7 +364,7 @@ impl Parser {
             Expression::Symbol(name) => {
                 Expression::Symbol(format!("{name}_{}", canonical::text(&index)))
             }
-            number @ Expression::Number(..) => Expression::Tuple('_', vec![number, index], '_'),
+            number @ Expression::Number(..) => Expression::Tuple(BASED, vec![number, index], BASED),
             other => other,
         })
     }
@@ -396,18 +390,27 @@ impl Parser {
     }
 }
 
+/// True for the letter of a binomial coefficient.
+fn is_c(token: &Token) -> bool {
+    *token == Token::Name("C".into())
+}
+
 /// True for the inverse of a function, before its bracket.
 fn is_inverse(value: &Expression) -> bool {
     let Expression::Power(base, exponent) = value else {
         return false;
     };
-    matches!(base.as_ref(), Expression::Symbol(name) if matches!(name.as_str(), "f" | "g" | "h" | "F" | "G"))
-        && **exponent == Expression::whole(-1)
+    let Expression::Symbol(name) = base.as_ref() else {
+        return false;
+    };
+    matches!(name.as_str(), "f" | "g" | "h" | "F" | "G") && **exponent == Expression::whole(-1)
 }
 
 /// The base of a number that words name.
 fn counted(words: &str) -> Option<i64> {
-    const BASES: &str = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen";
+    const BASES: &str = "\
+        two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen \
+        sixteen";
     let words = words.strip_prefix("base").unwrap_or(words);
     (2..)
         .zip(BASES.split(' '))

@@ -36,8 +36,8 @@ impl Rational {
         } else {
             divisor
         };
-        let (numerator, denominator): (BigInt, BigInt) =
-            (numerator / &divisor, denominator / divisor);
+        let numerator: BigInt = numerator / &divisor;
+        let denominator: BigInt = denominator / divisor;
         (numerator.bits().max(denominator.bits()) <= MOST_BITS).then_some(Self {
             numerator,
             denominator,
@@ -73,10 +73,12 @@ impl Rational {
             return None;
         }
         let all: BigInt = format!("{whole}{part}").parse().ok()?;
-        let ten = |power: i64| BigInt::from(10).pow(power.unsigned_abs() as u32);
-        match exponent - part.len() as i64 {
-            power if power < 0 => Self::new(all * sign, ten(power)),
-            power => Self::new(all * sign * ten(power), 1.into()),
+        let power = exponent - part.len() as i64;
+        let tens = BigInt::from(10).pow(power.unsigned_abs() as u32);
+        if power < 0 {
+            Self::new(all * sign, tens)
+        } else {
+            Self::new(all * sign * tens, 1.into())
         }
     }
 
@@ -129,9 +131,12 @@ impl Rational {
         if degree == 0 || (self.is_negative() && degree.is_multiple_of(2)) {
             return None;
         }
-        let root =
-            |value: &BigInt| Some(value.nth_root(degree)).filter(|root| root.pow(degree) == *value);
-        Self::new(root(&self.numerator)?, root(&self.denominator)?)
+        let numerator = self.numerator.nth_root(degree);
+        let denominator = self.denominator.nth_root(degree);
+        if numerator.pow(degree) != self.numerator || denominator.pow(degree) != self.denominator {
+            return None;
+        }
+        Self::new(numerator, denominator)
     }
 
     /// The value as a whole number, if it is one and fits.
@@ -202,13 +207,18 @@ impl Rational {
     /// The nearest `f64`, up to a few last bits; infinite if the value is too large.
     #[must_use]
     pub fn to_f64(&self) -> f64 {
-        // Both are reduced to 64 bits, so that a quotient of two huge numbers stays correct.
-        let shift = |value: &BigInt| value.bits().saturating_sub(64);
-        let (up, down) = (shift(&self.numerator), shift(&self.denominator));
-        let short = |value: &BigInt, shift: u64| i128::try_from(value >> shift).unwrap_or(0) as f64;
-        short(&self.numerator, up) / short(&self.denominator, down)
-            * 2f64.powi(up as i32 - down as i32)
+        let (above, up) = shortened(&self.numerator);
+        let (below, down) = shortened(&self.denominator);
+        above / below * 2f64.powi(up - down)
     }
+}
+
+/// The first 64 bits of a number, and the number of bits behind them. The quotient of two huge
+/// numbers needs no more.
+fn shortened(value: &BigInt) -> (f64, i32) {
+    let shift = value.bits().saturating_sub(64);
+    let first = i128::try_from(value >> shift).unwrap_or(0);
+    (first as f64, shift as i32)
 }
 
 impl PartialOrd for Rational {
@@ -223,7 +233,7 @@ impl Ord for Rational {
     }
 }
 
-/// Formats as `3`, or as `-1/2`.
+/// Written as `3`, or as `-1/2`.
 impl std::fmt::Display for Rational {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.denominator == BigInt::from(1) {
@@ -242,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_exact() {
+    fn reads_decimals_exactly() {
         for (text, shown) in [
             ("12", "12"),
             ("-1.50", "-3/2"),
@@ -272,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_grows_without_end() {
+    fn refuses_results_that_are_too_large() {
         assert_eq!(
             decimal("9").power(9).unwrap().power(81).unwrap().power(9),
             None
@@ -285,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_exact_or_none() {
+    fn finds_exact_roots_alone() {
         assert_eq!(decimal("2.25").root(2), Some(decimal("1.5")));
         assert_eq!(decimal("-8").root(3), Some(decimal("-2")));
         assert_eq!(
@@ -299,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_near_even_of_huge_quotients() {
+    fn converts_quotients_of_huge_numbers() {
         let third = decimal("1e400")
             .times(&decimal("3e400").inverse().unwrap())
             .unwrap();

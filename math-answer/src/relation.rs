@@ -9,13 +9,6 @@ pub(crate) fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     let Expression::Relation(parts, signs) = relation else {
         return None;
     };
-    let interval = |open: char, low: &Expression, high: &Expression, close: char| {
-        let (open, close) = (
-            if open == '<' { '(' } else { '[' },
-            if close == '<' { ')' } else { ']' },
-        );
-        Expression::Tuple(open, vec![low.clone(), high.clone()], close)
-    };
     let infinity = Expression::Constant(Constant::Infinity);
     let minus = infinity.clone().negated();
     let (name, value) = match (parts.as_slice(), signs.as_slice()) {
@@ -44,9 +37,20 @@ pub(crate) fn said(relation: &Expression) -> Option<(&Expression, Expression)> {
     name.is_name().then_some((name, value))
 }
 
+/// The interval between two ends, with the signs of inequality that stand at them.
+fn interval(open: char, low: &Expression, high: &Expression, close: char) -> Expression {
+    let open = if open == '<' { '(' } else { '[' };
+    let close = if close == '<' { ')' } else { ']' };
+    Expression::Tuple(open, vec![low.clone(), high.clone()], close)
+}
+
+/// The name to which a relation gives a value.
+fn name(relation: &Expression) -> Option<&Expression> {
+    said(relation).map(|(name, _)| name)
+}
+
 /// True if every part gives another name a value, as in `x=1, y=2`.
 pub(crate) fn is_system(parts: &[Expression]) -> bool {
-    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
     parts.iter().all(|part| name(part).is_some())
         && parts
             .windows(2)
@@ -55,33 +59,39 @@ pub(crate) fn is_system(parts: &[Expression]) -> bool {
 
 /// True for inequalities that bound one name.
 pub(crate) fn are_bounds(parts: &[Expression]) -> bool {
-    let is_bound = |part: &Expression| matches!(part, Expression::Relation(_, signs) if signs.iter().all(|sign| matches!(sign, '<' | '≤')));
-    let name = |part: &Expression| said(part).map(|(name, _)| name.clone());
     parts
         .iter()
-        .all(|part| is_bound(part) && name(part).is_some())
+        .all(|part| is_inequality(part) && name(part).is_some())
         && parts
             .windows(2)
             .all(|pair| name(&pair[0]) == name(&pair[1]))
 }
 
-/// The parts, by name if their names are letters that follow each other, as in `y=2, x=1`.
-pub(crate) fn by_name(parts: &[Expression]) -> Vec<Expression> {
-    let letter = |part: &Expression| match said(part)?.0 {
-        Expression::Symbol(name) if name.len() == 1 => name.bytes().next(),
-        _ => None,
+fn is_inequality(part: &Expression) -> bool {
+    let Expression::Relation(_, signs) = part else {
+        return false;
     };
+    signs.iter().all(|sign| matches!(sign, '<' | '≤'))
+}
+
+/// The parts in the order of their names if these are letters that follow each other, as in
+/// `y=2, x=1`; otherwise in their own order.
+pub(crate) fn by_name(parts: &[Expression]) -> Vec<Expression> {
     let mut sorted = parts.to_vec();
     sorted.sort_by_key(letter);
-    let follow = |pair: &[Expression]| {
+    let follow = sorted.windows(2).all(|pair| {
         letter(&pair[0])
             .zip(letter(&pair[1]))
             .is_some_and(|(one, next)| next == one + 1)
-    };
-    if sorted.windows(2).all(follow) {
-        sorted
-    } else {
-        parts.to_vec()
+    });
+    if follow { sorted } else { parts.to_vec() }
+}
+
+/// The letter to which a relation gives a value.
+fn letter(relation: &Expression) -> Option<u8> {
+    match name(relation)? {
+        Expression::Symbol(name) if name.len() == 1 => name.bytes().next(),
+        _ => None,
     }
 }
 
@@ -94,49 +104,53 @@ pub(crate) fn between(parts: &[Expression]) -> Option<Expression> {
     else {
         return None;
     };
-    let chain = |low: &[Expression], open: &[char], high: &[Expression], close: &[char]| {
-        let ordered = |signs: &[char]| matches!(signs, ['<' | '≤']);
-        (ordered(open) && ordered(close) && low[1] == high[0] && low[1].is_name())
-            .then(|| Expression::Relation([low, &high[1..]].concat(), [open, close].concat()))
+    if !matches!(
+        (open.as_slice(), close.as_slice()),
+        (['<' | '≤'], ['<' | '≤'])
+    ) {
+        return None;
+    }
+    let (low, high, signs) = if one[1] == other[0] && one[1].is_name() {
+        (one, other, [open.as_slice(), close])
+    } else if other[1] == one[0] && other[1].is_name() {
+        (other, one, [close.as_slice(), open])
+    } else {
+        return None;
     };
-    chain(one, open, other, close).or_else(|| chain(other, close, one, open))
+    let parts = [low.as_slice(), &high[1..]].concat();
+    Some(Expression::Relation(parts, signs.concat()))
 }
 
-/// The list without the numbers of `x_1=2, x_2=-5`: values of one letter, in any order.
+/// The list without the numbers of `x_1=2, x_2=-5`, which are values of one letter in any order.
 pub(crate) fn unnumbered(mut items: Vec<Expression>) -> Vec<Expression> {
-    fn name(item: &mut Expression) -> Option<&mut String> {
-        match item {
-            Expression::Relation(parts, signs) if signs.iter().all(|sign| *sign == '=') => {
-                match &mut parts[0] {
-                    Expression::Symbol(name) => Some(name),
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
     let names: BTreeSet<String> = items
         .iter_mut()
-        .filter_map(name)
+        .filter_map(named)
         .map(|name| name.clone())
         .collect();
-    let letter = names
-        .first()
-        .and_then(|name| name.split_once('_'))
-        .map(|(letter, _)| letter.to_owned());
-    let is_numbered = |(of, number): (&str, &str)| {
-        Some(of) == letter.as_deref() && number.bytes().all(|b| b.is_ascii_digit())
+    let first = names.first().and_then(|name| name.split_once('_'));
+    let Some((letter, _)) = first else {
+        return items;
     };
-    if let Some(letter) = &letter
-        && names.len() == items.len()
-        && names
-            .iter()
-            .all(|name| name.split_once('_').is_some_and(is_numbered))
-    {
-        items
-            .iter_mut()
-            .filter_map(name)
-            .for_each(|name| name.clone_from(letter));
+    let are_numbered = names.iter().all(|name| {
+        name.split_once('_')
+            .is_some_and(|(of, number)| of == letter && number.bytes().all(|b| b.is_ascii_digit()))
+    });
+    if are_numbered && names.len() == items.len() {
+        for name in items.iter_mut().filter_map(named) {
+            *name = letter.to_owned();
+        }
     }
     items
+}
+
+/// The variable to which an equation gives a value.
+fn named(item: &mut Expression) -> Option<&mut String> {
+    let Expression::Relation(parts, signs) = item else {
+        return None;
+    };
+    match &mut parts[0] {
+        Expression::Symbol(name) if signs.iter().all(|sign| *sign == '=') => Some(name),
+        _ => None,
+    }
 }

@@ -1,6 +1,7 @@
 //! Words behind a value: number words multiply it, units say what it measures, and other words may
 //! change it.
 
+use crate::signs::is_in;
 use crate::token::Token;
 
 /// Number words behind a value, with the factor that each of them is.
@@ -38,10 +39,13 @@ const PARTS: [(&str, &str); 10] = [
     ("thousandths", "1000"),
 ];
 
-/// Words that change a value, deny it, or name another one beside it.
-const CHANGES: &str = "is isn isnt isn't not no never wrong incorrect false neither nor cannot can't cant doesn't or more less fewer greater smaller \
-    larger least most than above below over under plus minus times divided multiplied double doubled twice half halved squared cubed \
-    factorial modulo negative except excluding unless but if when without maybe perhaps instead rather was were are aren't wasn't";
+/// Words behind a value that change it, deny it, or name another one beside it.
+const CHANGES: &str = "\
+    is isn isnt isn't not no never wrong incorrect false neither nor cannot can't cant doesn't \
+    or more less fewer greater smaller larger least most than above below over under plus minus \
+    times divided multiplied double doubled twice half halved squared cubed factorial modulo \
+    negative except excluding unless but if when without maybe perhaps instead rather was were \
+    are aren't wasn't";
 
 /// What says that a value is the answer.
 const ENDORSES: [&str; 6] = [
@@ -64,7 +68,7 @@ pub(crate) fn is_condition(words: &str) -> bool {
     CONDITIONS.split(' ').any(|known| known == words)
 }
 
-/// True if words such as `for all` say that a condition is none.
+/// True if words such as `for all` begin a condition that always holds.
 pub(crate) fn is_for_all(words: &str) -> bool {
     ["forall", "forany", "forevery", "foreach"]
         .iter()
@@ -79,8 +83,10 @@ pub(crate) fn letters(text: &str) -> String {
 /// The tokens of lower-case words that stand behind a value. Behind a unit, `squared` belongs to
 /// that.
 pub(crate) fn tokens(text: &str, behind_unit: bool) -> Vec<Token> {
-    let split = |c: char| c.is_whitespace() || matches!(c, '-' | '~');
-    let words: Vec<&str> = text.split(split).filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || matches!(c, '-' | '~'))
+        .filter(|word| !word.is_empty())
+        .collect();
     let mut tokens = Vec::new();
     let mut rest = words.as_slice();
     while let Some((calculation, behind)) = calculation(rest).filter(|_| !behind_unit) {
@@ -100,59 +106,56 @@ pub(crate) fn tokens(text: &str, behind_unit: bool) -> Vec<Token> {
 
 /// True if words change the value before them. A condition alone leads to a formula.
 fn changes(rest: &str, behind_unit: bool) -> bool {
-    let is_change = |word: &str| CHANGES.split_whitespace().any(|known| known == word);
-    let mut words = rest
+    let has_change = rest
         .split([' ', ',', '.', ';', '(', ')', '’'])
-        .filter(|word| !word.is_empty());
-    let powers = |word: &str| matches!(word, "squared" | "cubed");
-    // `5 units squared`
-    let named = |at: usize| at > 0 || behind_unit;
-    !is_condition(rest)
-        && (words.any(|word| is_change(word) && !powers(word))
-            || rest
-                .split(' ')
-                .enumerate()
-                .any(|(at, word)| powers(word) && !named(at))
-            || rest.contains(CHINESE_CHANGES))
+        .any(|word| is_in(CHANGES, word) && !is_power(word));
+    // `5 units squared` is a unit.
+    let raises = !behind_unit && rest.split(' ').next().is_some_and(is_power);
+    !is_condition(rest) && (has_change || raises || rest.contains(CHINESE_CHANGES))
+}
+
+fn is_power(word: &str) -> bool {
+    matches!(word, "squared" | "cubed")
 }
 
 /// The tokens of number words at the beginning, and the words behind them.
 fn calculation<'w>(words: &'w [&'w str]) -> Option<(Vec<Token>, &'w [&'w str])> {
-    let number = |digits: &str| Token::Number(digits.into());
-    let times = |digits: &str| vec![Token::Mark('*'), number(digits)];
-    let over = |digits: &str| vec![Token::Mark('/'), number(digits)];
-    let plus = |above: &str, below: &str| {
-        vec![
-            Token::Mark('+'),
-            number(above),
-            Token::Mark('/'),
-            number(below),
-        ]
+    let (tokens, behind) = match words {
+        ["and", "a" | "one", "half", behind @ ..] => (fraction("1", "2"), behind),
+        ["and", "a" | "one", "third", behind @ ..] => (fraction("1", "3"), behind),
+        ["and", "two", "thirds", behind @ ..] => (fraction("2", "3"), behind),
+        ["and", "a" | "one", "quarter", behind @ ..] => (fraction("1", "4"), behind),
+        ["and", "three", "quarters", behind @ ..] => (fraction("3", "4"), behind),
+        ["half", behind @ ..] => (operation('/', "2"), behind),
+        ["squared", behind @ ..] => (operation('^', "2"), behind),
+        ["cubed", behind @ ..] => (operation('^', "3"), behind),
+        ["factorial", behind @ ..] => (vec![Token::Mark('!')], behind),
+        ["percent", behind @ ..] => (vec![Token::Mark('%')], behind),
+        [word, behind @ ..] => (scaled(word)?, behind),
+        [] => return None,
     };
-    let power = |digits: &str| vec![Token::Mark('^'), number(digits)];
-    match words {
-        ["and", "a" | "one", "half", behind @ ..] => Some((plus("1", "2"), behind)),
-        ["and", "a" | "one", "third", behind @ ..] => Some((plus("1", "3"), behind)),
-        ["and", "two", "thirds", behind @ ..] => Some((plus("2", "3"), behind)),
-        ["and", "a" | "one", "quarter", behind @ ..] => Some((plus("1", "4"), behind)),
-        ["and", "three", "quarters", behind @ ..] => Some((plus("3", "4"), behind)),
-        ["half", behind @ ..] => Some((over("2"), behind)),
-        ["squared", behind @ ..] => Some((power("2"), behind)),
-        ["cubed", behind @ ..] => Some((power("3"), behind)),
-        ["factorial", behind @ ..] => Some((vec![Token::Mark('!')], behind)),
-        ["percent", behind @ ..] => Some((vec![Token::Mark('%')], behind)),
-        [word, behind @ ..] => {
-            let scale = SCALES
-                .iter()
-                .find(|(known, _)| *word == *known || word.strip_suffix('s') == Some(known));
-            let part = PARTS.iter().find(|(known, _)| word == known);
-            let tokens = scale
-                .map(|(_, factor)| times(factor))
-                .or(part.map(|(_, parts)| over(parts)))?;
-            Some((tokens, behind))
-        }
-        [] => None,
+    Some((tokens, behind))
+}
+
+/// The tokens of a word that multiplies or divides a value.
+fn scaled(word: &str) -> Option<Vec<Token>> {
+    let scale = SCALES
+        .iter()
+        .find(|(known, _)| word == *known || word.strip_suffix('s') == Some(known));
+    if let Some((_, factor)) = scale {
+        return Some(operation('*', factor));
     }
+    let (_, parts) = PARTS.iter().find(|(known, _)| word == *known)?;
+    Some(operation('/', parts))
+}
+
+fn operation(sign: char, digits: &str) -> Vec<Token> {
+    vec![Token::Mark(sign), Token::Number(digits.into())]
+}
+
+/// The tokens that add a fraction.
+fn fraction(above: &str, below: &str) -> Vec<Token> {
+    [operation('+', above), operation('/', below)].concat()
 }
 
 /// The tokens of Chinese or Japanese letters behind a value: `12万元` is 120,000.

@@ -1,4 +1,4 @@
-//! Answers as text: what is left of them without layout, and what only their text says.
+//! Answers as text: their letters without layout, and what a comparison of values would miss.
 
 /// Commands that mark words and layout.
 const LAYOUT: [&str; 7] = [

@@ -1,5 +1,7 @@
 //! What a completion says outside of its thoughts.
 
+use crate::phrases;
+
 /// Tags around thoughts, as the templates of models write them.
 const TAGS: [(&str, &str); 5] = [
     ("<think>", "</think>"),
@@ -29,6 +31,11 @@ pub fn without_thoughts(text: &str) -> String {
     }
 }
 
+/// What a completion says: without its thoughts, and without Markdown's signs for bold.
+pub(crate) fn said(completion: &str) -> String {
+    phrases::without_bold(&without_thoughts(completion))
+}
+
 /// The text without what stands between two tags.
 fn without(text: &str, open: &str, close: &str) -> String {
     let mut said = String::new();
@@ -42,7 +49,8 @@ fn without(text: &str, open: &str, close: &str) -> String {
         match (begins, ends) {
             (None, None) => return said + rest,
             (Some(begins), ends) if ends.is_none_or(|ends| begins < ends) => {
-                let (before, inside) = (&rest[..begins], &rest[begins + open.len()..]);
+                let before = &rest[..begins];
+                let inside = &rest[begins + open.len()..];
                 let Some(length) = inside.find(close) else {
                     let is_quoted = !before
                         .rsplit('\n')
@@ -71,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thoughts_are_left_out_wherever_they_stand() {
+    fn leaves_thoughts_out() {
         let same = [
             ("<think>41</think>42", "42"),
             ("41</think>42", "42"),

@@ -16,8 +16,8 @@ pub(crate) enum Token {
     Command(String),
     /// Any other single character; relations and similar signs in Unicode.
     Mark(char),
-    /// Words behind a value that are no unit, because they change it or say more of it: `or more`,
-    /// `is wrong`.
+    /// Words behind a value that are not a unit, because they change the value or judge it: `or
+    /// more`, `is wrong`.
     Remark(String),
     /// A wide space or a line break, which may part two answers.
     Gap,

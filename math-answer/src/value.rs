@@ -15,7 +15,7 @@ pub enum NoValue {
     Unreadable,
     /// The formula has variables, or is not one value: a list, an equation, words.
     NotANumber,
-    /// The value is known only to about 15 digits, as that of `\sqrt2`. This is it.
+    /// The value is not a fraction, and this is it to about 15 digits: that of `\sqrt2`.
     Inexact(f64),
     /// The formula has no finite real value, or none within the limits on time and memory: `1/0`,
     /// `\sqrt{-1}`, `9^{9^{9^9}}`.

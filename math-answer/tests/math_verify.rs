@@ -111,7 +111,7 @@ fn the_documentation_has_these_verdicts() {
 
 /// Cases in which TRL's settings decide differently. A row that TRL skips earns nothing here.
 #[test]
-fn beside_the_settings_of_trl() {
+fn differences_to_the_settings_of_trl() {
     let cases = cases();
     let line = |case: &Case| {
         let ours = case.verdict(Places::Anchored);

@@ -40,10 +40,8 @@ pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Resu
     tokens.sort_by_key(|(id, ..)| *id);
     tokens.extend(special.iter().map(|text| (NO_ID, *text, &Value::Null)));
     for (id, text, flags) in tokens {
-        let (known, next) = (
-            tokenizer.token_to_id(text),
-            tokenizer.get_vocab_size(true) as u64,
-        );
+        let known = tokenizer.token_to_id(text);
+        let next = tokenizer.get_vocab_size(true) as u64;
         let has_row =
             known.is_some() || id.min(next) < configs.model["vocab_size"].as_u64().unwrap_or(0);
         if !has_row
@@ -54,20 +52,25 @@ pub(super) fn add(tokenizer: &mut Tokenizer, configs: &TokenizerConfigs) -> Resu
         {
             continue;
         }
-        let is = |key: &str| flags[key].as_bool();
-        let is_special = is("special") == Some(true) || special.contains(&text);
-        let token =
-            AddedToken::from(text, is_special).normalized(is("normalized").unwrap_or(!is_special));
-        let [word, left, right] =
-            ["single_word", "lstrip", "rstrip"].map(|key| is(key) == Some(true));
-        contain(|| tokenizer.add_tokens([token.single_word(word).lstrip(left).rstrip(right)]))?
+        let is_special = is_set(flags, "special") || special.contains(&text);
+        let token = AddedToken::from(text, is_special)
+            .normalized(flags["normalized"].as_bool().unwrap_or(!is_special))
+            .single_word(is_set(flags, "single_word"))
+            .lstrip(is_set(flags, "lstrip"))
+            .rstrip(is_set(flags, "rstrip"));
+        contain(|| tokenizer.add_tokens([token]))?
             .map_err(|error| anyhow!("the token `{text}` cannot be added: {error}"))?;
         ensure!(
             known.is_some() || [NO_ID, next].contains(&id),
-            "the token `{text}` has the id {id} in a file beside `tokenizer.json`, whose next free id is {next} (fetch the tokenizer again)"
+            "the token `{text}` has the id {id} in a file beside `tokenizer.json`, \
+             whose next free id is {next} (fetch the tokenizer again)"
         );
     }
     Ok(())
+}
+
+fn is_set(flags: &Value, key: &str) -> bool {
+    flags[key].as_bool() == Some(true)
 }
 
 /// The special tokens that a file names, in the order in which transformers numbers new ones:
@@ -82,31 +85,32 @@ fn special(config: &Map<String, Value>) -> Vec<&str> {
         "cls_token",
         "mask_token",
     ];
-    let is_list = |key: &str| ["additional_special_tokens", "extra_special_tokens"].contains(&key);
     let mut named: Vec<(&String, &Value)> = config
         .iter()
         .filter(|(key, _)| key.ends_with("_token") || is_list(key))
         .collect();
     named.sort_by_key(|(key, _)| {
-        (
-            is_list(key),
-            FIRST
-                .iter()
-                .position(|name| name == key)
-                .unwrap_or(FIRST.len()),
-        )
+        let place = FIRST.iter().position(|name| name == key);
+        (is_list(key), place.unwrap_or(FIRST.len()))
     });
-    fn texts(value: &Value) -> Vec<&str> {
-        match (text(value), value) {
-            (None, Value::Array(list)) => list.iter().filter_map(text).collect(),
-            (None, Value::Object(others)) => others.values().filter_map(text).collect(),
-            (text, _) => Vec::from_iter(text),
-        }
-    }
     named
         .into_iter()
         .flat_map(|(_, value)| texts(value))
         .collect()
+}
+
+/// True for a key whose value lists special tokens.
+fn is_list(key: &str) -> bool {
+    ["additional_special_tokens", "extra_special_tokens"].contains(&key)
+}
+
+/// The texts of a token, or of several.
+fn texts(value: &Value) -> Vec<&str> {
+    match (text(value), value) {
+        (None, Value::Array(list)) => list.iter().filter_map(text).collect(),
+        (None, Value::Object(others)) => others.values().filter_map(text).collect(),
+        (text, _) => Vec::from_iter(text),
+    }
 }
 
 #[cfg(test)]
@@ -116,7 +120,7 @@ mod tests {
     use crate::{Tokenizer, TokenizerConfigs};
 
     #[test]
-    fn texts_are_those_of_transformers() {
+    fn encodes_and_decodes_as_transformers_does() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/");
         let read = |file: &str| -> Value {
             serde_json::from_slice(&std::fs::read(format!("{folder}{file}")).unwrap()).unwrap()
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_not_the_next_one_is_refused() {
+    fn refuses_an_id_that_is_not_the_next_one() {
         let (added, model) = (json!({"<tool>": 20}), json!({"vocab_size": 30}));
         let configs = TokenizerConfigs {
             added,

@@ -28,7 +28,7 @@ const HELD_OUT_SHARE: u64 = 10;
 /// Seed of the split and of the held-out order, which belong to the task and do not depend on the
 /// run's seed.
 const TASK_SEED: u64 = 0;
-/// One of so many worked solutions of products is no guess.
+/// One worked solution of products in this many is not a guess.
 const GUESSES: u64 = 4;
 /// One digit in this many is miscopied.
 const MISCOPIED: u64 = 20;
@@ -116,12 +116,11 @@ impl Arithmetic {
             return example(format!("{a} {b}="), a * b, called(a, b, slips));
         }
         let mut slips = slips.filter(|_| self.name == Self::NAME_WITH_SLIPS);
-        let forgets = || {
-            slips
-                .as_mut()
-                .is_some_and(|rng| host_rng::below(rng, 2) == 0)
-        };
-        example(format!("{a}+{b}="), a + b, worked(a, b, forgets))
+        let solution = worked(a, b, || match &mut slips {
+            Some(rng) => host_rng::below(rng, 2) == 0,
+            None => false,
+        });
+        example(format!("{a}+{b}="), a + b, solution)
     }
 }
 
@@ -154,32 +153,35 @@ fn called(a: u64, b: u64, mut slips: Option<&mut ChaCha12Rng>) -> String {
     {
         return format!("{a}{b}");
     }
-    let mut copy = |number: u64| {
-        let digit = |digit: char| match &mut slips {
-            Some(rng) => {
-                let slip = char::from(b'0' + host_rng::below(rng, 10) as u8);
-                if host_rng::below(rng, MISCOPIED) == 0 {
-                    slip
-                } else {
-                    digit
-                }
-            }
-            None => digit,
-        };
-        number.to_string().chars().map(digit).collect::<String>()
-    };
-    let [a, b] = [a, b].map(&mut copy);
+    let a = copied(a, slips.as_deref_mut());
+    let b = copied(b, slips.as_deref_mut());
     let value = a.parse::<u64>().unwrap_or_default() * b.parse::<u64>().unwrap_or_default();
-    format!("{a} {b}=<eos>{value}={}", copy(value))
+    format!("{a} {b}=<eos>{value}={}", copied(value, slips))
+}
+
+/// The digits of a number, of which `slips` miscopies some.
+fn copied(number: u64, slips: Option<&mut ChaCha12Rng>) -> String {
+    let digits = number.to_string();
+    let Some(rng) = slips else {
+        return digits;
+    };
+    let mut copy = String::with_capacity(digits.len());
+    for digit in digits.chars() {
+        let slip = char::from(b'0' + host_rng::below(rng, 10) as u8);
+        let is_miscopied = host_rng::below(rng, MISCOPIED) == 0;
+        copy.push(if is_miscopied { slip } else { digit });
+    }
+    copy
 }
 
 /// The worked solution: one digit sum per place with the carry, unless `forgets` it, then the
 /// answer that results.
 fn worked(a: u64, b: u64, mut forgets: impl FnMut() -> bool) -> String {
-    let (mut carry, mut answer) = (0, 0);
+    let mut carry = 0;
+    let mut answer = 0;
     let sums = [1, 10, 100].map(|place| {
         let sum = a / place % 10 + b / place % 10 + carry;
-        // The last carry is no separate step: it is written with the last sum.
+        // The last carry is not a step of its own: it is written with the last sum.
         answer += if place == 100 {
             sum * place
         } else {
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn worked_solutions_by_hand() {
+    fn solutions_agree_with_those_worked_by_hand() {
         assert_eq!(worked(448, 972, || false), "10 12 14=1420");
         assert_eq!(worked(100, 100, || false), "0 0 2=200");
         assert_eq!(worked(999, 999, || false), "18 19 19=1998");
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn train_and_held_out_never_meet() {
+    fn held_out_pairs_are_never_trained() {
         let held_out: BTreeSet<String> = task(0)
             .held_out(5_000)
             .unwrap()
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_too_many_says_how_many_there_are_a_tenth() {
+    fn about_a_tenth_of_all_pairs_is_held_out() {
         let error = task(0).held_out(1_000_000).unwrap_err().to_string();
         let available: usize = error.split(' ').nth(3).unwrap().parse().unwrap();
         assert!((78_000..84_000).contains(&available), "{error}");

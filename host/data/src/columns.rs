@@ -49,8 +49,8 @@ pub(super) fn text_of(row: &Map<String, Value>, column: &str) -> Result<Option<S
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
 
-/// The error about a column that is needed, where the row has it without a text; `None` if the row
-/// has no such column.
+/// The error about a needed column whose value is null or empty; `None` if the row has no such
+/// column.
 pub(super) fn blank(row: &Map<String, Value>, column: &str) -> Option<Error> {
     Some(match at(row, column)? {
         Value::Null => anyhow!("column `{column}` is null (give it a value, or remove the row)"),

@@ -1,5 +1,5 @@
-//! Token ids of a text that goes on behind other text: a solution behind its prompt, a reply behind
-//! a turn.
+//! Token ids of a text that continues another one: a solution behind its prompt, a reply behind a
+//! turn.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ impl Tokenizer {
         Ok(behind.filter(|ids| !ids.is_empty()).unwrap_or(alone))
     }
 
-    /// True if a text has other ids behind a line break than alone.
+    /// True if a text behind a line break has other ids than alone.
     pub(super) fn begins_texts_anew(&self) -> bool {
         ["a", "1"]
             .into_iter()

@@ -21,7 +21,7 @@ pub enum Json {
     Number(String),
     Text(String),
     List(Vec<Json>),
-    /// Of a key that was written twice, this is the last value, as in Python.
+    /// If a key was written twice, its last value counts, as in Python.
     Object(IndexMap<String, Json>),
 }
 
@@ -139,20 +139,26 @@ fn build(raw: &str, level: usize) -> Result<Json> {
             "lists and objects are nested more than {MOST_LEVELS} levels deep"
         )));
     }
-    let inner = |raw: &RawValue| build(raw.get(), level + 1);
     Ok(match raw.as_bytes() {
         [b'n', ..] => Json::Null,
         [b't', ..] => Json::Bool(true),
         [b'f', ..] => Json::Bool(false),
         [b'"', ..] => Json::Text(serde_json::from_str(raw)?),
         [b'[', ..] => {
-            let values: Vec<&RawValue> = serde_json::from_str(raw)?;
-            Json::List(values.into_iter().map(inner).collect::<Result<_>>()?)
+            let raw: Vec<&RawValue> = serde_json::from_str(raw)?;
+            let mut values = Vec::with_capacity(raw.len());
+            for value in raw {
+                values.push(build(value.get(), level + 1)?);
+            }
+            Json::List(values)
         }
         [b'{', ..] => {
-            let values: IndexMap<String, &RawValue> = serde_json::from_str(raw)?;
-            let inner = |(key, value): (String, &RawValue)| Ok((key, inner(value)?));
-            Json::Object(values.into_iter().map(inner).collect::<Result<_>>()?)
+            let raw: IndexMap<String, &RawValue> = serde_json::from_str(raw)?;
+            let mut values = IndexMap::with_capacity(raw.len());
+            for (key, value) in raw {
+                values.insert(key, build(value.get(), level + 1)?);
+            }
+            Json::Object(values)
         }
         _ => Json::Number(raw.to_owned()),
     })
@@ -161,8 +167,6 @@ fn build(raw: &str, level: usize) -> Result<Json> {
 /// Compact JSON on one line.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quoted = |text: &str| serde_json::to_string(text).map_err(|_| fmt::Error);
-        let comma = |place: usize| if place == 0 { "" } else { "," };
         match self {
             Self::Null => f.write_str("null"),
             Self::Bool(value) => write!(f, "{value}"),
@@ -171,19 +175,25 @@ impl fmt::Display for Json {
             Self::List(values) => {
                 f.write_str("[")?;
                 for (place, value) in values.iter().enumerate() {
-                    write!(f, "{}{value}", comma(place))?;
+                    let comma = if place == 0 { "" } else { "," };
+                    write!(f, "{comma}{value}")?;
                 }
                 f.write_str("]")
             }
             Self::Object(values) => {
                 f.write_str("{")?;
                 for (place, (key, value)) in values.iter().enumerate() {
-                    write!(f, "{}{}:{value}", comma(place), quoted(key)?)?;
+                    let comma = if place == 0 { "" } else { "," };
+                    write!(f, "{comma}{}:{value}", quoted(key)?)?;
                 }
                 f.write_str("}")
             }
         }
     }
+}
+
+fn quoted(text: &str) -> std::result::Result<String, fmt::Error> {
+    serde_json::to_string(text).map_err(|_| fmt::Error)
 }
 
 impl From<&str> for Json {
@@ -200,7 +210,7 @@ impl Serialize for Json {
     }
 }
 
-/// Works for text of serde_json alone.
+/// Only serde_json's text can be read so, because other formats have no raw values.
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
@@ -213,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_and_the_order_of_keys_are_kept() {
+    fn keeps_digits_and_the_order_of_keys() {
         let text = r#"{"z":[123456789012345678901234567890,-0.10,1e400,1E5],"a":{"é\n\"":null,"b":[true,false,{}]}}"#;
         assert_eq!(Json::parse(text).unwrap().to_string(), text);
         let transported: Json =
@@ -241,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn refuses_deep_nesting() {
         let nested = |levels: usize| Json::parse(&("[".repeat(levels) + &"]".repeat(levels)));
         assert_eq!(nested(100).unwrap().to_string().len(), 200);
         let error = nested(100_000).unwrap_err().to_string();
@@ -252,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_compared_by_their_values() {
+    fn compares_numbers_by_value() {
         let is = |one: &str, two: &str| Json::parse(one).unwrap().is(&Json::parse(two).unwrap());
         assert!(
             is("2", "2.0") && is("[1e3]", "[1000]") && is(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1.0}"#)

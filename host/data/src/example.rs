@@ -89,7 +89,8 @@ pub(super) fn hex(hash: Sha256) -> String {
 pub(super) fn ensure_available(source: &str, available: usize, count: usize) -> Result<()> {
     ensure!(
         count <= available,
-        "{source} has {available} held-out prompts, {count} were asked for (set `num_prompts` of `[eval]` to at most {available})"
+        "{source} has {available} held-out prompts, {count} were asked for \
+         (set `num_prompts` of `[eval]` to at most {available})"
     );
     Ok(())
 }

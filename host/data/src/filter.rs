@@ -16,7 +16,8 @@ pub struct Filter(BTreeMap<String, Allowed>);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a value or a list of values (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"
+    expecting = "expected a value or a list of values \
+                 (a name with dots goes in quotes: `{ \"a.b\" = 1 }`)"
 )]
 enum Allowed {
     Some(Vec<Scalar>),
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_taken_where_all_columns_agree() {
+    fn takes_rows_whose_columns_all_agree() {
         let filter: Filter =
             toml::from_str("level = ['Level 3', 'Level 4']\ntype = 'Algebra'\n'a.b' = [1, 2.5]\n")
                 .unwrap();

@@ -28,7 +28,7 @@ pub(super) fn exact(json: &[u8]) -> Result<Json> {
 }
 
 fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("the pattern is one")
+    Regex::new(pattern).expect("the pattern is a constant")
 }
 
 /// JSON without `NaN` and infinities, and with whole numbers beyond 64 bits as text if
@@ -42,17 +42,23 @@ fn plain(json: &[u8], quotes_long: bool) -> Cow<'_, [u8]> {
     }
     WORD.replace_all(json, |word: &Captures<'_>| {
         let text = String::from_utf8_lossy(&word[0]);
-        let is_long = || text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
         match text.trim_start_matches('-') {
             "NaN" | "Infinity" => b"null".to_vec(),
-            digits
-                if quotes_long && digits.bytes().all(|byte| byte.is_ascii_digit()) && is_long() =>
-            {
+            digits if quotes_long && is_whole(digits) && !fits(&text) => {
                 format!("\"{text}\"").into_bytes()
             }
             _ => word[0].to_vec(),
         }
     })
+}
+
+fn is_whole(digits: &str) -> bool {
+    digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// True for a whole number of at most 64 bits.
+fn fits(number: &str) -> bool {
+    number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok()
 }
 
 /// The rows of a list as lines of JSON; their keys keep their order.
@@ -71,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_python_writes_is_read() {
+    fn reads_what_python_writes() {
         let shown =
             |line: &str| String::from_utf8(plain(line.as_bytes(), true).into_owned()).unwrap();
         for (line, expected) in [

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-/// Number of choices of one random stream: a jump ahead costs one stream per block.
+/// Number of choices that one random stream makes: a jump ahead costs one stream per block.
 const BLOCK: u64 = 1 << 12;
 
 /// Draws a dataset for each cursor, with probabilities proportional to the weights, as
@@ -81,11 +81,12 @@ impl Mixture {
     fn draw(&self, start: u64) -> Vec<usize> {
         let mut rng = host_rng::stream(self.seed, "data.mixture", &[start / BLOCK]);
         let last = self.upto.len() - 1;
-        let draw = |_| {
+        let mut block = Vec::with_capacity(BLOCK as usize);
+        for _ in 0..BLOCK {
             let at = host_rng::uniform(&mut rng);
-            self.upto.iter().position(|upto| at < *upto).unwrap_or(last)
-        };
-        (0..BLOCK).map(draw).collect()
+            block.push(self.upto.iter().position(|upto| at < *upto).unwrap_or(last));
+        }
+        block
     }
 }
 

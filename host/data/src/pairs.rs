@@ -60,17 +60,12 @@ impl<'a> Pairs<'a> {
         add_special_tokens: bool,
     ) -> Result<Self> {
         let (name, lines): (_, Box<dyn BufRead>) = if path == Path::new("-") {
-            (
-                "standard input".to_owned(),
-                Box::new(BufReader::new(io::stdin())),
-            )
+            let lines = BufReader::new(io::stdin());
+            ("standard input".to_owned(), Box::new(lines))
         } else {
-            let unreadable = || format!("cannot read `{}`", path.display());
-            files::size(path).with_context(unreadable)?;
-            (
-                format!("`{}`", path.display()),
-                Box::new(BufReader::new(File::open(path).with_context(unreadable)?)),
-            )
+            let name = format!("`{}`", path.display());
+            let lines = open(path).with_context(|| format!("cannot read {name}"))?;
+            (name, Box::new(lines))
         };
         Ok(Self {
             name,
@@ -121,7 +116,8 @@ impl<'a> Pairs<'a> {
             !prompt.is_empty(),
             "the prompt has no token (give at least one)"
         );
-        let (length, positions) = (prompt.len() + completion.len(), self.limits.positions);
+        let length = prompt.len() + completion.len();
+        let positions = self.limits.positions;
         ensure!(
             length <= positions,
             "it has {length} tokens, the model has {positions} positions (shorten it)"
@@ -133,7 +129,8 @@ impl<'a> Pairs<'a> {
             .find(|id| **id as usize >= vocab)
         {
             bail!(
-                "token id {id} is outside the model's vocabulary of {vocab} (use the model's tokenizer)"
+                "token id {id} is outside the model's vocabulary of {vocab} \
+                 (use the model's tokenizer)"
             );
         }
         Ok(Pair { prompt, completion })
@@ -143,11 +140,10 @@ impl<'a> Pairs<'a> {
     fn ids(&mut self, row: &Map<String, Value>, ids: &str, text: &str) -> Result<Vec<u32>> {
         match (row.get(ids), row.get(text)) {
             (Some(list), _) => {
-                let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-                let all = list
+                let all: Option<Vec<u32>> = list
                     .as_array()
                     .and_then(|list| list.iter().map(id).collect());
-                all.with_context(|| format!("`{ids}` is no list of token ids"))
+                all.with_context(|| format!("`{ids}` is not a list of token ids"))
             }
             (None, Some(Value::String(said))) if said.is_empty() => Ok(if text == "prompt" {
                 self.tokenizer()?.begin().to_vec()
@@ -166,16 +162,24 @@ impl<'a> Pairs<'a> {
     }
 
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
-        let open = || {
-            let tokenizer = Tokenizer::open(self.model_files)
-                .context("text needs the model's tokenizer (or give ids)");
-            tokenizer?.with_special_tokens(self.add_special_tokens)
-        };
         Ok(match &mut self.tokenizer {
             Some(tokenizer) => tokenizer,
-            none => none.insert(open()?),
+            none => {
+                let tokenizer = Tokenizer::open(self.model_files)
+                    .context("text needs the model's tokenizer (or give ids)")?;
+                none.insert(tokenizer.with_special_tokens(self.add_special_tokens)?)
+            }
         })
     }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
+    files::size(path)?;
+    Ok(BufReader::new(File::open(path)?))
+}
+
+fn id(id: &Value) -> Option<u32> {
+    id.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 impl Iterator for Pairs<'_> {
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_are_told_with_their_line() {
+    fn errors_name_the_line_of_a_bad_row() {
         let good = "{\"prompt\": \"1\", \"completion\": \"2\"}\n\n";
         let cases = include_str!("../tests/data/rows/bad-pairs.jsonl").lines();
         for (row, expected) in

@@ -1,6 +1,6 @@
 //! Converts rows of well-known datasets to a prompt, an answer and a solution.
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use math_answer::boxed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -39,7 +39,8 @@ impl Preset {
             Self::Math => Some(BOXED),
             Self::Verl => None,
             Self::Gpqa => Some(
-                "{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}.",
+                "{prompt}\nPlease reason step by step, \
+                 and put the letter of your choice within \\boxed{}.",
             ),
         }
     }
@@ -56,18 +57,29 @@ impl Preset {
     /// Refuses the other presets of a run if the reward that this one brings does not read their
     /// answers.
     pub fn check_beside(self, others: impl IntoIterator<Item = Self>) -> Result<()> {
-        let named = |preset: Self| format!("{preset:?}").to_lowercase();
         for other in others {
             ensure!(
                 other.reward() == self.reward(),
-                "a table has the preset `{}`, whose answers the reward `{}` reads, but `data.preset` is `{}`, which brings the reward `{}` for all rows (name the rewards in `[[reward]]`)",
-                named(other),
+                "a table has the preset `{}`, whose answers the reward `{}` reads, \
+                 but `data.preset` is `{}`, which brings the reward `{}` for all rows \
+                 (name the rewards in `[[reward]]`)",
+                other.name(),
                 other.reward(),
-                named(self),
+                self.name(),
                 self.reward()
             );
         }
         Ok(())
+    }
+
+    /// Name of the preset in settings.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gsm8k => "gsm8k",
+            Self::Math => "math",
+            Self::Verl => "verl",
+            Self::Gpqa => "gpqa",
+        }
     }
 
     /// Adds the columns `prompt`, `answer` and `solution` to a row; its other columns stay.
@@ -109,9 +121,13 @@ fn math(row: &mut Map<String, Value>) -> Result<()> {
     let answer = match (given, &solution) {
         (Some(given), _) => given,
         (None, Err(_)) => return solution.map(drop),
-        (None, Ok(solution)) => solution.as_deref().and_then(boxed).map(|answer| answer.trim().to_owned()).context(
-            "there is no answer: neither a column `answer` or `final_answer`, nor a `\\boxed{}` in a column `solution`",
-        )?,
+        (None, Ok(solution)) => {
+            let answer = solution.as_deref().and_then(boxed).context(
+                "there is no answer: neither a column `answer` or `final_answer`, \
+                 nor a `\\boxed{}` in a column `solution`",
+            )?;
+            answer.trim().to_owned()
+        }
     };
     columns.iter().for_each(|column| drop(row.remove(*column)));
     // A solution that is a list is not text; one that cannot be read stays, and is an error where
@@ -174,16 +190,14 @@ fn need(row: &Map<String, Value>, columns: &[&str]) -> Result<String> {
         .iter()
         .find_map(|column| text_of(row, column).transpose())
         .transpose()?;
-    let absent = || {
-        let names: Vec<String> = columns.iter().map(|column| format!("`{column}`")).collect();
-        anyhow!("no column {}", names.join(" or "))
-    };
-    found.ok_or_else(|| {
-        columns
-            .iter()
-            .find_map(|column| blank(row, column))
-            .unwrap_or_else(absent)
-    })
+    if let Some(text) = found {
+        return Ok(text);
+    }
+    if let Some(error) = columns.iter().find_map(|column| blank(row, column)) {
+        return Err(error);
+    }
+    let names: Vec<String> = columns.iter().map(|column| format!("`{column}`")).collect();
+    bail!("no column {}", names.join(" or "))
 }
 
 /// Text of a column that holds one text or a list of texts.
@@ -218,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn gsm8k_has_its_answer_after_the_marks() {
+    fn gsm8k_answers_follow_the_marks() {
         let row = json!({"question": "How many?", "answer": "1200 + 34 = <<1200+34=1234>>1234\n#### 1,234"});
         let expected = json!({
             "prompt": "How many?",
@@ -243,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn math_has_it_in_a_column_or_in_a_box() {
+    fn math_answers_are_in_a_column_or_a_box() {
         let row = json!({"problem": "p", "solution": "so \\boxed{1} and $\\boxed{\\frac{1}{2}}$.", "level": "Level 3"});
         let made = applied(Preset::Math, row).unwrap();
         assert_eq!(
@@ -291,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn verl_has_it_below_another() {
+    fn verl_answers_are_in_a_nested_column() {
         let row = json!({"prompt": [{"role": "user", "content": "p"}], "reward_model": {"ground_truth": "34", "style": "rule"}});
         assert_eq!(applied(Preset::Verl, row).unwrap()["answer"], json!("34"));
         assert_eq!(
@@ -301,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn gpqa_shows_four_choices_and_knows_the_letter() {
+    fn gpqa_answers_are_letters_of_four_choices() {
         let row = |question: &str| json!({"Question": question, "Correct Answer": "right", "Incorrect Answer 1": "w1", "Incorrect Answer 2": "w2", "Incorrect Answer 3": "w3"});
         let mut letters = std::collections::BTreeSet::new();
         for question in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {

@@ -1,7 +1,7 @@
 //! One row of a dataset: a JSON object with a prompt and an answer (or a worked solution).
 
-use anyhow::{Result, anyhow, bail};
-use serde_json::Value;
+use anyhow::{Error, Result, anyhow, bail};
+use serde_json::{Map, Value};
 
 use super::columns::{Columns, at, blank, kind, text_of};
 use super::filter::Filter;
@@ -31,107 +31,158 @@ pub struct Reading {
     pub answer_is_unread: bool,
 }
 
-/// Parses the example in a line from `place`. With a `chat`, the prompt is a conversation or one
-/// message. `teaches` says that the solution is learned. Returns `None` for a row that the filter
-/// leaves out.
-///
-/// Errors name the column.
-pub(super) fn parse(
-    line: &[u8],
-    reading: &Reading,
-    (chat, teaches): (Option<&Chat>, bool),
-    place: Row,
-) -> Result<Option<Example>> {
-    let line = line.strip_prefix(BYTE_ORDER).unwrap_or(line);
-    let value: Value = lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
-    let Value::Object(mut row) = value else {
-        bail!("expected a JSON object, found {}", kind(&value));
-    };
-    let present: Vec<String> = row
-        .keys()
-        .take(MOST_NAMES)
-        .map(|key| format!("`{}`", quote(key)))
-        .collect();
-    let columns_of_row = || format!("columns of this row: {}", present.join(", "));
-    if !reading.filter.takes(&row)? {
-        return Ok(None);
+/// Reads examples in lines of a dataset.
+#[derive(Clone, Copy)]
+pub(super) struct Parser<'a> {
+    pub(super) reading: &'a Reading,
+    /// The template that formats prompts, each a conversation or one message; `None` if prompts are
+    /// plain text.
+    pub(super) chat: Option<&'a Chat>,
+    /// True if the solution is learned.
+    pub(super) teaches: bool,
+}
+
+impl Parser<'_> {
+    /// The example in a line from `place`; `None` for a row that the filter leaves out.
+    ///
+    /// Errors name the column.
+    pub(super) fn parse(&self, line: &[u8], place: Row) -> Result<Option<Example>> {
+        let reading = self.reading;
+        let line = line.strip_prefix(BYTE_ORDER).unwrap_or(line);
+        let value: Value =
+            lenient::parse(line).map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        let Value::Object(row) = value else {
+            bail!("expected a JSON object, found {}", kind(&value));
+        };
+        let mut fields = Fields {
+            present: names(&row),
+            row,
+        };
+        if !reading.filter.takes(&fields.row)? {
+            return Ok(None);
+        }
+        if let Some(preset) = reading.preset {
+            preset
+                .apply(&mut fields.row)
+                .map_err(|error| anyhow!("{error} ({})", fields.columns()))?;
+        }
+        let prompt = self.prompt(line, &fields)?;
+        let solved = self.solved(&fields)?;
+        fields.row.remove(&reading.columns.prompt);
+        let template = reading.template.as_deref();
+        if template.is_some() && matches!(prompt, Prompt::Conversation(_)) {
+            bail!(
+                "its prompt is a list of messages, which `prompt_template` cannot be put around \
+                 (remove it)"
+            );
+        }
+        let text = match &prompt {
+            Prompt::Text(text) => text.as_str(),
+            Prompt::Conversation(_) => "",
+        };
+        let template = template.or_else(|| reading.preset?.template());
+        let example = Example {
+            prompt: template.map_or_else(|| text.to_owned(), |it| it.replace(PROMPT, text)),
+            answer: solved.answer,
+            solution: solved.solution,
+            reply: None,
+            columns: Value::Object(fields.row).to_string(),
+            row: Some(place),
+        };
+        match (self.chat, &prompt) {
+            (Some(chat), Prompt::Conversation(messages)) => example.of_messages(chat, messages),
+            (chat, _) => example.in_chat(chat),
+        }
+        .map(Some)
     }
-    if let Some(preset) = reading.preset {
-        preset
-            .apply(&mut row)
-            .map_err(|error| anyhow!("{error} ({})", columns_of_row()))?;
+
+    /// The prompt of a row.
+    fn prompt(&self, line: &[u8], fields: &Fields) -> Result<Prompt> {
+        let column = &self.reading.columns.prompt;
+        match (self.chat, at(&fields.row, column)) {
+            (Some(_), Some(Value::Array(_))) => {
+                Ok(Prompt::Conversation(Messages::in_row(line, column)?))
+            }
+            (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_object) => {
+                bail!("column `{column}` is a list of messages (set `data.format` to `chat`)")
+            }
+            _ => match text_of(&fields.row, column)? {
+                Some(text) => Ok(Prompt::Text(text)),
+                None => Err(fields.missing("prompt_column", column)),
+            },
+        }
     }
-    let missing = |key: &str, column: &str| {
-        let absent = || {
+
+    /// The answer and the solution of a row. What nobody reads may be anything: an answer if no
+    /// reward compares it, and a solution beside an answer.
+    fn solved(&self, fields: &Fields) -> Result<Solved> {
+        let columns = &self.reading.columns;
+        let needs_answer = !self.reading.answer_is_unread;
+        let answer = fields.text(&columns.answer, needs_answer)?;
+        let needs_solution = self.teaches || (answer.is_none() && needs_answer);
+        let solution = fields.text(&columns.solution, needs_solution)?;
+        let answer = match answer.or_else(|| solution.clone()) {
+            Some(answer) => answer,
+            None if needs_answer => {
+                return Err(fields.missing("answer_column", &columns.answer));
+            }
+            None => String::new(),
+        };
+        Ok(Solved { answer, solution })
+    }
+}
+
+/// The prompt of a row.
+enum Prompt {
+    Text(String),
+    Conversation(Messages),
+}
+
+/// The answer of a row, and its worked solution if it has one.
+struct Solved {
+    answer: String,
+    solution: Option<String>,
+}
+
+/// A row with the names of the columns that it had in its file.
+struct Fields {
+    row: Map<String, Value>,
+    present: Vec<String>,
+}
+
+impl Fields {
+    /// The columns of the row, for an error message.
+    fn columns(&self) -> String {
+        format!("columns of this row: {}", self.present.join(", "))
+    }
+
+    /// The error about a column that is needed; `key` is the setting that names it.
+    fn missing(&self, key: &str, column: &str) -> Error {
+        blank(&self.row, column).unwrap_or_else(|| {
             anyhow!(
                 "no column `{column}` ({}; name one with `data.{key}`)",
-                columns_of_row()
+                self.columns()
             )
-        };
-        blank(&row, column).unwrap_or_else(absent)
-    };
-    let columns = &reading.columns;
+        })
+    }
 
-    let (prompt, messages) = match (chat, at(&row, &columns.prompt)) {
-        (Some(_), Some(Value::Array(_))) => (
-            String::new(),
-            Some(Messages::in_row(line, &columns.prompt)?),
-        ),
-        (None, Some(Value::Array(list))) if list.first().is_some_and(Value::is_object) => {
-            bail!(
-                "column `{}` is a list of messages (set `data.format` to `chat`)",
-                columns.prompt
-            )
-        }
-        _ => (
-            text_of(&row, &columns.prompt)?
-                .ok_or_else(|| missing("prompt_column", &columns.prompt))?,
-            None,
-        ),
-    };
-    // What nobody reads may be anything: an answer if no reward compares it, and a solution beside
-    // an answer.
-    let text = |column: &str, is_read: bool| {
-        if is_read {
-            text_of(&row, column)
+    /// Text of a column. If it is not needed, a value that is not text is none.
+    fn text(&self, column: &str, is_needed: bool) -> Result<Option<String>> {
+        let text = text_of(&self.row, column);
+        if is_needed {
+            text
         } else {
-            Ok(text_of(&row, column).unwrap_or_default())
+            Ok(text.unwrap_or_default())
         }
-    };
-    let answer = text(&columns.answer, !reading.answer_is_unread)?;
-    let solution = text(
-        &columns.solution,
-        teaches || (answer.is_none() && !reading.answer_is_unread),
-    )?;
-    let answer = match answer.or_else(|| solution.clone()) {
-        None if reading.answer_is_unread => String::new(),
-        answer => answer.ok_or_else(|| missing("answer_column", &columns.answer))?,
-    };
-    row.remove(&columns.prompt);
-    let columns = Value::Object(row).to_string();
-    let template = reading.template.as_deref();
-    if let (Some(_), Some(_)) = (&messages, template) {
-        bail!(
-            "its prompt is a list of messages, which `prompt_template` cannot be put around (remove it)"
-        );
     }
-    let prompt = match template.or_else(|| reading.preset?.template()) {
-        Some(template) => template.replace(PROMPT, &prompt),
-        None => prompt,
-    };
-    let example = Example {
-        prompt,
-        answer,
-        solution,
-        reply: None,
-        columns,
-        row: Some(place),
-    };
-    match (chat, messages) {
-        (Some(chat), Some(messages)) => example.of_messages(chat, &messages),
-        _ => example.in_chat(chat),
-    }
-    .map(Some)
+}
+
+/// The names of the first columns of a row, for an error message.
+fn names(row: &Map<String, Value>) -> Vec<String> {
+    row.keys()
+        .take(MOST_NAMES)
+        .map(|key| format!("`{}`", quote(key)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -140,10 +191,13 @@ mod tests {
     use super::*;
 
     fn read(text: &str, reading: &Reading) -> Result<Option<Example>> {
-        parse(
-            text.as_bytes(),
+        let parser = Parser {
             reading,
-            (None, false),
+            chat: None,
+            teaches: false,
+        };
+        parser.parse(
+            text.as_bytes(),
             Row {
                 file: "rows.jsonl".into(),
                 unit: Unit::Line,
@@ -245,9 +299,12 @@ mod tests {
             number: 1,
         };
         let row = br#"{"prompt": "p", "answer": "4", "solution": [1]}"#;
-        let error = parse(row, &Reading::default(), (None, true), place)
-            .unwrap_err()
-            .to_string();
+        let parser = Parser {
+            reading: &Reading::default(),
+            chat: None,
+            teaches: true,
+        };
+        let error = parser.parse(row, place).unwrap_err().to_string();
         assert_eq!(
             error,
             "column `solution` is a list, expected text (write it as one string)"
@@ -255,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_a_nested_column_are_told_and_an_answer_may_be_the_prompt() {
+    fn suggests_chat_for_messages_in_a_nested_column() {
         let row = r#"{"extra": {"messages": [{"role": "user", "content": "p"}]}, "p": "same"}"#;
         let columns = |prompt: &str| Columns {
             prompt: prompt.into(),
@@ -280,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_stands_around_the_prompt_and_the_preset_has_one() {
+    fn puts_a_template_around_the_prompt() {
         let row = r#"{"question": "1+1?", "answer": "it is\n#### 2"}"#;
         let prompt = |template: Option<&str>| {
             let template = template.map(str::to_owned);
@@ -304,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_a_filter_leaves_out_are_none() {
+    fn returns_none_for_filtered_rows() {
         let filter: Filter = toml::from_str("level = 2").unwrap();
         let reading = Reading {
             filter,

@@ -59,16 +59,20 @@ pub struct Demands<'a> {
 impl Example {
     /// Token ids of the prompt.
     pub fn prompt_ids(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
-        let text = bounded(&self.prompt, limit, "`data.max_prompt_length`");
-        self.placed(text.and_then(|text| tokenizer.encode_prompt(text)).and_then(|ids| {
-            ensure!(
-                ids.len() <= limit,
-                "a prompt has {} tokens, `data.max_prompt_length` is {limit} (raise it, or shorten the prompt `{}`)",
-                ids.len(),
-                quote(&self.prompt)
-            );
-            Ok(ids)
-        }))
+        self.placed(self.bounded_prompt(tokenizer, limit))
+    }
+
+    fn bounded_prompt(&self, tokenizer: &Tokenizer, limit: usize) -> Result<Vec<u32>> {
+        let text = bounded(&self.prompt, limit, "`data.max_prompt_length`")?;
+        let ids = tokenizer.encode_prompt(text)?;
+        ensure!(
+            ids.len() <= limit,
+            "a prompt has {} tokens, `data.max_prompt_length` is {limit} \
+             (raise it, or shorten the prompt `{}`)",
+            ids.len(),
+            quote(&self.prompt)
+        );
+        Ok(ids)
     }
 
     /// Formats the prompt as one message of the user.
@@ -99,26 +103,28 @@ impl Example {
         prompt: usize,
         positions: usize,
     ) -> Result<Vec<u32>> {
-        let ids = match &self.reply {
-            Some(reply) => {
-                bounded(reply, positions, POSITIONS).and_then(|reply| tokenizer.encode_after(reply))
-            }
-            None => bounded(self.target(), positions, POSITIONS)
-                .and_then(|text| tokenizer.encode_after(text))
-                .map(|mut ids| {
-                    ids.push(tokenizer.eos_ids()[0]);
-                    ids
-                }),
-        };
-        self.placed(ids.and_then(|ids| {
-            ensure!(
-                prompt + ids.len() <= positions,
-                "a prompt of {prompt} tokens and its solution of {} make {}, the model has {positions} positions (shorten the solution)",
-                ids.len(),
-                prompt + ids.len()
-            );
-            Ok(ids)
-        }))
+        self.placed(self.bounded_target(tokenizer, prompt, positions))
+    }
+
+    fn bounded_target(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: usize,
+        positions: usize,
+    ) -> Result<Vec<u32>> {
+        let text = self.reply.as_deref().unwrap_or(self.target());
+        let mut ids = tokenizer.encode_after(bounded(text, positions, POSITIONS)?)?;
+        if self.reply.is_none() {
+            ids.push(tokenizer.eos_ids()[0]);
+        }
+        ensure!(
+            prompt + ids.len() <= positions,
+            "a prompt of {prompt} tokens and its solution of {} make {}, \
+             the model has {positions} positions (shorten the solution)",
+            ids.len(),
+            prompt + ids.len()
+        );
+        Ok(ids)
     }
 
     /// Prefixes an error with the row's file and line.
@@ -135,10 +141,13 @@ impl Example {
             ids.extend(self.target_ids(demands.tokenizer, ids.len(), demands.positions)?);
         }
         let outside = ids.iter().find(|id| **id as usize >= demands.vocab_size);
-        self.placed(outside.map_or(Ok(()), |id| {
-            let size = demands.vocab_size;
-            Err(anyhow!("token id {id} is outside the model's vocabulary of {size} (use the model's tokenizer)"))
-        }))
+        let Some(id) = outside else {
+            return Ok(());
+        };
+        self.placed(Err(anyhow!(
+            "token id {id} is outside the model's vocabulary of {} (use the model's tokenizer)",
+            demands.vocab_size
+        )))
     }
 }
 
@@ -180,13 +189,14 @@ pub(super) fn check(
 
 /// Number of rows that have `bytes` of text, at least one.
 fn first(rows: &[Example], bytes: usize) -> usize {
-    let mut sum = 0_usize;
-    let beyond = |row: &Example| {
-        let before = sum;
+    let mut sum = 0;
+    for (number, row) in rows.iter().enumerate() {
+        if sum >= bytes {
+            return number;
+        }
         sum += row.prompt.len() + row.target().len();
-        before >= bytes
-    };
-    rows.iter().position(beyond).unwrap_or(rows.len())
+    }
+    rows.len()
 }
 
 /// Name of the limit on solutions, for a message.
@@ -217,21 +227,21 @@ enum Verdict {
 }
 
 fn judge(row: &Example, demands: &Demands<'_>, target: bool) -> Verdict {
-    let is_long = || {
-        let (prompt, limit) = (&row.prompt, demands.max_prompt_length);
-        let beyond = || {
-            demands
-                .tokenizer
-                .encode_prompt(prompt)
-                .is_ok_and(|ids| ids.len() > limit)
-        };
-        demands.filter_overlong_prompts && (is_far_too_long(prompt, limit) || beyond())
-    };
     match row.check(demands, target) {
         Ok(()) => Verdict::Good,
-        Err(_) if is_long() => Verdict::Long,
+        Err(_) if demands.filter_overlong_prompts && is_long(row, demands) => Verdict::Long,
         Err(error) => Verdict::Bad(error),
     }
+}
+
+/// True if the prompt of a row is too long.
+fn is_long(row: &Example, demands: &Demands<'_>) -> bool {
+    let limit = demands.max_prompt_length;
+    is_far_too_long(&row.prompt, limit)
+        || demands
+            .tokenizer
+            .encode_prompt(&row.prompt)
+            .is_ok_and(|ids| ids.len() > limit)
 }
 
 fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) -> Result<Checked> {
@@ -239,7 +249,8 @@ fn leave_out(rows: &mut Arc<Vec<Example>>, demands: &Demands<'_>, target: bool) 
         .par_iter()
         .map(|row| judge(row, demands, target))
         .collect();
-    let (mut checked, mut good) = (Checked::default(), Vec::with_capacity(rows.len()));
+    let mut checked = Checked::default();
+    let mut good = Vec::with_capacity(rows.len());
     for (row, verdict) in rows.iter().zip(verdicts) {
         good.push(matches!(verdict, Verdict::Good));
         match verdict {
@@ -261,11 +272,9 @@ fn in_background(
     target: bool,
 ) -> Finding {
     let finding = Finding::default();
-    let (rows, tokenizer, told) = (
-        Arc::clone(rows),
-        demands.tokenizer.clone(),
-        Arc::clone(&finding),
-    );
+    let rows = Arc::clone(rows);
+    let tokenizer = demands.tokenizer.clone();
+    let told = Arc::clone(&finding);
     let Demands {
         vocab_size,
         max_prompt_length,
@@ -276,11 +285,10 @@ fn in_background(
         ..
     } = *demands;
     std::thread::spawn(move || {
-        // Conversations have been formatted as text by now.
-        let (tokenizer, chat) = (&tokenizer, None);
         let demands = Demands {
-            tokenizer,
-            chat,
+            tokenizer: &tokenizer,
+            // Conversations have been formatted as text by now.
+            chat: None,
             vocab_size,
             max_prompt_length,
             positions,
@@ -288,7 +296,7 @@ fn in_background(
             on_bad_row,
             purpose,
         };
-        // Checked one after another: the other threads are for training.
+        // Rows are checked one after another, because the other threads are for training.
         if let Some(error) = rows[from..]
             .iter()
             .find_map(|row| row.check(&demands, target).err())
@@ -332,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_row_is_told_with_its_place() {
+    fn errors_name_the_place_of_the_first_bad_row() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let error = |rows: Vec<Example>, change: fn(&mut Demands<'_>), target| {
             let mut demands = demands(&tokenizer, OnBadRow::Error);
@@ -390,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_are_left_out() {
+    fn leaves_bad_rows_out() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let mut rows = Arc::new(vec![row(1, "1"), row(2, "x"), row(3, "2"), row(9, "11111")]);
         let checked = check(&mut rows, &demands(&tokenizer, OnBadRow::Skip), false).unwrap();
@@ -408,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_are_too_long_are_left_out_by_themselves() {
+    fn leaves_long_prompts_out() {
         let tokenizer = Tokenizer::tiny_arithmetic().unwrap();
         let long = |on_bad_row| Demands {
             filter_overlong_prompts: true,
@@ -434,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_wait_for_is_checked_beside_the_training() {
+    fn checks_later_rows_in_the_background() {
         let rows = [row(1, "1"), row(2, "1"), row(3, "1")];
         assert_eq!(
             [

@@ -64,7 +64,7 @@ impl Rows {
         }
         let mut hash = Sha256::new();
         sets.iter().for_each(|set| set.digest(&mut hash));
-        // A run that began without these tokens must not go on with them unnoticed.
+        // A run that began without these tokens must not continue with them unnoticed.
         demands
             .tokenizer
             .begin()
@@ -129,7 +129,8 @@ impl Rows {
     }
 
     fn epoch(&self, index: usize, epoch: u64) -> Vec<usize> {
-        let (seed, rows) = (self.order.seed, self.count(index));
+        let seed = self.order.seed;
+        let rows = self.count(index);
         if !self.order.shuffle {
             return (0..rows).collect();
         }
@@ -149,7 +150,8 @@ impl Rows {
     pub fn held_out(&self, count: usize) -> Result<Vec<Example>> {
         let Some(eval) = &self.eval else {
             bail!(
-                "dataset `{}` has no held-out prompts (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)",
+                "dataset `{}` has no held-out prompts \
+                 (set `eval_dataset_name`, or `num_prompts` of `[eval]` to 0)",
                 self.train.first().map_or("", |set| &set.name)
             );
         };
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_and_files_are_told() {
+    fn errors_name_bad_rows_and_files() {
         let cases = include_str!("../tests/data/rows/bad.jsonl").lines();
         for (text, expected) in
             cases.map(|case| serde_json::from_str::<(String, String)>(case).unwrap())
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_lack_an_answer_only_where_nobody_reads_it() {
+    fn a_row_may_lack_an_answer_that_nobody_reads() {
         let texts = [
             "{\"prompt\": \"p\"}",
             "{\"prompt\": \"p\", \"answer\": null}",
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_passes_once_over_all_rows_in_a_new_order() {
+    fn every_epoch_has_all_rows_in_a_new_order() {
         let (_directory, sources) = files(&[&numbered('p', 0..20)]);
         let mut rows = opened(&sources, SHUFFLED);
         let (first, second) = (prompts(&mut rows, 0..20), prompts(&mut rows, 20..40));
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_skipped_leave_the_order_of_a_file_without_them() {
+    fn skipped_rows_do_not_change_the_order() {
         // Every third line is bad, in one of three ways.
         let bad = ["{\"prompt\": \"p\"}\n", "no json\n", "[]\n"];
         let line = |i: usize| {
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_background_finds_is_told_by_the_next_prompt() {
+    fn the_next_prompt_reports_a_bad_row_found_in_the_background() {
         let (_directory, sources) = files(&[&numbered('p', 0..1)]);
         let mut rows = opened(&sources, SHUFFLED);
         let finding = rows.train[0].find_later();
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_in_the_order_of_their_files_where_they_are_not_shuffled() {
+    fn unshuffled_rows_have_the_order_of_their_files() {
         let (_directory, sources) = files(&[&numbered('a', 0..3), &numbered('b', 0..2)]);
         let mut rows = opened(
             &sources,
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn datasets_without_weights_are_one() {
+    fn datasets_without_weights_are_one_dataset() {
         let (a, b) = (numbered('a', 0..30), numbered('b', 0..20));
         let (_directory, sources) = files(&[&a, &b, &format!("{a}{b}")]);
         let (mut two, mut one) = (
@@ -446,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_rows_as_are_asked_for_are_drawn_by_the_seed() {
+    fn draws_a_sample_by_the_seed() {
         let (_directory, sources) = files(&[&numbered('a', 0..50)]);
         let drawn = |seed: u64| {
             let mut rows = opened(
@@ -471,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_says_is_in_the_fingerprint() {
+    fn the_fingerprint_depends_on_what_rows_say() {
         let print = |text: &str| opened(&files(&[text]).1, SHUFFLED).fingerprint().to_owned();
         let row = r#"{"prompt": "p", "answer": "a", "level": 1}"#;
         assert_eq!(print(row), print(&row.replace(", ", ",   ")));

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 use sha2::Sha256;
 
 use super::files::{self, Unit};
-use super::row::{Reading, parse};
+use super::row::{Parser, Reading};
 use super::row_check::{self, Demands, Finding, OnBadRow, Purpose};
-use super::{Chat, Example, Row};
+use super::{Example, Row};
 
 /// Largest number of rows that a description names.
 const MOST_NAMED: usize = 5;
@@ -52,10 +52,15 @@ struct LeftOut {
 impl Set {
     /// Reads the rows; a line that is not a row is left out or is an error.
     pub(super) fn read(source: &Source, demands: &Demands<'_>) -> Result<Self> {
-        let (mut rows, mut left_out) = (Vec::new(), LeftOut::default());
+        let mut rows = Vec::new();
+        let mut left_out = LeftOut::default();
+        let parser = Parser {
+            reading: &source.reading,
+            chat: demands.chat,
+            teaches: demands.purpose == Purpose::Teaching,
+        };
         for file in &source.files {
-            let teaches = demands.purpose == Purpose::Teaching;
-            for (row, example) in lines(file, &source.reading, (demands.chat, teaches))? {
+            for (row, example) in lines(file, parser)? {
                 match example {
                     Ok(Some(example)) => rows.push(example),
                     Ok(None) => left_out.filtered += 1,
@@ -64,12 +69,11 @@ impl Set {
                 }
             }
         }
-        let (name, is_sharded) = (source.name.clone(), source.files.len() > 1);
         let set = Self {
-            name,
+            name: source.name.clone(),
             rows: Arc::new(rows),
             left_out,
-            is_sharded,
+            is_sharded: source.files.len() > 1,
             finding: None,
         };
         set.check_any()?;
@@ -196,11 +200,14 @@ impl Set {
         } else {
             "row"
         };
-        let place = |row: &Row| match self.is_sharded {
-            true => format!("{} of `{}`", row.number, row.file),
-            false => row.number.to_string(),
-        };
-        let named: Vec<String> = bad.iter().take(MOST_NAMED).map(place).collect();
+        let named: Vec<String> = bad
+            .iter()
+            .take(MOST_NAMED)
+            .map(|row| match self.is_sharded {
+                true => format!("{} of `{}`", row.number, row.file),
+                false => row.number.to_string(),
+            })
+            .collect();
         let rest = if bad.len() > MOST_NAMED { ", ..." } else { "" };
         format!("{} skipped: {unit} {}{rest}", bad.len(), named.join(", "))
     }
@@ -229,11 +236,17 @@ pub fn examples(source: &Source, demands: &Demands<'_>) -> Result<(Vec<Example>,
 ///
 /// Errors name the file, the row and the column.
 pub fn rows(path: &Path) -> Result<Vec<Example>> {
-    let place = |row: &Row| format!("bad row at line {} of `{}`", row.number, row.file);
-    let rows = lines(path, &Reading::default(), (None, false))?
-        .into_iter()
-        .filter_map(|(row, example)| example.with_context(|| place(&row)).transpose())
-        .collect::<Result<Vec<_>>>()?;
+    let parser = Parser {
+        reading: &Reading::default(),
+        chat: None,
+        teaches: false,
+    };
+    let mut rows = Vec::new();
+    for (row, example) in lines(path, parser)? {
+        let example =
+            example.with_context(|| format!("bad row at line {} of `{}`", row.number, row.file))?;
+        rows.extend(example);
+    }
     ensure!(
         !rows.is_empty(),
         "`{}` holds no rows (give it at least one)",
@@ -242,12 +255,8 @@ pub fn rows(path: &Path) -> Result<Vec<Example>> {
     Ok(rows)
 }
 
-/// Every non-empty line of a file, with its place; conversations are formatted in batches.
-fn lines(
-    path: &Path,
-    reading: &Reading,
-    (chat, teaches): (Option<&Chat>, bool),
-) -> Result<Vec<(Row, Result<Option<Example>>)>> {
+/// Every non-empty line of a file, with its place. Conversations are formatted by several threads.
+fn lines(path: &Path, parser: Parser<'_>) -> Result<Vec<(Row, Result<Option<Example>>)>> {
     let file: Arc<str> = path.display().to_string().into();
     let text = files::read(path)?;
     let lines = text
@@ -255,17 +264,24 @@ fn lines(
         .split(|byte| *byte == b'\n')
         .enumerate()
         .filter(|(_, line)| !line.trim_ascii().is_empty());
-    let row = |(index, line)| {
-        let row = Row {
-            file: Arc::clone(&file),
-            unit: text.unit,
-            number: index + 1,
-        };
-        (row.clone(), parse(line, reading, (chat, teaches), row))
-    };
-    if chat.is_none() {
-        return Ok(lines.map(row).collect());
+    let placed: Vec<(Row, &[u8])> = lines
+        .map(|(index, line)| {
+            let row = Row {
+                file: Arc::clone(&file),
+                unit: text.unit,
+                number: index + 1,
+            };
+            (row, line)
+        })
+        .collect();
+    if parser.chat.is_none() {
+        return Ok(placed
+            .into_iter()
+            .map(|(row, line)| (row.clone(), parser.parse(line, row)))
+            .collect());
     }
-    let lines: Vec<(usize, &[u8])> = lines.collect();
-    Ok(lines.into_par_iter().map(row).collect())
+    Ok(placed
+        .into_par_iter()
+        .map(|(row, line)| (row.clone(), parser.parse(line, row)))
+        .collect())
 }

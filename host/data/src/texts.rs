@@ -29,20 +29,18 @@ impl Texts {
     ///
     /// Texts are cut to their first `longest` tokens.
     pub fn open(files: &dyn NamedFiles, longest: usize, special: bool) -> Result<Self> {
-        let (bytes, configs) = (files.read("tokenizer.json")?, TokenizerConfigs::of(files)?);
-        let place = || format!("cannot use {}", files.describe("tokenizer.json"));
-        let inner = tokenizer_json::read(&bytes, &configs).with_context(place)?;
+        let bytes = files.read("tokenizer.json")?;
+        let configs = TokenizerConfigs::of(files)?;
+        let place = format!("cannot use {}", files.describe("tokenizer.json"));
+        let inner = tokenizer_json::read(&bytes, &configs).context(place.clone())?;
         let processor = inner.get_post_processor().filter(|_| special);
         let added = processor.map_or(0, |processor| processor.added_tokens(false));
         ensure!(
             longest > added,
-            "texts of {longest} tokens have no room beside the {added} that the tokenizer adds (raise `max_length`)"
+            "texts of {longest} tokens have no room beside the {added} that the tokenizer adds \
+             (raise `max_length`)"
         );
-        let named = |key| named_token(&inner, &configs.tokenizer, key).with_context(place);
-        let numbered = || u32::try_from(configs.model["pad_token_id"].as_u64()?).ok();
-        let pad = named("pad_token")?
-            .or(named("eos_token")?)
-            .or_else(numbered);
+        let pad = pad_id(&inner, &configs).context(place)?;
         Ok(Self {
             inner,
             special,
@@ -54,22 +52,21 @@ impl Texts {
     /// Token ids of a text, and true if it was cut; text that the vocabulary cannot express is an
     /// error.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
-        let encode = || {
-            let mut encoding = self.inner.encode_fast(text, false)?;
-            let is_cut = encoding.len() > self.room;
-            if is_cut {
-                encoding.truncate(self.room, 0, TruncationDirection::Right);
-            }
-            let encoding = if self.special {
-                self.inner.post_process(encoding, None, true)?
-            } else {
-                encoding
-            };
-            Ok((encoding.get_ids().to_vec(), is_cut))
-        };
-        contain(encode)
-            .and_then(|encoded: tokenizers::Result<_>| encoded.map_err(|error| anyhow!("{error}")))
+        contain(|| self.encoded(text))
+            .and_then(|encoded| encoded.map_err(|error| anyhow!("{error}")))
             .with_context(|| format!("cannot encode `{}`", quote(text)))
+    }
+
+    fn encoded(&self, text: &str) -> tokenizers::Result<(Vec<u32>, bool)> {
+        let mut encoding = self.inner.encode_fast(text, false)?;
+        let is_cut = encoding.len() > self.room;
+        if is_cut {
+            encoding.truncate(self.room, 0, TruncationDirection::Right);
+        }
+        if self.special {
+            encoding = self.inner.post_process(encoding, None, true)?;
+        }
+        Ok((encoding.get_ids().to_vec(), is_cut))
     }
 
     /// The padding id: the padding token, else the end token, else the model's `pad_token_id`;
@@ -79,23 +76,36 @@ impl Texts {
     }
 }
 
+/// The padding token, else the end token, else the model's `pad_token_id`.
+fn pad_id(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<Option<u32>> {
+    let pad = named_token(inner, &configs.tokenizer, "pad_token")?;
+    let eos = named_token(inner, &configs.tokenizer, "eos_token")?;
+    let numbered = configs.model["pad_token_id"].as_u64();
+    let numbered = numbered.and_then(|id| u32::try_from(id).ok());
+    Ok(pad.or(eos).or(numbered))
+}
+
 /// Refuses a reference with another vocabulary than the policy: both must have the same token at
 /// every id, added tokens included.
 pub fn same_tokens(policy: &dyn NamedFiles, reference: &dyn NamedFiles) -> Result<()> {
-    let (ours, theirs) = (vocabulary(policy)?, vocabulary(reference)?);
-    let differs = |id: &&u32| ours.get(id) != theirs.get(id);
-    let Some(id) = ours.keys().chain(theirs.keys()).filter(differs).min() else {
+    let ours = vocabulary(policy)?;
+    let theirs = vocabulary(reference)?;
+    let ids = ours.keys().chain(theirs.keys());
+    let Some(id) = ids.filter(|id| ours.get(id) != theirs.get(id)).min() else {
         return Ok(());
     };
-    let shown =
-        |token: Option<&String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
     bail!(
-        "{} has other tokens than {}: {id} is {} there and {} here (use a reference with the policy's tokenizer)",
+        "{} has other tokens than {}: {id} is {} there and {} here \
+         (use a reference with the policy's tokenizer)",
         reference.describe("tokenizer.json"),
         policy.describe("tokenizer.json"),
         shown(theirs.get(id)),
         shown(ours.get(id))
     )
+}
+
+fn shown(token: Option<&String>) -> String {
+    token.map_or("no token".to_owned(), |token| format!("`{token}`"))
 }
 
 /// Every token of a model's tokenizer by its id, added ones included.
@@ -179,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_rows_up() {
+    fn finds_the_padding_id() {
         let pad = |config: Option<&Value>, model: &Value| {
             let folder = folder(config);
             std::fs::write(folder.path().join("config.json"), model.to_string()).unwrap();

@@ -29,9 +29,9 @@ pub struct Tokenizer {
     pad: u32,
     /// Tokens with which text prompts begin.
     begin: Vec<u32>,
-    /// True if a text begins with a space that it does not have, as SentencePiece writes it.
+    /// True if the tokenizer puts a space before every text, as SentencePiece does.
     pub(super) puts_space: bool,
-    /// Ids that no text of others may have.
+    /// Special ids, which no text from an environment may contain.
     pub(crate) special: BTreeSet<u32>,
 }
 
@@ -81,7 +81,8 @@ impl Tokenizer {
     ///
     /// Errors: those of [`Tokenizer::from_bytes`], and a file that cannot be read or is not JSON.
     pub fn open(files: &dyn NamedFiles) -> Result<Self> {
-        let (bytes, configs) = (files.read("tokenizer.json")?, TokenizerConfigs::of(files)?);
+        let bytes = files.read("tokenizer.json")?;
+        let configs = TokenizerConfigs::of(files)?;
         Self::from_bytes(&bytes, &configs)
             .with_context(|| format!("cannot use {}", files.describe("tokenizer.json")))
     }
@@ -99,7 +100,8 @@ impl Tokenizer {
             && let Some(id) = eos.iter().chain([&pad]).find(|id| u64::from(**id) >= size)
         {
             bail!(
-                "token {id} ends or fills completions, but the model's `vocab_size` is {size} (use the model's tokenizer)"
+                "token {id} ends or fills completions, but the model's `vocab_size` is {size} \
+                 (use the model's tokenizer)"
             );
         }
         // Encoding is tested when rows are checked. Decoding is tested here, because no completion
@@ -122,7 +124,7 @@ impl Tokenizer {
     /// This tokenizer; if `add_special_tokens`, prompts begin with the special tokens that it puts
     /// before a text, as in transformers.
     ///
-    /// Special tokens that it would put after a text are left out, because the completion goes on
+    /// Special tokens that it would put after a text are left out, because the completion continues
     /// there.
     pub fn with_special_tokens(mut self, add_special_tokens: bool) -> Result<Self> {
         if !add_special_tokens {
@@ -159,7 +161,8 @@ impl Tokenizer {
         REPEATED.call_once(|| {
             let token = self.inner.id_to_token(ids[0]).unwrap_or_default();
             terminal::warn(&format!(
-                "a prompt begins with `{token}`, which the tokenizer puts before texts: it gets no second one (leave it out of the text)"
+                "a prompt begins with `{token}`, which the tokenizer puts before texts: \
+                 it gets no second one (leave it out of the text)"
             ));
         });
         Ok(ids)
@@ -182,31 +185,33 @@ impl Tokenizer {
     /// The first special token of a text, if no completion ends at it.
     pub fn unending(&self, text: &str) -> Option<String> {
         let added = self.inner.get_added_vocabulary();
-        let token = |id: u32| Some((id, self.inner.id_to_token(id)?));
-        let first = self
-            .ids(text)
-            .ok()?
-            .into_iter()
-            .filter_map(token)
-            .find(|(_, token)| added.is_special_token(token));
-        first
-            .filter(|(id, _)| !self.eos.contains(id))
-            .map(|(_, token)| token)
+        for id in self.ids(text).ok()? {
+            let token = self.inner.id_to_token(id);
+            if let Some(token) = token.filter(|token| added.is_special_token(token)) {
+                return (!self.eos.contains(&id)).then_some(token);
+            }
+        }
+        None
     }
 
     pub(super) fn ids(&self, text: &str) -> Result<Vec<u32>> {
-        let encode = |text: &str| contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE);
-        let encoding = encode(text)?.map_err(|error| {
-            let alone = |c: &char| {
-                encode(c.encode_utf8(&mut [0; 4])).is_ok_and(|encoding| encoding.is_err())
-            };
-            let unknown = text.chars().find(alone);
-            unknown.map_or_else(
-                || anyhow!("{error}"),
-                |c| anyhow!("the tokenizer has no id for `{}`", quote(&c.to_string())),
-            )
+        let encoding = self.encoding(text)?.map_err(|error| {
+            let unknown = text.chars().map(String::from).find(|c| self.is_unknown(c));
+            match unknown {
+                Some(c) => anyhow!("the tokenizer has no id for `{}`", quote(&c)),
+                None => anyhow!("{error}"),
+            }
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn encoding(&self, text: &str) -> Result<tokenizers::Result<Encoding>> {
+        contain(|| self.inner.encode_fast(text, false)).context(UNUSABLE)
+    }
+
+    /// True if the vocabulary cannot express a text.
+    fn is_unknown(&self, text: &str) -> bool {
+        self.encoding(text).is_ok_and(|encoding| encoding.is_err())
     }
 
     /// Text of completion ids, without special tokens; ids outside the vocabulary give no text.
@@ -218,15 +223,11 @@ impl Tokenizer {
     /// among `kept`.
     pub(super) fn decode_with(&self, ids: &[u32], kept: &[&str]) -> Result<String> {
         let added = self.inner.get_added_vocabulary();
-        let is_special =
-            |token: &String| added.is_special_token(token) && !kept.contains(&token.as_str());
-        let is_text = |id: &u32| {
-            !self
-                .inner
-                .id_to_token(*id)
-                .is_some_and(|token| is_special(&token))
-        };
-        let ids: Vec<u32> = ids.iter().copied().filter(is_text).collect();
+        let mut ids = ids.to_vec();
+        ids.retain(|id| match self.inner.id_to_token(*id) {
+            Some(token) => !added.is_special_token(&token) || kept.contains(&token.as_str()),
+            None => true,
+        });
         self.decode_with_special(&ids)
     }
 
@@ -253,31 +254,32 @@ impl Tokenizer {
     /// Byte range in `text`, the text of completion `ids`, that each id stands for. A character of
     /// several tokens belongs to the last of them.
     pub fn spans(&self, ids: &[u32], text: &str) -> Result<Vec<[u32; 2]>> {
-        let pieces = || -> Result<Vec<Option<String>>, tokenizers::Error> {
+        let pieces: tokenizers::Result<Vec<Option<String>>> = contain(|| {
             let mut stream = self.inner.decode_stream(true);
             ids.iter().map(|&id| stream.step(id)).collect()
-        };
-        let pieces = contain(pieces).context(UNUSABLE)?.unwrap_or_default();
+        })
+        .context(UNUSABLE)?;
+        let pieces = pieces.unwrap_or_default();
+        let mut spans = Vec::with_capacity(ids.len());
+        let mut start = 0;
         if pieces.len() == ids.len()
             && text.starts_with(&pieces.iter().flatten().cloned().collect::<String>())
         {
-            let mut end = 0;
-            let span = |piece: &Option<String>| {
-                let start = end;
-                end += piece.as_ref().map_or(0, String::len) as u32;
-                [start, end]
-            };
-            return Ok(pieces.iter().map(span).collect());
+            for piece in &pieces {
+                let end = start + piece.as_ref().map_or(0, String::len) as u32;
+                spans.push([start, end]);
+                start = end;
+            }
+            return Ok(spans);
         }
         // The decoder's words depend on what follows, so a span ends where the text of the ids so
         // far stops to agree with the whole.
-        let mut end = 0;
-        let span = |count: usize| {
-            let start = end;
-            end = common(&self.decode(&ids[..count])?, text).max(start);
-            Ok([start, end])
-        };
-        (1..=ids.len()).map(span).collect()
+        for count in 1..=ids.len() {
+            let end = common(&self.decode(&ids[..count])?, text).max(start);
+            spans.push([start, end]);
+            start = end;
+        }
+        Ok(spans)
     }
 
     /// The ids that end a completion, at least one; the first is appended to training targets.
@@ -315,11 +317,6 @@ pub fn with_eos_token(files: &dyn NamedFiles, eos: &str) -> Result<Vec<(&'static
             .into_iter()
             .filter(|other| *other != id),
     );
-    let with = |config: &Value, key: &str, value: Value| {
-        let mut config = config.as_object().cloned().unwrap_or_default();
-        config.insert(key.to_owned(), value);
-        Value::Object(config).to_string().into_bytes()
-    };
     let mut replaced = vec![
         (
             "tokenizer_config.json",
@@ -337,6 +334,13 @@ pub fn with_eos_token(files: &dyn NamedFiles, eos: &str) -> Result<Vec<(&'static
         ));
     }
     Ok(replaced)
+}
+
+/// A config with another value for a key, as JSON.
+fn with(config: &Value, key: &str, value: Value) -> Vec<u8> {
+    let mut config = config.as_object().cloned().unwrap_or_default();
+    config.insert(key.to_owned(), value);
+    Value::Object(config).to_string().into_bytes()
 }
 
 /// Length in bytes of the common beginning of two texts.
@@ -361,7 +365,8 @@ fn eos_ids(inner: &tokenizers::Tokenizer, configs: &TokenizerConfigs) -> Result<
             ids.push(id);
         }
     }
-    let mend = "(set `eos_token` in `tokenizer_config.json` or `eos_token_id` in `generation_config.json`)";
+    let mend = "(set `eos_token` in `tokenizer_config.json` \
+                or `eos_token_id` in `generation_config.json`)";
     let Some(unknown) = unknown else {
         ensure!(!ids.is_empty(), "no end-of-sequence token is known {mend}");
         return Ok(ids);
@@ -410,10 +415,10 @@ pub(super) fn named_token(
 /// The ids under a key of a config.
 #[derive(Default)]
 struct Numbered {
-    /// Those that the tokenizer or the model has; the tokenizer's come first.
+    /// The ids that the tokenizer or the model has; the tokenizer's come first.
     known: Vec<u32>,
-    /// A sentence about the first of the others. Some configs have `-1` for no token, or an id of
-    /// another tokenizer.
+    /// A sentence about the first id that neither has. Some configs have `-1` for no token, or an
+    /// id of another tokenizer.
     unknown: Option<String>,
 }
 
@@ -433,7 +438,6 @@ impl Numbered {
         };
         // A model may have more tokens than its tokenizer, and draw them.
         let rows = configs.model["vocab_size"].as_u64().unwrap_or(0);
-        let has = |id: u32| inner.id_to_token(id).is_some();
         let mut ids = Self::default();
         for value in entry
             .as_array()
@@ -446,24 +450,27 @@ impl Numbered {
             match value
                 .as_u64()
                 .and_then(|id| u32::try_from(id).ok())
-                .filter(|id| has(*id) || u64::from(*id) < rows)
+                .filter(|id| has(inner, *id) || u64::from(*id) < rows)
             {
                 Some(id) => ids.known.push(id),
                 None => {
                     let size = inner.get_vocab_size(true);
-                    let sentence = || {
+                    ids.unknown.get_or_insert_with(|| {
                         format!(
                             "`{key}` {value} of `{file}` is not in the vocabulary of {size} tokens"
                         )
-                    };
-                    ids.unknown.get_or_insert_with(sentence);
+                    });
                 }
             }
         }
         // The first one ends training targets.
-        ids.known.sort_by_key(|id| !has(*id));
+        ids.known.sort_by_key(|id| !has(inner, *id));
         Ok(ids)
     }
+}
+
+fn has(inner: &tokenizers::Tokenizer, id: u32) -> bool {
+    inner.id_to_token(id).is_some()
 }
 
 #[cfg(test)]

@@ -54,7 +54,8 @@ fn check(bytes: &[u8]) -> Result<()> {
     let parts = ["normalizer", "pre_tokenizer", "decoder"].map(|part| &json[part]);
     let mut pattern = 0_usize;
     for part in parts {
-        let (mut growth, mut tables) = (1_usize, 0);
+        let mut growth = 1_usize;
+        let mut tables = 0;
         visit(part, &mut |object| {
             pattern = pattern.saturating_add(
                 object
@@ -80,7 +81,8 @@ fn check(bytes: &[u8]) -> Result<()> {
     }
     ensure!(
         pattern <= MOST_PATTERN,
-        "its regular expressions have {pattern} characters, repetitions written out (at most {MOST_PATTERN})"
+        "its regular expressions have {pattern} characters, repetitions written out \
+         (at most {MOST_PATTERN})"
     );
     Ok(())
 }
@@ -101,7 +103,6 @@ fn visit(value: &Value, see: &mut dyn FnMut(&Object) -> Result<()>) -> Result<()
 
 /// Upper bound on the factor by which an object of type `Replace` or `Prepend` lengthens a text.
 fn factor(object: &Object) -> usize {
-    let length = |value: Option<&Value>| value.and_then(Value::as_str).map(str::len);
     if let Some(prepended) = length(object.get("prepend")) {
         return prepended + 1;
     }
@@ -114,6 +115,10 @@ fn factor(object: &Object) -> usize {
         // A regular expression or an empty string may match between any two characters.
         _ => content + 1,
     }
+}
+
+fn length(value: Option<&Value>) -> Option<usize> {
+    value.and_then(Value::as_str).map(str::len)
 }
 
 /// A group or a character class of a regular expression, as far as it was read.
@@ -221,7 +226,8 @@ fn check_table(table: &str) -> Result<()> {
     let length = ((bits >> 4) as u32).swap_bytes();
     if length as usize > table.len() {
         bail!(
-            "its `precompiled_charsmap` is said to have {length} bytes, but has fewer (fetch the file again)"
+            "its `precompiled_charsmap` is said to have {length} bytes, but has fewer \
+             (fetch the file again)"
         );
     }
     Ok(())
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_have_an_end() {
+    fn refuses_ids_that_are_too_large() {
         let with = |id: u64| json!({"model": {"vocab": {"a": id}}});
         assert_eq!(
             error(&with(1 << 32)),
@@ -268,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_that_multiply_are_refused() {
+    fn refuses_replacements_that_multiply() {
         let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
         let long = "a".repeat(40);
         let one = replace(json!({"String": "a"}), &long);
@@ -293,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_as_long_as_it_says() {
+    fn refuses_tables_shorter_than_they_declare() {
         let table = |text: &str| json!({"normalizer": {"type": "Precompiled", "precompiled_charsmap": text}});
         // A length of four bytes 0xff, and no data.
         assert!(error(&table("/////w==")).contains("said to have 4294967295 bytes"));

@@ -3,7 +3,14 @@
 use capo_plugin::ToolCall;
 use capo_plugin::prelude::*;
 
-const TOOL: &str = r#"{"type": "function", "function": {"name": "calculator", "description": "Computes the exact value of an expression of numbers.", "parameters": {"type": "object", "properties": {"expression": {"type": "string", "description": "The expression, for example (347 - 5) * 286."}}, "required": ["expression"]}}}"#;
+/// The schema of the tool.
+const TOOL: &str = concat!(
+    r#"{"type": "function", "function": {"name": "calculator", "#,
+    r#""description": "Computes the exact value of an expression of numbers.", "#,
+    r#""parameters": {"type": "object", "properties": {"expression": {"type": "string", "#,
+    r#""description": "The expression, for example (347 - 5) * 286."}}, "#,
+    r#""required": ["expression"]}}}"#,
+);
 
 /// Answers calls; a turn without one ends the episode.
 #[derive(Deserialize)]
@@ -49,30 +56,31 @@ impl Environment for Calculator {
 }
 
 fn of_calls(turn: &Turn<'_>) -> Observation {
-    let observation = Observation::of(turn);
+    let mut observation = Observation::of(turn);
     if turn.calls.is_empty() {
         return observation.end();
     }
-    let value = |call: &ToolCall| {
-        let arguments: serde_json::Value =
-            serde_json::from_str(&call.arguments).unwrap_or_default();
-        math_answer::value(arguments["expression"].as_str().unwrap_or_default()).ok()
-    };
-    let values: Vec<Option<_>> = turn.calls.iter().map(value).collect();
-    let failed = values.iter().filter(|value| value.is_none()).count();
-    let results = turn.calls.iter().zip(values);
-    results.fold(
-        observation.metric("failed_calls", failed as f64),
-        |observation, (call, value)| {
-            observation.result(
-                &call.name,
-                value.map_or_else(
-                    || "error: the expression has no exact value".to_owned(),
-                    |value| value.to_string(),
-                ),
-            )
-        },
-    )
+    let mut failed = 0;
+    for call in &turn.calls {
+        let result = match math_answer::value(&expression(call)) {
+            Ok(value) => value.to_string(),
+            Err(_) => {
+                failed += 1;
+                "error: the expression has no exact value".to_owned()
+            }
+        };
+        observation = observation.result(&call.name, result);
+    }
+    observation.metric("failed_calls", f64::from(failed))
+}
+
+/// The argument of a call; empty if it has none.
+fn expression(call: &ToolCall) -> String {
+    let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+    arguments["expression"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The answer to a turn in plain text, in which `347*286=` is a call, and a space between two
@@ -82,8 +90,10 @@ fn plain(turn: &Turn<'_>) -> Observation {
         return Observation::of(turn).metric("calls", 0.0).end();
     };
     let factors: Vec<&str> = expression.split_whitespace().collect();
-    let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let expression = if factors.iter().all(is_number) {
+    let are_numbers = factors
+        .iter()
+        .all(|factor| factor.bytes().all(|byte| byte.is_ascii_digit()));
+    let expression = if are_numbers {
         factors.join("*")
     } else {
         expression.to_owned()

@@ -27,8 +27,8 @@ struct Format {
 const OPEN: &str = "<think>";
 
 impl Style {
-    /// The reward of a completion, which is read behind the `<think>` of a prompt that ends with
-    /// it: some chat templates write it there, and the model goes on.
+    /// The reward of a completion. If the prompt ends with `<think>`, as some chat templates write
+    /// it, the completion is read behind that tag.
     fn reward(self, completion: &Completion<'_>) -> f32 {
         let opened = opened(completion.prompt);
         let text = &(opened.to_owned() + completion.text);
@@ -117,7 +117,7 @@ mod tests {
             ("user: 2+2\nassistant: <think>\n", [1.0, 0.0]),
             ("user: 2+2\nassistant: <think>", [1.0, 0.0]),
             ("user: 2+2\nassistant: ", [0.0, 1.0]),
-            // What the prompt closes is no thought of the completion.
+            // Thoughts that the prompt closes are not the completion's.
             ("user: 2+2\nassistant: <think>\n\n</think>\n\n", [0.0, 1.0]),
             ("user: what is <think>?\nassistant: ", [0.0, 1.0]),
         ] {

@@ -1,6 +1,7 @@
 //! The reward `math`: 1 if a completion's answer has the meaning of the dataset's answer.
 //!
-//! TRL, `accuracy_reward`, and its predecessor in open-r1, both with Hugging Face's `math-verify`.
+//! TRL has `accuracy_reward`, and open-r1 had its predecessor, both with Hugging Face's
+//! `math-verify`.
 
 use capo_plugin::prelude::*;
 use math_answer::{Answer, Places};

@@ -61,20 +61,23 @@ impl TryFrom<Settings> for Pattern {
 /// Compiles the pattern so that it matches whole texts only.
 fn whole(pattern: &str) -> Result<Regex, String> {
     compile(&format!(r"\A(?:{pattern})\z")).map_err(|_| {
-        format!("`pattern` is `{pattern}`, which matches no text as a whole (does it end with a comment?)")
+        format!(
+            "`pattern` is `{pattern}`, which matches no text as a whole \
+             (does it end with a comment?)"
+        )
     })
 }
 
-/// The last line of the parser's message is the reason; earlier lines show the position.
+/// Compiles a pattern. The error is the reason alone; `regex` itself would draw the pattern and mark
+/// the place in it.
 fn compile(pattern: &str) -> Result<Regex, String> {
-    Regex::new(pattern).map_err(|error| {
-        let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim();
-        reason
-            .strip_prefix("error: ")
-            .unwrap_or(reason)
-            .trim_end_matches('.')
-            .to_owned()
+    Regex::new(pattern).map_err(|error| match (error, regex_syntax::parse(pattern)) {
+        (regex::Error::CompiledTooBig(limit), _) => {
+            format!("Compiled regex exceeds size limit of {limit} bytes")
+        }
+        (_, Err(regex_syntax::Error::Parse(wrong))) => wrong.kind().to_string(),
+        (_, Err(regex_syntax::Error::Translate(wrong))) => wrong.kind().to_string(),
+        (error, _) => error.to_string(),
     })
 }
 
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_or_the_whole() {
+    fn matches_a_part_or_the_whole() {
         assert_eq!(rewards(r#"pattern = "<b>\\d</b>""#), [1.0, 0.0, 1.0]);
         assert_eq!(
             rewards("pattern = \"<b>\\\\d</b>\"\nfull_match = true"),
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_backtracks_elsewhere_takes_linear_time() {
+    fn takes_linear_time() {
         let text = "a".repeat(100_000) + "!";
         let fixture = RolloutFixture::new(&[&text]);
         let mut reward = testing::reward::<Pattern>("pattern = \"^(a|a)*(a*)*$\"").unwrap();
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_patterns_are_refused() {
+    fn refuses_wrong_patterns() {
         let refused = |table: &str| testing::reward::<Pattern>(table).err().unwrap().to_string();
         insta::assert_snapshot!(refused("pattern = \"(a\""), @"`pattern` is `(a`: unclosed group");
         insta::assert_snapshot!(refused("pattern = \"a{100000}{100000}\""), @"`pattern` is `a{100000}{100000}`: Compiled regex exceeds size limit of 10485760 bytes");

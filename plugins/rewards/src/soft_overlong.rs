@@ -46,7 +46,8 @@ impl Reward for SoftOverlong {
     fn validate(&self) -> Result<(), PluginError> {
         match self.max_completion_len {
             Some(longest) if self.soft_punish_cache > longest => Err(PluginError::config(format!(
-                "`soft_punish_cache` is {}, above `max_completion_len`, {longest} (take fewer tokens)",
+                "`soft_punish_cache` is {}, above `max_completion_len`, {longest} \
+                 (take fewer tokens)",
                 self.soft_punish_cache
             ))),
             _ => Ok(()),
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_the_run_is_the_default() {
+    fn defaults_to_the_limit_of_the_run() {
         let fixture = RolloutFixture::new(&["12345678", "1234567890"]);
         let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 4").unwrap();
         assert_eq!(fixture.score(&mut reward).unwrap().rewards, [-0.5, -1.0]);
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_beyond_the_limit_is_refused() {
+    fn refuses_a_cache_beyond_the_limit() {
         let error =
             testing::reward::<SoftOverlong>("soft_punish_cache = 10\nmax_completion_len = 9")
                 .err()
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_beyond_the_limit_of_a_run_is_all_of_it() {
+    fn cuts_the_cache_to_the_limit_of_a_run() {
         let fixture = RolloutFixture::new(&["1", "12345678", "1234567890"]);
         let mut reward = testing::reward::<SoftOverlong>("soft_punish_cache = 512").unwrap();
         assert_eq!(

@@ -9,7 +9,7 @@ use super::thoughts::{Mark, Thoughts};
 use super::tools::Tool;
 use crate::exact::Json;
 
-/// How a chat template writes calls.
+/// The format in which a chat template writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFormat {
     /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, any number of times: Hermes, Qwen.
@@ -29,8 +29,8 @@ pub struct Call {
 /// A call that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmade {
-    /// The tool whose result the error is for the model: the one that the call names, or the first
-    /// one if it names none.
+    /// The tool that the error seems to come from: the tool that the call names, or else the first
+    /// tool.
     pub tool: String,
     /// The sentence that the model reads.
     pub error: String,
@@ -42,7 +42,7 @@ type Written = Result<Json, String>;
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const PYTHON: &str = "<|python_tag|>";
-/// The names of a call's arguments: those of the two formats, of which models write either.
+/// The names of a call's arguments in the two formats. Models write either in both.
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 /// Longest text that an error quotes, in characters.
 const QUOTED: usize = 40;
@@ -56,14 +56,15 @@ impl CallFormat {
     pub(super) fn of(written: &str) -> Option<Self> {
         // The description of the tools may have the same words.
         let call = &written[written.floor_char_boundary(written.len().saturating_sub(200))..];
-        let at = |word: &str| call.rfind(word);
-        match (at("\"arguments\""), at("\"parameters\"")) {
-            (arguments, parameters) if arguments > parameters => at(OPEN).map(|_| Self::Hermes),
-            (_, parameters) => parameters.and(at("\"name\"")).map(|_| Self::Llama3),
+        let arguments = call.rfind("\"arguments\"");
+        let parameters = call.rfind("\"parameters\"");
+        if arguments > parameters {
+            return call.contains(OPEN).then_some(Self::Hermes);
         }
+        (parameters.is_some() && call.contains("\"name\"")).then_some(Self::Llama3)
     }
 
-    /// The calls in a turn, in their order, of these tools. What stands in thoughts is no call.
+    /// The calls of these tools in a turn, in order. Thoughts are not searched.
     pub fn calls(
         self,
         turn: &str,
@@ -86,7 +87,8 @@ impl CallFormat {
 }
 
 fn hermes(turn: &str, thoughts: &Thoughts) -> Vec<Written> {
-    let (mut calls, mut has_thought) = (Vec::new(), thoughts.is_open());
+    let mut calls = Vec::new();
+    let mut has_thought = thoughts.is_open();
     let Some(mut rest) = thoughts.after_open(turn) else {
         return calls;
     };
@@ -110,7 +112,8 @@ fn hermes(turn: &str, thoughts: &Thoughts) -> Vec<Written> {
                 if !has_thought {
                     calls.clear();
                 }
-                (has_thought, rest) = (true, after);
+                has_thought = true;
+                rest = after;
             }
             (Some(_), None) => unreachable!("a call without a mark is the first of both"),
         }
@@ -150,7 +153,9 @@ fn llama3(turn: &str, tools: &[Tool], thoughts: &Thoughts) -> Vec<Written> {
         .trim()
         .trim_start_matches(PYTHON)
         .trim();
-    let (mut written, mut rest, mut is_call) = (Vec::new(), whole, false);
+    let mut written = Vec::new();
+    let mut rest = whole;
+    let mut is_call = false;
     while rest.starts_with('{') {
         match Json::first(rest) {
             Ok((value, after)) => {
@@ -182,10 +187,11 @@ fn names_a_call(value: &Json, tools: &[Tool]) -> bool {
         || tools.iter().any(|tool| tool.name == name)
 }
 
-/// True for what is no JSON, but has the keys of a call.
+/// True for a text that is not JSON, but has the keys of a call.
 fn looks_like_a_call(text: &str, tools: &[Tool]) -> bool {
-    static NAME: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r#""name"\s*:\s*"([^"]*)""#).expect("the pattern is one"));
+    static NAME: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r#""name"\s*:\s*"([^"]*)""#).expect("the pattern is a constant")
+    });
     let has_arguments = ARGUMENTS
         .iter()
         .any(|key| text.contains(&format!("\"{key}\"")));
@@ -205,35 +211,42 @@ fn goes_on(rest: &str) -> String {
 
 /// The call, if it can be made. `key` is the name of the arguments in the template's format.
 fn made(written: Written, key: &str, tools: &[Tool]) -> Result<Call, Unmade> {
-    let any = || {
-        tools
-            .first()
-            .map(|tool| tool.name.clone())
-            .unwrap_or_default()
-    };
-    let unnamed = |error: String| Unmade { tool: any(), error };
-    let Json::Object(mut call) = written.map_err(unnamed)? else {
-        return Err(unnamed("the call is not a JSON object".into()));
-    };
-    let Some(Json::Text(name)) = call.shift_remove("name") else {
-        return Err(unnamed("the call has no `name`".into()));
-    };
-    let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
-        let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        return Err(unnamed(format!(
-            "there is no tool `{name}` (there are: {})",
-            names.join(", ")
-        )));
-    };
-    let arguments = arguments(call, &name, key).and_then(|arguments| {
-        tool.check(&arguments)
-            .map_err(|error| format!("`{name}`: {error}"))?;
-        Ok(arguments.to_string())
-    });
-    match arguments {
+    let (call, tool) = named(written, tools).map_err(|error| Unmade {
+        tool: tools.first().map_or("", |tool| &tool.name).to_owned(),
+        error,
+    })?;
+    let name = tool.name.clone();
+    match checked(call, tool, key) {
         Ok(arguments) => Ok(Call { name, arguments }),
         Err(error) => Err(Unmade { tool: name, error }),
     }
+}
+
+/// What a call has beside its name, and the tool that it names.
+fn named(written: Written, tools: &[Tool]) -> Result<(IndexMap<String, Json>, &Tool), String> {
+    let Json::Object(mut call) = written? else {
+        return Err("the call is not a JSON object".into());
+    };
+    let Some(Json::Text(name)) = call.shift_remove("name") else {
+        return Err("the call has no `name`".into());
+    };
+    let Some(tool) = tools.iter().find(|tool| tool.name == name) else {
+        let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+        return Err(format!(
+            "there is no tool `{name}` (there are: {})",
+            names.join(", ")
+        ));
+    };
+    Ok((call, tool))
+}
+
+/// The arguments of a call, which fit the tool's schema.
+fn checked(call: IndexMap<String, Json>, tool: &Tool, key: &str) -> Result<String, String> {
+    let name = &tool.name;
+    let arguments = arguments(call, name, key)?;
+    tool.check(&arguments)
+        .map_err(|error| format!("`{name}`: {error}"))?;
+    Ok(arguments.to_string())
 }
 
 /// The arguments in what a call has beside its name.
@@ -254,7 +267,7 @@ fn arguments(mut call: IndexMap<String, Json>, name: &str, key: &str) -> Result<
             return Err(format!("`{key}` of `{name}` is not a JSON object"));
         }
     };
-    // Some models write what an API's client adds to a call; nothing follows from it.
+    // Some models write keys that an API's client adds to a call. They mean nothing here.
     call.retain(|key, value| !(key == "id" || key == "type" && value.text() == Some("function")));
     match call.keys().next() {
         Some(unknown) => Err(format!(

@@ -46,18 +46,17 @@ impl Date {
     /// Formats the midnight that begins this date as Python's `strftime` does, in English and
     /// without a time zone.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
-        let zone = |item: &Item<'_>| {
-            matches!(
+        let mut items: Vec<Item<'_>> = StrftimeItems::new(format).collect();
+        items.retain(|item| {
+            !matches!(
                 item,
                 Item::Fixed(
                     Fixed::TimezoneName | Fixed::TimezoneOffset | Fixed::TimezoneOffsetColon
                 )
             )
-        };
-        let items: Vec<Item<'_>> = StrftimeItems::new(format)
-            .filter(|item| !zone(item))
-            .collect();
-        let (midnight, mut text) = (self.0.and_time(NaiveTime::MIN), String::new());
+        });
+        let midnight = self.0.and_time(NaiveTime::MIN);
+        let mut text = String::new();
         write!(text, "{}", midnight.format_with_items(items.iter())).map_err(|_| {
             Error::new(
                 ErrorKind::InvalidOperation,
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_written_in_one_way() {
+    fn accepts_one_way_to_write_a_date() {
         assert_eq!(String::from(date("2000-02-29")), "2000-02-29");
         for text in [
             "2026-02-29",
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_formatted_as_python_formats_them() {
+    fn formats_dates_as_python_does() {
         let day = date("2024-07-06");
         assert_eq!(day.format("%d %b %Y").unwrap(), "06 Jul 2024");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The environment in which a chat template runs: that of transformers, with a limit on the work.
+//! The environment in which a chat template runs, as transformers has it, with a limit on the work.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -98,12 +98,14 @@ fn rewritten(text: &str) -> Cow<'_, str> {
         let part = format!(r#"(?: {string} | \( (?: {string} | [^()'"] )* \) | [^()'"] )"#);
         let pattern = format!(
             r#"(?xs) \{{\# .*? \#\}} | \{{\{{ (?: {string} | [^'"] )*? \}}\}}
-            | \{{% (?<before> [-+]? ) \s* raw \s* (?<left> -? ) %\}} (?<raw> .*? ) \{{% (?<right> [-+]? ) \s* endraw \s* (?<after> [-+]? ) %\}}
+            | \{{% (?<before> [-+]? ) \s* raw \s* (?<left> -? ) %\}}
+              (?<raw> .*? )
+              \{{% (?<right> [-+]? ) \s* endraw \s* (?<after> [-+]? ) %\}}
             | (?<open> \{{% [-+]? \s* (?:end)? ) generation (?<close> \s* [-+]? %\}} )
             | (?<loop> \{{% [-+]? \s* for \s [^'"%]+? \s in ) \b (?<values> {part}+? )
               (?<rest> \s (?:if|recursive) \b {part}*? | \s* ) (?<end> [-+]? %\}} )"#
         );
-        Regex::new(&pattern).expect("the pattern is one")
+        Regex::new(&pattern).expect("the pattern is a constant")
     });
     TAG.replace_all(text, |tag: &Captures<'_>| {
         match (tag.name("open"), tag.name("loop")) {
@@ -111,7 +113,7 @@ fn rewritten(text: &str) -> Cow<'_, str> {
             _ if tag.name("raw").is_some() => {
                 let text = tag["raw"]
                     .trim_start_matches(|c: char| &tag["left"] == "-" && methods::is_space(c));
-                // An indentation of the last tag is no text.
+                // The indentation of the last tag does not belong to the text.
                 let bare = text.trim_end_matches([' ', '\t']);
                 let text = match &tag["right"] {
                     "-" => text.trim_end_matches(methods::is_space),

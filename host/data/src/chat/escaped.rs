@@ -1,4 +1,4 @@
-//! Texts of others, which a model reads beside its own.
+//! Escapes special tokens in an environment's text.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,48 +9,34 @@ use regex::Regex;
 
 use crate::Tokenizer;
 
-/// Most times that a text is searched for what reads like a special token. Each time leaves fewer.
+/// Largest number of searches of a text for special tokens. Each search leaves fewer.
 const SEARCHES: usize = 8;
 
-/// How many times each special token is among some ids.
+/// Counts of the special tokens among some ids.
 pub(super) type Special = BTreeMap<u32, usize>;
 
 impl Tokenizer {
-    /// A text of others, in which no added token of the vocabulary can be read, and none of
+    /// An environment's text, in which no added token of the vocabulary can be read, and none of
     /// `marks`, with which a chat template begins and ends messages: a space separates the first
-    /// character of one from the rest. Of a terminal's output the text is left, without its
-    /// colours. Control characters other than tab and line feed become `\u{..}`.
+    /// character of each from the rest. Colours and other escape sequences of a terminal are left
+    /// out. Control characters other than tab and line feed become `\u{..}`.
     pub fn escaped(&self, text: &str, marks: &[String]) -> String {
-        let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-        let escape = |c: char| {
-            if control(c) {
-                c.escape_unicode().to_string()
-            } else {
-                c.to_string()
-            }
-        };
-        let text = printed(text).chars().map(escape).collect();
+        let text = with_escapes(&printed(text), |c| {
+            c.is_control() && !matches!(c, '\n' | '\t')
+        });
         self.without_special(self.apart(text, marks))
     }
 
-    /// A text of others that has only letters, digits, spaces and those signs of ASCII that begin
+    /// An environment's text with only letters, digits, spaces and those signs of ASCII that begin
     /// no special token; the rest becomes `\u{..}`.
     pub(super) fn spelled_out(&self, text: &str, marks: &[String]) -> String {
         let added = self.inner.get_added_tokens_decoder();
-        let begins = |c: char| {
-            added
+        with_escapes(&self.escaped(text, marks), |c| {
+            let begins_token = added
                 .values()
-                .any(|token| token.content.trim_start().starts_with(c))
-        };
-        let is_plain = |c: char| (c.is_ascii() || c.is_alphanumeric()) && !begins(c);
-        let spell = |c: char| {
-            if is_plain(c) {
-                c.to_string()
-            } else {
-                c.escape_unicode().to_string()
-            }
-        };
-        self.escaped(text, marks).chars().map(spell).collect()
+                .any(|token| token.content.trim_start().starts_with(c));
+            begins_token || !(c.is_ascii() || c.is_alphanumeric())
+        })
     }
 
     /// The text with a space behind the first character of each added token and mark.
@@ -65,7 +51,7 @@ impl Tokenizer {
             let (one, rest) = visible.split_at(visible.ceil_char_boundary(1));
             match rest {
                 "" if one.len() == token.len() || one.is_empty() => None,
-                // A space after the only character that is no space would separate nothing.
+                // A token of one visible character cannot be split by a space.
                 "" => Some((token, token.replace(one, &one.escape_unicode().to_string()))),
                 _ => Some((visible, format!("{one} {rest}"))),
             }
@@ -125,7 +111,7 @@ impl Tokenizer {
         counts
     }
 
-    /// A special token that is more often among `ids` than it may be.
+    /// A special token that occurs among `ids` more often than in `may_be`.
     pub(super) fn forged(&self, ids: &[u32], may_be: &Special) -> Option<String> {
         let counts = self.special_among(ids);
         let (id, _) = counts
@@ -135,14 +121,29 @@ impl Tokenizer {
     }
 }
 
+/// The text with `\u{..}` for each character that must be escaped.
+fn with_escapes(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_escaped(c) {
+            escaped.extend(c.escape_unicode());
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
 /// Text of a program's output as a terminal shows it. Line ends become line feeds; colours, titles
 /// and other escape sequences are left out.
 fn printed(text: &str) -> Cow<'_, str> {
     static SEQUENCE: LazyLock<Regex> = LazyLock::new(|| {
         let control = r"(?:\x1b\[|\u{9b})[0-?]*[ -/]*[@-~]";
-        let string = r"(?:\x1b[\]PX^_]|[\u{9d}\u{90}\u{98}\u{9e}\u{9f}])[^\x07\x1b\u{9c}]*(?:\x07|\x1b\\|\u{9c})";
+        let begin = r"(?:\x1b[\]PX^_]|[\u{9d}\u{90}\u{98}\u{9e}\u{9f}])";
+        let end = r"(?:\x07|\x1b\\|\u{9c})";
+        let string = format!(r"{begin}[^\x07\x1b\u{{9c}}]*{end}");
         let other = r"\x1b[ -/]*[0-Z\\`-~]";
-        Regex::new(&format!("{control}|{string}|{other}")).expect("the pattern is one")
+        Regex::new(&format!("{control}|{string}|{other}")).expect("the pattern is a constant")
     });
     let text = SEQUENCE.replace_all(text, "");
     if text.contains('\r') {

@@ -19,18 +19,10 @@ struct Style {
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)` of
 /// transformers, without escapes for HTML.
 pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Result<String, Error> {
-    let argument = |index: usize, name: &str| -> Result<Value, Error> {
-        match positions.get(index) {
-            Some(value) => Ok(value.clone()),
-            None => Ok(options.get::<Option<Value>>(name)?.unwrap_or_default()),
-        }
-    };
-    let (ascii, indent, separators, sorted) = (
-        argument(0, "ensure_ascii")?,
-        argument(1, "indent")?,
-        argument(2, "separators")?,
-        argument(3, "sort_keys")?,
-    );
+    let ascii = argument(positions.first(), options, "ensure_ascii")?;
+    let indent = argument(positions.get(1), options, "indent")?;
+    let separators = argument(positions.get(2), options, "separators")?;
+    let sorted = argument(positions.get(3), options, "sort_keys")?;
     options.assert_all_used()?;
     let indent = match indent.kind() {
         ValueKind::None | ValueKind::Undefined => None,
@@ -49,14 +41,20 @@ pub(super) fn dump(value: &Value, positions: &[Value], options: &Kwargs) -> Resu
         indent,
     };
     if separators.is_true() {
-        (style.item, style.key) = (
-            separators.get_item_by_index(0)?.to_string(),
-            separators.get_item_by_index(1)?.to_string(),
-        );
+        style.item = separators.get_item_by_index(0)?.to_string();
+        style.key = separators.get_item_by_index(1)?.to_string();
     }
     let mut text = String::new();
     style.write(&mut text, value, 0)?;
     Ok(text)
+}
+
+/// An argument by its position, or else by its name.
+fn argument(position: Option<&Value>, options: &Kwargs, name: &str) -> Result<Value, Error> {
+    match position {
+        Some(value) => Ok(value.clone()),
+        None => Ok(options.get::<Option<Value>>(name)?.unwrap_or_default()),
+    }
 }
 
 impl Style {
@@ -101,6 +99,14 @@ impl Style {
         Ok(())
     }
 
+    /// Begins a line with its indentation, if there is one.
+    fn begin_line(&self, text: &mut String, level: usize) {
+        if let Some(indent) = &self.indent {
+            text.push('\n');
+            text.push_str(&indent.repeat(level));
+        }
+    }
+
     /// Writes items between brackets, each on its own line if there is an indentation.
     fn all(
         &self,
@@ -110,12 +116,6 @@ impl Style {
         items: impl Iterator<Item = Value>,
         mut write: impl FnMut(&mut String, Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let line = |text: &mut String, level| {
-            if let Some(indent) = &self.indent {
-                text.push('\n');
-                text.push_str(&indent.repeat(level));
-            }
-        };
         text.push(open);
         let mut any = false;
         for item in items {
@@ -123,11 +123,11 @@ impl Style {
                 text.push_str(&self.item);
             }
             any = true;
-            line(text, level + 1);
+            self.begin_line(text, level + 1);
             write(text, item)?;
         }
         if any {
-            line(text, level);
+            self.begin_line(text, level);
         }
         text.push(close);
         Ok(())

@@ -43,7 +43,8 @@ impl Messages {
                 .0
                 .last()
                 .is_some_and(|last| role(last) != "assistant"),
-            "the last message of column `{column}` is the assistant's, whose turn comes next (remove it; a solution has a column of its own)"
+            "the last message of column `{column}` is the assistant's, whose turn comes next \
+             (remove it; a solution has a column of its own)"
         );
         Ok(messages)
     }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_keep_the_order_of_their_keys_and_lose_what_is_null() {
+    fn keeps_the_order_of_keys_and_drops_null() {
         let messages = read(
             r#"{"prompt": [{"role": "user", "name": null, "zeta": 1, "content": "a", "alpha": {"c": 1, "b": 2}}]}"#,
         );
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_has_every_name() {
+    fn copies_reasoning_to_every_name() {
         let row = r#"{"prompt": [{"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "user", "content": "b"}]}"#;
         let first = Json::Object(read(row).unwrap().0[0].clone());
         assert_eq!(
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_says_why() {
+    fn refuses_what_is_not_a_conversation() {
         let error = |row: &str| format!("{:#}", read(row).unwrap_err());
         assert_eq!(
             error(r#"{"prompt": [{"role": "user", "content": "a"}, "b"]}"#),

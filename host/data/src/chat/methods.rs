@@ -31,14 +31,6 @@ pub(super) fn call(
 }
 
 fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
-    let part = |at: Option<(&str, &str)>, sign: &str, whole_first: bool| {
-        let parts = match at {
-            Some((before, after)) => [before, sign, after],
-            None if whole_first => [text, "", ""],
-            None => ["", "", text],
-        };
-        Value::from(Tuple::from(parts.map(Value::from)))
-    };
     Ok(Some(match method {
         "strip" if args.is_empty() => Value::from(text.trim_matches(is_space)),
         "lstrip" if args.is_empty() => Value::from(text.trim_start_matches(is_space)),
@@ -57,11 +49,17 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "partition" => {
             let (sign,): (&str,) = from_args(args)?;
-            part(text.split_once(sign), sign, true)
+            match text.split_once(sign) {
+                Some((before, after)) => tuple([before, sign, after]),
+                None => tuple([text, "", ""]),
+            }
         }
         "rpartition" => {
             let (sign,): (&str,) = from_args(args)?;
-            part(text.rsplit_once(sign), sign, false)
+            match text.rsplit_once(sign) {
+                Some((before, after)) => tuple([before, sign, after]),
+                None => tuple(["", "", text]),
+            }
         }
         "rsplit" => {
             let (sign, most): (&str, Option<usize>) = from_args(args)?;
@@ -92,13 +90,18 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
     }))
 }
 
+fn tuple(parts: [&str; 3]) -> Value {
+    Value::from(Tuple::from(parts.map(Value::from)))
+}
+
 /// The lines of a text, with or without their ends, of which Python knows ten.
 fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
     static END: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"\r\n|[\n\r\x0b\x0c\x1c-\x1e\u{85}\u{2028}\u{2029}]")
-            .expect("the pattern is one")
+            .expect("the pattern is a constant")
     });
-    let (mut lines, mut from) = (Vec::new(), 0);
+    let mut lines = Vec::new();
+    let mut from = 0;
     for end in END.find_iter(text) {
         lines.push(&text[from..if keeps_ends { end.end() } else { end.start() }]);
         from = end.end();

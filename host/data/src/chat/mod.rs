@@ -125,13 +125,18 @@ impl Chat {
     pub fn reply(&self, messages: &Messages, prompt: &str, answer: &str) -> Result<String> {
         let whole = self.write(&self.begun(messages).and("assistant", answer), false)?;
         let reply = whole.strip_prefix(prompt).with_context(|| {
-            let same = whole.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
-            let from = |text: &str| quote(&text[text.floor_char_boundary(same)..]);
+            let same = whole
+                .bytes()
+                .zip(prompt.bytes())
+                .take_while(|(a, b)| a == b)
+                .count();
             format!(
-                "the chat template {} writes the messages in another way once they are answered: `{}` where the prompt has `{}` (give one with `data.chat_template` that goes on where the prompt ends)",
+                "the chat template {} writes the messages in another way once they are answered: \
+                 `{}` where the prompt has `{}` \
+                 (give one with `data.chat_template` that goes on where the prompt ends)",
                 self.place,
-                from(&whole),
-                from(prompt)
+                quote(&whole[whole.floor_char_boundary(same)..]),
+                quote(&prompt[prompt.floor_char_boundary(same)..])
             )
         })?;
         ensure!(
@@ -147,7 +152,7 @@ impl Chat {
     pub fn warn_of_end(&self, tokenizer: &Tokenizer) {
         const ANSWER: &str = "answered";
         static WARNED: Once = Once::new();
-        // A template that refuses this conversation may take the others.
+        // A template may refuse this conversation and still accept others.
         let whole = self.write(
             &self
                 .begun(&Messages::user("asked"))
@@ -160,7 +165,8 @@ impl Chat {
         if let Some(end) = end {
             WARNED.call_once(|| {
                 terminal::warn(&format!(
-                    "the chat template {} ends answers with `{end}`, at which no completion ends (set `data.eos_token` to `{end}`; of `host generate`, `--eos-token`)",
+                    "the chat template {} ends answers with `{end}`, at which no completion ends \
+                     (set `data.eos_token` to `{end}`; of `host generate`, `--eos-token`)",
                     self.place
                 ));
             });

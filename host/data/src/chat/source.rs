@@ -45,7 +45,9 @@ pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, S
     let place = format!("of {}", files.describe(CONFIG));
     let templates = match files.json(CONFIG)?["chat_template"].take() {
         Json::Null => bail!(
-            "the model has no chat template: there is no {}, and no `chat_template` in {} (write one to the model's folder, name a file with `data.chat_template`, or have plain prompts: `data.format` `text`, or no `--chat`)",
+            "the model has no chat template: there is no {}, and no `chat_template` in {} \
+             (write one to the model's folder, name a file with `data.chat_template`, \
+             or have plain prompts: `data.format` `text`, or no `--chat`)",
             files.describe(TEMPLATE_FILE),
             files.describe(CONFIG)
         ),
@@ -53,23 +55,30 @@ pub(super) fn find(files: &dyn NamedFiles, has_tools: bool) -> Result<(String, S
         templates @ (Json::Array(_) | Json::Object(_)) => templates,
         _ => bail!("`chat_template` {place} is neither text nor a list"),
     };
-    let named = |name: &str| match &templates {
-        Json::Array(list) => {
-            list.iter().find(|template| template["name"] == name)?["template"].as_str()
-        }
-        by_name => by_name[name].as_str(),
-    };
     let wanted: &[&str] = if has_tools {
         &["tool_use", "default"]
     } else {
         &["default"]
     };
-    let text = wanted.iter().find_map(|name| named(name)).with_context(|| {
+    let text = wanted.iter().find_map(|name| called(&templates, name));
+    let text = text.with_context(|| {
         format!(
-            "none of the chat templates {place} is called `default` (write one to `{TEMPLATE_FILE}` in the model's folder, or name a file with `data.chat_template`)"
+            "none of the chat templates {place} is called `default` \
+             (write one to `{TEMPLATE_FILE}` in the model's folder, \
+             or name a file with `data.chat_template`)"
         )
     })?;
     Ok((text.to_owned(), place))
+}
+
+/// The text of a template in a config, which has a list of templates or an object.
+fn called<'t>(templates: &'t Json, name: &str) -> Option<&'t str> {
+    match templates {
+        Json::Array(list) => {
+            list.iter().find(|template| template["name"] == name)?["template"].as_str()
+        }
+        by_name => by_name[name].as_str(),
+    }
 }
 
 /// Texts of the special tokens that have a name.
@@ -81,16 +90,16 @@ pub(super) fn special_tokens(files: &dyn NamedFiles) -> Result<BTreeMap<String, 
     } else {
         Json::Null
     };
-    let text = |json: &Json| {
-        json.as_str()
-            .or_else(|| json["content"].as_str())
-            .map(exact::Json::from)
-    };
-    let token = |name: &&str| {
-        Some((
-            name.to_string(),
-            text(&other[name]).or_else(|| text(&config[name]))?,
-        ))
-    };
-    Ok(NAMES.iter().filter_map(token).collect())
+    let mut tokens = BTreeMap::new();
+    for name in NAMES {
+        if let Some(text) = text(&other[name]).or_else(|| text(&config[name])) {
+            tokens.insert(name.to_owned(), exact::Json::from(text));
+        }
+    }
+    Ok(tokens)
+}
+
+/// The text of a token: a string, or an object with `content`.
+fn text(token: &Json) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
 }

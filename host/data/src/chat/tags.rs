@@ -11,7 +11,7 @@ pub(super) fn tags(text: &str) -> Vec<String> {
         Regex::new(&format!(
             "[<\\[◁]{inner}(?i:think|thought|reason){inner}[>\\]▷]"
         ))
-        .expect("the pattern is one")
+        .expect("the pattern is a constant")
     });
     TAG.find_iter(text)
         .map(|tag| tag.as_str().to_owned())

@@ -84,7 +84,8 @@ impl Template {
         let length = text.len();
         ensure!(
             length <= LONGEST,
-            "the chat template {} makes a text of {length} bytes (at most {LONGEST}; shorten the conversation)",
+            "the chat template {} makes a text of {length} bytes \
+             (at most {LONGEST}; shorten the conversation)",
             self.place
         );
         Ok(text)
@@ -104,7 +105,8 @@ impl Template {
         }
         match error.kind() {
             ErrorKind::OutOfFuel => anyhow!(
-                "the chat template {place} comes to no end within {} steps (mend it, or shorten the conversation)",
+                "the chat template {place} comes to no end within {} steps \
+                 (mend it, or shorten the conversation)",
                 environment::STEPS
             ),
             _ => anyhow!("the chat template {place} fails: {}", reason(error)),

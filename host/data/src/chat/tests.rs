@@ -109,7 +109,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 #[test]
-fn texts_and_ids_are_those_of_transformers() {
+fn writes_the_texts_and_ids_of_transformers() {
     let golden = golden(Path::new(GOLDEN));
     let tokenizer = tokenizer();
     for name in golden["templates"].as_object().unwrap().keys() {
@@ -124,7 +124,7 @@ fn texts_and_ids_are_those_of_transformers() {
 }
 
 #[test]
-fn short_templates_write_what_jinja_writes() {
+fn writes_what_jinja_writes() {
     let golden: IndexMap<String, String> =
         serde_json::from_slice(&fs::read(format!("{GOLDEN}/expressions.json")).unwrap()).unwrap();
     let row = br#"{"p": [{"role": "user", "content": "q", "x": 100000000000000000000000000007, "y": 1e22}, {"role": "user", "content": "r"}]}"#;
@@ -156,7 +156,7 @@ fn refused(template: &str) -> String {
 }
 
 #[test]
-fn templates_that_cannot_be_used_say_why() {
+fn errors_say_why_a_template_cannot_be_used() {
     for (template, expected) in [
         (
             "a\n{% for %}",
@@ -191,7 +191,7 @@ fn templates_that_cannot_be_used_say_why() {
 }
 
 #[test]
-fn templates_come_to_an_end() {
+fn ends_templates_that_do_not_end() {
     let range = "{% for i in range(99999) %}";
     let nested = |value: &str| {
         format!(
@@ -230,7 +230,7 @@ fn templates_come_to_an_end() {
 }
 
 #[test]
-fn models_without_a_template_say_so() {
+fn refuses_models_without_a_template() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("tokenizer_config.json");
     let refused = |json: Json| {
@@ -246,7 +246,7 @@ fn models_without_a_template_say_so() {
 }
 
 #[test]
-fn with_tools_the_template_for_tools_is_taken() {
+fn prefers_the_template_for_tools_if_there_are_tools() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -287,7 +287,7 @@ fn with_tools_the_template_for_tools_is_taken() {
 }
 
 #[test]
-fn integers_of_any_length_are_written_with_all_digits() {
+fn writes_all_digits_of_long_integers() {
     const LONG: &str = "123456789012345678901234567890123456789012345678901234567890";
     let schema = format!(
         r#"{{"name": "f", "parameters": {{"type": "object", "properties": {{"a": {{"maximum": {LONG}, "minimum": -1.50}}}}}}}}"#
@@ -367,7 +367,7 @@ fn a_turn_has_one_end_token() {
 }
 
 #[test]
-fn what_a_template_does_with_thoughts_decides_whether_they_must_be_kept() {
+fn refuses_templates_that_drop_thoughts_unless_they_are_kept() {
     let tokenizer = tokenizer();
     let opened = |template: &str, keeps_thinking: bool| {
         let (folder, chat) = chat(template, ChatOptions::default());
@@ -423,7 +423,7 @@ fn what_a_template_does_with_thoughts_decides_whether_they_must_be_kept() {
 }
 
 #[test]
-fn thoughts_are_marked_as_template_and_tokenizer_mark_them() {
+fn finds_the_marks_of_thoughts_in_template_and_tokenizer() {
     let tokenizer = tokenizer();
     let marks = |template: &str| {
         let (_folder, chat) = chat(template, ChatOptions::default());
@@ -454,7 +454,7 @@ fn thoughts_are_marked_as_template_and_tokenizer_mark_them() {
 }
 
 #[test]
-fn a_reply_is_what_the_answer_adds() {
+fn a_reply_is_the_text_that_an_answer_adds() {
     let template = |answer: &str| {
         format!(
             "{{% for m in messages %}}<{{{{ m.role }}}}>{answer}</>{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
@@ -511,7 +511,7 @@ fn other_templates_agree_with_transformers() {
 }
 
 #[test]
-fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
+fn formats_replies_with_the_template() {
     let golden = golden(Path::new(GOLDEN));
     let tokenizer = tokenizer();
     let mut written = Vec::new();
@@ -599,7 +599,7 @@ fn a_turn_is_followed_by_what_the_template_makes_of_the_reply() {
 }
 
 #[test]
-fn no_result_reads_like_a_line_of_the_template() {
+fn escapes_results_that_look_like_lines_of_the_template() {
     let template = "{% if tools %}### Tools:\n{{ tools|tojson(indent=2) }}\n{% endif %}{% for m in messages %}### {{ m.role }}:\n\
         {{ m.content }}\n{% if m.role == 'tool' %}### End of result\n{% endif %}{% if m.tool_calls %}\
         <tool_call>{{ m.tool_calls[0].function|tojson }}</tool_call>{% endif %}{% endfor %}\
@@ -634,7 +634,7 @@ fn no_result_reads_like_a_line_of_the_template() {
 }
 
 #[test]
-fn a_conversation_of_several_turns_has_the_tokens_of_transformers() {
+fn encodes_several_turns_as_transformers_does() {
     let golden: Json =
         serde_json::from_slice(&fs::read(Path::new(GOLDEN).join("turns.json")).unwrap()).unwrap();
     // Schemas keep the order of their keys.
@@ -745,7 +745,7 @@ fn normalizing(normalizer: &str) -> Tokenizer {
 }
 
 #[test]
-fn no_tokenizer_and_no_template_makes_a_special_token_of_a_reply() {
+fn escapes_special_tokens_in_replies() {
     let said = |content: &str| Reply {
         role: "user".into(),
         name: String::new(),
@@ -817,7 +817,7 @@ fn no_tokenizer_and_no_template_makes_a_special_token_of_a_reply() {
 }
 
 #[test]
-fn of_a_terminals_output_the_text_is_read() {
+fn removes_escape_sequences_of_terminals() {
     let tokenizer = tokenizer();
     for (text, seen) in [
         ("a\r\nb\rc\n", "a\nb\nc\n"),

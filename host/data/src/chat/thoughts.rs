@@ -10,7 +10,7 @@ use super::{Chat, Messages};
 use crate::Tokenizer;
 use crate::exact::Json;
 
-/// Texts that stand for those of a conversation.
+/// Texts in place of those of a conversation, which are easy to find in what a template writes.
 const ANSWER: &str = "Zanswered";
 const THOUGHT: &str = "Zthought";
 
@@ -108,19 +108,12 @@ impl Thoughts {
 
     /// The first mark in `text`, its place, and what follows it.
     pub(super) fn first<'a>(&'a self, text: &'a str) -> Option<(usize, Mark<'a>, &'a str)> {
-        let open = |marks: &'a Marks| {
-            (
-                marks.open.as_str(),
-                Mark::Open {
-                    close: &marks.close,
-                },
-            )
-        };
-        let close = |marks: &'a Marks| (marks.close.as_str(), Mark::Close);
-        let all = self
-            .marks
-            .iter()
-            .flat_map(|marks| [open(marks), close(marks)]);
+        let all = self.marks.iter().flat_map(|Marks { open, close }| {
+            [
+                (open.as_str(), Mark::Open { close }),
+                (close.as_str(), Mark::Close),
+            ]
+        });
         let placed = all.filter_map(|(word, mark)| {
             let place = text.find(word)?;
             Some((place, mark, &text[place + word.len()..]))
@@ -128,7 +121,7 @@ impl Thoughts {
         placed.min_by_key(|(place, ..)| *place)
     }
 
-    /// Text behind the thought that the prompt began; `None` while the thought goes on.
+    /// Text behind the thought that the prompt began; `None` if the thought has no end yet.
     pub(super) fn after_open<'a>(&self, text: &'a str) -> Option<&'a str> {
         if !self.is_open {
             return Some(text);
@@ -140,7 +133,7 @@ impl Thoughts {
         ends.min().map(|end| &text[end..])
     }
 
-    /// What follows the thoughts with which a turn begins; nothing while one goes on.
+    /// Text behind the thoughts with which a turn begins; empty if one has no end yet.
     pub(super) fn after_all<'a>(&'a self, turn: &'a str) -> &'a str {
         let Some(mut rest) = self.after_open(turn) else {
             return "";
@@ -170,16 +163,12 @@ impl Thoughts {
     /// True if `text` is a thought in which nothing is thought, or empty.
     pub(super) fn is_blank(&self, text: &str) -> bool {
         let text = text.trim();
-        let inside = |Marks { open, close }: &Marks| {
-            text.strip_prefix(open.as_str())?
-                .strip_suffix(close.as_str())
-        };
         text.is_empty()
-            || self
-                .marks
-                .iter()
-                .filter_map(inside)
-                .any(|inside| inside.trim().is_empty())
+            || self.marks.iter().any(|Marks { open, close }| {
+                text.strip_prefix(open.as_str())
+                    .and_then(|rest| rest.strip_suffix(close.as_str()))
+                    .is_some_and(|inside| inside.trim().is_empty())
+            })
     }
 }
 
@@ -210,10 +199,10 @@ fn ended_by(tag: &str, all: &[String]) -> Option<Marks> {
 /// own.
 fn written_by(chat: &Chat) -> Option<Marks> {
     static ENDS_IN_TAG: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$").expect("the pattern is one")
+        Regex::new(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$").expect("the pattern is a constant")
     });
     static BEGINS_WITH_TAG: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^\s*(<[^<>\s]+>|\[[^\[\]\s]+\])").expect("the pattern is one")
+        Regex::new(r"^\s*(<[^<>\s]+>|\[[^\[\]\s]+\])").expect("the pattern is a constant")
     });
     let said = [
         ("role", "assistant"),
@@ -227,18 +216,15 @@ fn written_by(chat: &Chat) -> Option<Marks> {
         .and_message(&Json::Object(said.into_iter().collect()))
         .ok()?;
     // A template may refuse such a message.
-    let (thought, plain) = (
-        chat.write(&thought, false).ok()?,
-        chat.write(&asked.and("assistant", ANSWER), false).ok()?,
-    );
+    let thought = chat.write(&thought, false).ok()?;
+    let plain = chat.write(&asked.and("assistant", ANSWER), false).ok()?;
     let (before, after) = thought.split_once(THOUGHT)?;
     let (between, _) = after.split_once(ANSWER)?;
-    let mark = |tag: &Regex, text: &str| Some(tag.captures(text)?[1].to_owned());
     let marks = Marks {
-        open: mark(&ENDS_IN_TAG, before)?,
-        close: mark(&BEGINS_WITH_TAG, between)?,
+        open: ENDS_IN_TAG.captures(before)?[1].to_owned(),
+        close: BEGINS_WITH_TAG.captures(between)?[1].to_owned(),
     };
-    // What stands before every answer marks no thought.
+    // Tags that stand before every answer do not mark thoughts.
     let is_own = !plain.contains(&marks.open) && !plain.contains(&marks.close);
     is_own.then_some(marks)
 }
@@ -248,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_make_pairs() {
+    fn pairs_the_tags_of_thoughts() {
         let text = "<think> [/THINK] {{ m['reasoning_content'] }} <|begin_of_thought|> <|end_of_thought|> <seed:think></seed:think> \
             <|START_THINKING|><|END_THINKING|> ◁/think▷ <|end_of_reasoning|> <tool_call>";
         let tags = tags(text);
@@ -270,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_goes_on_behind_its_thoughts() {
+    fn finds_the_text_behind_thoughts() {
         let closed = Thoughts::default();
         let open = Thoughts {
             is_open: true,

@@ -1,4 +1,6 @@
-//! Tools that a model may call, and arguments against a tool's schema.
+//! Tools that a model may call, and the check of arguments against a tool's schema.
+
+use std::collections::BTreeSet;
 
 use anyhow::{anyhow, ensure};
 
@@ -55,11 +57,9 @@ impl Tool {
         else {
             return Err("the function has no `name`".into());
         };
-        let is_of_object = |parameters: &Json| {
-            *parameters == Json::Null
-                || parameters.get("type").and_then(Json::text) == Some("object")
-        };
-        if !function.get("parameters").is_none_or(is_of_object) {
+        let parameters = function.get("parameters").unwrap_or(&Json::Null);
+        let is_object = parameters.get("type").and_then(Json::text) == Some("object");
+        if *parameters != Json::Null && !is_object {
             return Err(format!(
                 "`parameters` of `{name}` is not a schema of type `object`"
             ));
@@ -88,13 +88,6 @@ impl Tool {
 /// Compares a value with the part of JSON Schema that describes arguments: types, alternatives,
 /// properties, items, values.
 fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
-    let named = || {
-        if place.is_empty() {
-            "the arguments".to_owned()
-        } else {
-            format!("`{place}`")
-        }
-    };
     // transformers and OpenAPI write an optional value so.
     if *value == Json::Null && schema.get("nullable") == Some(&Json::Bool(true)) {
         return Ok(());
@@ -103,7 +96,7 @@ fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     if !types.is_empty() && !types.iter().any(|name| value.is_a(name)) {
         return Err(format!(
             "{} must be of type {}, not {value}",
-            named(),
+            named(place),
             types.join(" or ")
         ));
     }
@@ -113,12 +106,12 @@ fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
         let values: Vec<String> = values.iter().map(Json::to_string).collect();
         return Err(format!(
             "{} must be one of {}, not {value}",
-            named(),
+            named(place),
             values.join(", ")
         ));
     }
     if let Some(only) = schema.get("const").filter(|only| !only.is(value)) {
-        return Err(format!("{} must be {only}, not {value}", named()));
+        return Err(format!("{} must be {only}, not {value}", named(place)));
     }
     for part in schema.get("allOf").map_or(&[][..], Json::list) {
         check(value, part, place)?;
@@ -132,8 +125,26 @@ fn check(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     check_properties(value, schema, place)
 }
 
-/// The value fits one of the alternatives, if there are any. The error is that of the last one
-/// which has the value's type.
+/// A place in the arguments, for messages.
+fn named(place: &str) -> String {
+    if place.is_empty() {
+        "the arguments".to_owned()
+    } else {
+        format!("`{place}`")
+    }
+}
+
+/// The place of a property of the value at `place`.
+fn property(place: &str, name: &str) -> String {
+    if place.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{place}.{name}")
+    }
+}
+
+/// Checks that the value fits one of the alternatives, if there are any. The error is that of the
+/// last alternative that has the value's type.
 fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
     for key in ["anyOf", "oneOf"] {
         let alternatives = schema.get(key).map_or(&[][..], Json::list);
@@ -160,18 +171,10 @@ fn check_alternatives(value: &Json, schema: &Json, place: &str) -> Result<(), St
 }
 
 fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), String> {
-    let (Json::Object(values), properties) =
-        (value, schema.get("properties").and_then(Json::object))
-    else {
+    let Json::Object(values) = value else {
         return Ok(());
     };
-    let placed = |name: &str| {
-        if place.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{place}.{name}")
-        }
-    };
+    let properties = schema.get("properties").and_then(Json::object);
     for name in schema
         .get("required")
         .map_or(&[][..], Json::list)
@@ -179,27 +182,31 @@ fn check_properties(value: &Json, schema: &Json, place: &str) -> Result<(), Stri
         .filter_map(Json::text)
     {
         if !values.contains_key(name) {
-            return Err(format!("the argument `{}` is missing", placed(name)));
+            return Err(format!(
+                "the argument `{}` is missing",
+                property(place, name)
+            ));
         }
     }
     for (name, value) in values {
         let own = properties.and_then(|properties| properties.get(name));
         match (own, schema.get("additionalProperties")) {
             (Some(schema), _) | (None, Some(schema @ Json::Object(_))) => {
-                check(value, schema, &placed(name))?
+                check(value, schema, &property(place, name))?
             }
             (None, Some(Json::Bool(true))) => {}
             // In JSON Schema an object may have further properties. A function has no further
-            // arguments, unless it says nothing of its own.
+            // arguments, unless its schema names none at all.
             (None, None) if !place.is_empty() || properties.is_none() => {}
-            (None, _) => return Err(format!("there is no argument `{}`", placed(name))),
+            (None, _) => {
+                return Err(format!("there is no argument `{}`", property(place, name)));
+            }
         }
     }
     Ok(())
 }
 
-/// The types that a schema allows, `null` among them if it is `nullable`; none if it allows every
-/// one.
+/// The types that a schema allows, with `null` if it is `nullable`; empty if it allows all types.
 fn types(schema: &Json) -> Vec<&str> {
     let mut all: Vec<&str> = match schema.get("type") {
         Some(Json::Text(name)) => vec![name],
@@ -220,13 +227,8 @@ fn types(schema: &Json) -> Vec<&str> {
     if !all.is_empty() && schema.get("nullable") == Some(&Json::Bool(true)) {
         all.push("null");
     }
-    let mut seen = Vec::new();
-    all.retain(|name| {
-        !seen.contains(name) && {
-            seen.push(*name);
-            true
-        }
-    });
+    let mut seen = BTreeSet::new();
+    all.retain(|name| seen.insert(*name));
     all
 }
 
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_schema_says_why() {
+    fn refuses_what_is_not_a_schema() {
         for (text, expected) in [
             ("{", "not valid JSON"),
             ("{}", "no `name`"),

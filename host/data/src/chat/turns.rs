@@ -15,15 +15,15 @@ use super::{Chat, Messages, Reply};
 use crate::Tokenizer;
 use crate::exact::Json;
 
-/// Texts that stand for those of a conversation.
+/// Texts in place of those of a conversation, which are easy to find in what a template writes.
 const ANSWER: &str = "Zanswered";
 const REPLY: &str = "Zreplied";
 const ARGUMENT: &str = "Zargument";
 /// A text that some templates drop from turns before the last.
 const THOUGHT: &str = "Zthought";
 
-/// Writes the tokens that follow a turn: with a chat template what it makes of the replies, else
-/// their contents.
+/// Writes the tokens that follow a turn: the replies as a chat template formats them, or without a
+/// template their contents.
 #[derive(Clone, Debug)]
 pub struct Turns {
     chat: Option<Chat>,
@@ -32,8 +32,8 @@ pub struct Turns {
     format: Option<CallFormat>,
     /// How the model marks its thoughts.
     thoughts: Thoughts,
-    /// The ids with which the template ends a turn, up to its last end token; none if it writes
-    /// none.
+    /// The ids with which the template ends a turn, up to its last end token; empty if it writes no
+    /// end token.
     end: Vec<u32>,
     /// The lines of text that the template writes before, between and after contents.
     marks: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Turns {
     special: Arc<Mutex<BTreeMap<Kinds, Special>>>,
 }
 
-/// What a template does with the thoughts of a turn that is followed by another.
+/// How a template treats the thoughts of a turn that another turn follows.
 #[derive(PartialEq)]
 enum Earlier {
     Kept,
@@ -50,7 +50,7 @@ enum Earlier {
 }
 
 impl Turns {
-    /// Checks that the template goes on where a turn ends, and that it knows tools, if there are
+    /// Checks that the template continues where a turn ends, and that it knows tools, if there are
     /// any. A template that drops the thinking of earlier turns is refused, unless
     /// `keeps_thinking`: the model then reads its earlier thinking.
     pub fn open(
@@ -63,7 +63,9 @@ impl Turns {
         let Some(chat) = chat else {
             if let Some(Tool { name, .. }) = tools.first() {
                 terminal::warn(&format!(
-                    "prompts are plain text, so nothing tells the model of the tool `{name}` (set `data.format` to `chat`, or have the prompts tell of it; calls are read as JSON in `<tool_call>`)"
+                    "prompts are plain text, so nothing tells the model of the tool `{name}` \
+                     (set `data.format` to `chat`, or have the prompts tell of it; \
+                     calls are read as JSON in `<tool_call>`)"
                 ));
             }
             return Ok(Self {
@@ -84,13 +86,14 @@ impl Turns {
         // All else fits, so this advice works.
         ensure!(
             earlier == Earlier::Kept || keeps_thinking,
-            "the chat template {} leaves the thoughts of earlier turns out, or writes them in another way, but the model has said them already (set `environment.keep_thinking` to true: with that this template works, and the model goes on reading its thoughts)",
+            "the chat template {} leaves the thoughts of earlier turns out, \
+             or writes them in another way, but the model has said them already \
+             (set `environment.keep_thinking` to true: with that this template works, \
+             and the model goes on reading its thoughts)",
             chat.place()
         );
-        let (end, marks) = (
-            chat.end_of_turn(tokenizer)?,
-            chat.lines_between(!tools.is_empty())?,
-        );
+        let end = chat.end_of_turn(tokenizer)?;
+        let marks = chat.lines_between(!tools.is_empty())?;
         Ok(Self {
             chat: Some(chat),
             tools: tools.to_vec(),
@@ -136,7 +139,7 @@ impl Turns {
             return Ok(prompt.to_owned());
         }
         let (before, end) = self.split(prompt)?;
-        // A prompt that has no ids is told of where it is encoded.
+        // A prompt that cannot be encoded is an error where it is encoded.
         let own = tokenizer
             .ids(prompt)
             .map(|ids| tokenizer.special_among(&ids))
@@ -158,7 +161,11 @@ impl Turns {
             .rsplit_once(REPLY)
             .context("the chat template leaves the user's text out")?;
         let before = prompt.strip_suffix(end).with_context(|| {
-            format!("the chat template {} writes the end of this prompt in another way than that of a user's message (a prompt that an environment goes on with ends with one)", chat.place())
+            format!(
+                "the chat template {} writes the end of this prompt in another way than that \
+                 of a user's message (a prompt that an environment goes on with ends with one)",
+                chat.place()
+            )
         })?;
         Ok((before, &prompt[before.len()..]))
     }
@@ -174,7 +181,7 @@ impl Turns {
         if !ended {
             return Ok(ids);
         }
-        // The model has drawn its end, which the template writes too.
+        // The turn ends with a token that the template writes too.
         let rest = match ids.strip_prefix(&self.end[..]) {
             Some(rest) if !self.end.is_empty() => rest,
             _ => match ids.split_first() {
@@ -206,18 +213,14 @@ impl Turns {
                 tokenizer.encode_after(&text)
             };
         };
-        // The model knows its tools by their names.
-        let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
-        let escaped = |reply: &Reply| Reply {
-            role: reply.role.clone(),
-            name: if is_tool(&reply.name) {
-                reply.name.clone()
-            } else {
-                escape(&reply.name)
-            },
-            content: escape(&reply.content),
-        };
-        let replies: Vec<Reply> = replies.iter().map(escaped).collect();
+        let mut replies = replies.to_vec();
+        for reply in &mut replies {
+            reply.content = escape(&reply.content);
+            // The model knows its tools by their names.
+            if !self.tools.iter().any(|tool| tool.name == reply.name) {
+                reply.name = escape(&reply.name);
+            }
+        }
         let whole = chat.answered(&Messages::user("asked"), ANSWER, &replies)?;
         let (_, after) = whole
             .split_once(ANSWER)
@@ -238,15 +241,14 @@ impl Turns {
         if let Some(own) = known.get(&kinds) {
             return Ok(own.clone());
         }
-        let plain = |(role, is_named): &(String, bool)| Reply {
-            name: if *is_named {
-                reply(role).name
-            } else {
-                String::new()
-            },
-            ..reply(role)
-        };
-        let plain: Vec<Reply> = kinds.iter().map(plain).collect();
+        let mut plain: Vec<Reply> = Vec::with_capacity(kinds.len());
+        for (role, is_named) in &kinds {
+            let mut reply = reply(role);
+            if !is_named {
+                reply.name.clear();
+            }
+            plain.push(reply);
+        }
         let own = tokenizer.special_among(&self.written(tokenizer, &plain, &str::to_owned)?);
         known.insert(kinds, own.clone());
         Ok(own)
@@ -256,9 +258,9 @@ impl Turns {
 /// The roles of some replies, and whether each has a name.
 type Kinds = Vec<(String, bool)>;
 
-/// What `write` makes of texts, which it escapes, and the ids of that, in which no special token is
-/// more often than in `own`. A template or a tokenizer may change a text after it was escaped; if a
-/// special token comes of it, the text is spelled out.
+/// The result of `write`, which escapes texts and also returns the ids of what it wrote. A template
+/// or a tokenizer may change a text after it was escaped. If that makes a special token, more of
+/// them than in `own`, the texts are spelled out.
 fn unforged<T>(
     own: &Special,
     tokenizer: &Tokenizer,
@@ -272,7 +274,9 @@ fn unforged<T>(
     match tokenizer.forged(&ids, own) {
         None => Ok(written),
         Some(token) => bail!(
-            "the chat template or the tokenizer makes the special token `{token}` of its text, which would end the environment's message (give a template with `data.chat_template` that leaves contents as they are)"
+            "the chat template or the tokenizer makes the special token `{token}` of its text, \
+             which would end the environment's message (give a template \
+             with `data.chat_template` that leaves contents as they are)"
         ),
     }
 }
@@ -297,9 +301,11 @@ impl Chat {
     /// The text of `messages`, the assistant's `answer` and `replies`. With replies it prompts for
     /// the next answer.
     fn answered(&self, messages: &Messages, answer: &str, replies: &[Reply]) -> Result<String> {
-        let answered = self.begun(messages).and("assistant", answer);
-        let add = |messages: Messages, reply: &Reply| messages.and_reply(reply);
-        self.write(&replies.iter().fold(answered, add), !replies.is_empty())
+        let mut answered = self.begun(messages).and("assistant", answer);
+        for reply in replies {
+            answered = answered.and_reply(reply);
+        }
+        self.write(&answered, !replies.is_empty())
     }
 
     /// Checks that the template leaves a turn as it was said once a reply follows, and finds what
@@ -308,22 +314,25 @@ impl Chat {
         let place = self.place();
         let asked = Messages::user("asked");
         let prompt = self.prompt(&asked)?;
-        // Where the prompt begins a thought, a turn has the rest of one. Where it has a whole one,
-        // a turn has none.
+        // If the prompt begins a thought, a turn has only the rest of it. If the prompt has a whole
+        // thought, a turn has none.
         let (_, prompted) = prompt.rsplit_once("asked").unwrap_or_default();
         let is_done = !thoughts.is_open() && thoughts.words().any(|mark| prompted.contains(mark));
-        let thought = |Marks { open, close }: &Marks| {
-            let rest = format!("{THOUGHT}\n{close}\n\n");
-            if thoughts.is_open() {
-                rest
-            } else {
-                format!("{open}\n{rest}")
+        let mut tried = Vec::new();
+        if !thoughts.is_open() {
+            tried.push(String::new());
+        }
+        if !is_done {
+            for Marks { open, close } in thoughts.marks() {
+                let begin = match thoughts.is_open() {
+                    true => String::new(),
+                    false => format!("{open}\n"),
+                };
+                tried.push(format!("{begin}{THOUGHT}\n{close}\n\n"));
             }
-        };
-        let none = (!thoughts.is_open()).then(String::new);
-        let others = thoughts.marks().iter().map(thought).filter(|_| !is_done);
+        }
         let mut earlier = Earlier::Kept;
-        for thought in none.into_iter().chain(others) {
+        for thought in tried {
             let twice = self.answered(&asked, &(thought.clone() + ANSWER), &[reply("user")])?;
             let Some((before, after)) = twice.split_once(ANSWER) else {
                 bail!("the chat template {place} leaves the assistant's text out");
@@ -339,7 +348,9 @@ impl Chat {
             });
             ensure!(
                 is_kept || !thought.is_empty() || is_done,
-                "the chat template {place} writes a turn in another way once it is answered, but the model has said it already (give one with `data.chat_template` that leaves earlier turns as they are)"
+                "the chat template {place} writes a turn in another way once it is answered, \
+                 but the model has said it already \
+                 (give one with `data.chat_template` that leaves earlier turns as they are)"
             );
             if !is_kept {
                 earlier = Earlier::Rewritten;
@@ -400,7 +411,9 @@ impl Chat {
             "the chat template {place} does not tell the model of the tool `{}` {mend}",
             tool.name
         );
-        let call = json!({"type": "function", "function": {"name": tool.name, "arguments": {"argument": ARGUMENT}}});
+        let arguments = json!({"argument": ARGUMENT});
+        let function = json!({"name": tool.name, "arguments": arguments});
+        let call = json!({"type": "function", "function": function});
         let messages = json!([
             {"role": "user", "content": "asked"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -420,7 +433,8 @@ impl Chat {
             .and_then(|(before, _)| CallFormat::of(before));
         called.with_context(|| {
             format!(
-                "the chat template {place} writes calls of tools in a format that is not known (those of Hermes, Qwen and Llama 3 are) {mend}"
+                "the chat template {place} writes calls of tools in a format that is not known \
+                 (those of Hermes, Qwen and Llama 3 are) {mend}"
             )
         })
     }

@@ -104,7 +104,8 @@ impl Workers {
     /// The last reply to the job and a request, computed in this process: the executable of a unit
     /// test cannot be a worker.
     fn here(&self, request: &str) -> Result<Option<Reply>> {
-        let (lines, mut replies) = (format!("{}{request}", self.job), Vec::new());
+        let lines = format!("{}{request}", self.job);
+        let mut replies = Vec::new();
         deep(|| answer(lines.as_bytes().lines(), &mut replies, || Ok(())))??;
         let replies = String::from_utf8(replies)?;
         Ok(replies
@@ -121,12 +122,14 @@ impl Workers {
         match status.map(|status| (status.signal(), status.code())) {
             Ok((Some(OUT_OF_TIME), _)) => {
                 anyhow!(
-                    "the chat template {place} comes to no end within {MOST_SECONDS} s of work {mend}"
+                    "the chat template {place} comes to no end \
+                     within {MOST_SECONDS} s of work {mend}"
                 )
             }
             // A failed allocation ends the process, and a stack overflow aborts it.
             Ok((Some(_), _) | (_, Some(NO_MEMORY))) => anyhow!(
-                "the chat template {place} takes more than {} MiB of memory, or nests values too deeply {mend}",
+                "the chat template {place} takes more than {} MiB of memory, \
+                 or nests values too deeply {mend}",
                 MOST_BYTES >> 20
             ),
             Ok(_) | Err(_) => {
@@ -165,8 +168,8 @@ impl Worker {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (input, output) = input.zip(output).ok_or(io::ErrorKind::BrokenPipe)?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self {
             child,
             input,
@@ -256,7 +259,8 @@ fn answer(
             Ok(text) if text.len() > MOST_TEXT => {
                 let bytes = text.len();
                 Err(format!(
-                    "the chat template makes a text of {bytes} bytes, at most {MOST_TEXT} are taken (shorten the conversation)"
+                    "the chat template makes a text of {bytes} bytes, \
+                     at most {MOST_TEXT} are taken (shorten the conversation)"
                 ))
             }
             Ok(text) => Ok(text),

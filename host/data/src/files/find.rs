@@ -62,54 +62,25 @@ struct DataFile {
     filename: String,
 }
 
+impl DataFile {
+    /// True if the file is in the folder of the file that names it.
+    fn is_beside(&self) -> bool {
+        Path::new(&self.filename).components().count() == 1 && !self.filename.starts_with('.')
+    }
+}
+
 /// Finds the files at `path`, ordered by name.
 pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
-    let shown = path.display();
-    let refuse = |what: &str, key: &str, part: Option<&str>| match part {
-        Some(part) => {
-            bail!(
-                "`{shown}` is {what}, which has no {key} `{part}` (name a folder that has it, or remove it)"
-            )
-        }
-        None => Ok(()),
-    };
     if !path.is_dir() {
-        refuse("a file", "configuration", wanted.config)?;
-        refuse("a file", "split", wanted.split)?;
+        refuse(path, "a file", "configuration", wanted.config)?;
+        refuse(path, "a file", "split", wanted.split)?;
         return Ok(vec![path.to_owned()]);
     }
-    let split = wanted.split.unwrap_or(wanted.default_split);
     if path.join("dataset_dict.json").is_file() {
-        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
-        let folder = path.join(split);
-        ensure!(
-            folder.is_dir() && split.split('/').count() == 1 && !split.starts_with('.'),
-            "`{shown}` has no split `{split}` (it has {})",
-            listed(
-                entries(path)?
-                    .iter()
-                    .filter(|name| path.join(name).join("state.json").is_file())
-                    .collect::<BTreeSet<_>>()
-            )
-        );
-        return saved(&folder, state(&folder)?);
+        return saved_splits(path, wanted);
     }
     if path.join("state.json").is_file() {
-        refuse("a folder of `save_to_disk`", "configuration", wanted.config)?;
-        let state = state(path)?;
-        let own = state
-            .split
-            .as_deref()
-            .and_then(|split| split.split('[').next());
-        let what = own.map_or("one saved dataset".to_owned(), |own| {
-            format!("one saved dataset, of the split `{own}`")
-        });
-        refuse(
-            &what,
-            "split",
-            wanted.split.filter(|split| own != Some(split)),
-        )?;
-        return saved(path, state);
+        return saved_split(path, wanted);
     }
     let mut found = Vec::new();
     list(path, &mut PathBuf::new(), &mut found)?;
@@ -121,51 +92,100 @@ pub fn find(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
     }
     ensure!(
         !found.is_empty(),
-        "`{shown}` has no files of rows (their names end in {})",
+        "`{}` has no files of rows (their names end in {})",
+        path.display(),
         listed(ENDINGS)
     );
     found.sort();
     let found = of_config(path, found, wanted)?;
-    let found = of_split(path, found, split)?;
+    let found = of_split(path, found, wanted.split())?;
     Ok(found.into_iter().map(|file| path.join(file)).collect())
+}
+
+impl<'a> Wanted<'a> {
+    fn split(&self) -> &'a str {
+        self.split.unwrap_or(self.default_split)
+    }
+}
+
+/// Refuses a part of `path`, which is `what`, that is asked for and cannot be there; `key` is the
+/// kind of part.
+fn refuse(path: &Path, what: &str, key: &str, part: Option<&str>) -> Result<()> {
+    if let Some(part) = part {
+        bail!(
+            "`{}` is {what}, which has no {key} `{part}` \
+             (name a folder that has it, or remove it)",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// The files of a split in a folder of `save_to_disk` that has several.
+fn saved_splits(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
+    let what = "a folder of `save_to_disk`";
+    refuse(path, what, "configuration", wanted.config)?;
+    let split = wanted.split();
+    let folder = path.join(split);
+    let is_name = split.split('/').count() == 1 && !split.starts_with('.');
+    if !folder.is_dir() || !is_name {
+        let mut splits = BTreeSet::from_iter(entries(path)?);
+        splits.retain(|name| path.join(name).join("state.json").is_file());
+        bail!(
+            "`{}` has no split `{split}` (it has {})",
+            path.display(),
+            listed(splits)
+        );
+    }
+    saved(&folder, state(&folder)?)
+}
+
+/// The files of a folder of `save_to_disk` that has one split.
+fn saved_split(path: &Path, wanted: Wanted<'_>) -> Result<Vec<PathBuf>> {
+    let what = "a folder of `save_to_disk`";
+    refuse(path, what, "configuration", wanted.config)?;
+    let state = state(path)?;
+    let own = state
+        .split
+        .as_deref()
+        .and_then(|split| split.split('[').next());
+    let what = match own {
+        Some(own) => format!("one saved dataset, of the split `{own}`"),
+        None => "one saved dataset".to_owned(),
+    };
+    let other = wanted.split.filter(|split| own != Some(split));
+    refuse(path, &what, "split", other)?;
+    saved(path, state)
 }
 
 /// Reads what `save_to_disk` wrote about the files of a folder.
 fn state(folder: &Path) -> Result<State> {
     let path = folder.join("state.json");
-    let place = || format!("`{}` is not as `save_to_disk` writes it", path.display());
-    serde_json::from_slice(&files::read(&path)?).with_context(place)
+    serde_json::from_slice(&files::read(&path)?)
+        .with_context(|| format!("`{}` is not as `save_to_disk` writes it", path.display()))
 }
 
 /// Lists the files of a folder that `save_to_disk` wrote.
-fn saved(
-    folder: &Path,
-    State {
-        data_files,
-        indices,
-        ..
-    }: State,
-) -> Result<Vec<PathBuf>> {
-    let state = folder.join("state.json");
-    let plain = |name: &str| Path::new(name).components().count() == 1 && !name.starts_with('.');
-    if let Some(file) = data_files.iter().find(|file| !plain(&file.filename)) {
+fn saved(folder: &Path, state: State) -> Result<Vec<PathBuf>> {
+    let path = folder.join("state.json");
+    let path = path.display();
+    if let Some(file) = state.data_files.iter().find(|file| !file.is_beside()) {
         bail!(
-            "`{}` names the file `{}`, which is not beside it (save the dataset again)",
-            state.display(),
+            "`{path}` names the file `{}`, which is not beside it (save the dataset again)",
             file.filename
         );
     }
     ensure!(
-        indices.is_none_or(|indices| indices.is_empty()),
-        "`{}` chooses rows by a file of indices (call `flatten_indices` and save the dataset again)",
-        state.display()
+        state.indices.is_none_or(|indices| indices.is_empty()),
+        "`{path}` chooses rows by a file of indices \
+         (call `flatten_indices` and save the dataset again)"
     );
     ensure!(
-        !data_files.is_empty(),
-        "`{}` names no files (save the dataset again)",
-        state.display()
+        !state.data_files.is_empty(),
+        "`{path}` names no files (save the dataset again)"
     );
-    Ok(data_files
+    Ok(state
+        .data_files
         .into_iter()
         .map(|file| folder.join(file.filename))
         .collect())
@@ -173,17 +193,11 @@ fn saved(
 
 /// Lists the names in a folder that are UTF-8 and not hidden.
 fn entries(folder: &Path) -> Result<Vec<String>> {
-    let cannot = || format!("cannot list `{}`", folder.display());
+    let cannot = format!("cannot list `{}`", folder.display());
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).with_context(cannot)? {
-        names.extend(
-            entry
-                .with_context(cannot)?
-                .file_name()
-                .into_string()
-                .ok()
-                .filter(|name| !name.starts_with('.')),
-        );
+    for entry in fs::read_dir(folder).context(cannot.clone())? {
+        let name = entry.context(cannot.clone())?.file_name().into_string();
+        names.extend(name.ok().filter(|name| !name.starts_with('.')));
         ensure!(
             names.len() <= MOST,
             "`{}` has more than {MOST} entries (name a folder of data)",
@@ -274,14 +288,11 @@ fn of_config(root: &Path, found: Vec<PathBuf>, wanted: Wanted<'_>) -> Result<Vec
 
 /// The split that a part of a path names in one of its words.
 fn word(part: &str) -> Option<&'static str> {
-    let words = |c: char| "-._ ".contains(c) || c.is_ascii_digit();
-    let split = |word: &str| {
-        SPLITS
-            .iter()
-            .find(|(_, names)| names.contains(&word))
-            .map(|(split, _)| *split)
-    };
-    part.split(words).find_map(split)
+    let mut words = part.split(|c: char| "-._ ".contains(c) || c.is_ascii_digit());
+    words.find_map(|word| {
+        let (split, _) = SPLITS.iter().find(|(_, names)| names.contains(&word))?;
+        Some(*split)
+    })
 }
 
 fn stem(file: &Path) -> &str {
@@ -296,11 +307,12 @@ fn split_of(file: &Path) -> Option<&'static str> {
 }
 
 fn of_split(root: &Path, found: Vec<PathBuf>, split: &str) -> Result<Vec<PathBuf>> {
-    let names_it = |file: &Path| {
+    let mut named = found.clone();
+    named.retain(|file| {
         stem(file).split('-').any(|part| part == split) || folders(file).any(|part| part == split)
-    };
-    if found.iter().any(|file| names_it(file)) {
-        return Ok(found.into_iter().filter(|file| names_it(file)).collect());
+    });
+    if !named.is_empty() {
+        return Ok(named);
     }
     let splits: BTreeSet<&str> = found.iter().filter_map(|file| split_of(file)).collect();
     // If no file names a split, all files belong to the first split.

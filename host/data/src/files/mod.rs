@@ -36,16 +36,9 @@ pub struct Text {
 /// the format, not its name.
 pub fn read(path: &Path) -> Result<Text> {
     let bytes = files::read(path)?;
-    let place = || format!("cannot read `{}`", path.display());
-    let table = |rows: Result<Vec<u8>>| {
-        Ok(Text {
-            bytes: rows.with_context(place)?,
-            unit: Unit::Row,
-        })
-    };
     match bytes.get(..4) {
-        Some(b"PAR1") => table(tables::parquet(bytes)),
-        Some(b"ARRO" | b"\xff\xff\xff\xff") => table(tables::arrow(&bytes)),
+        Some(b"PAR1") => table(path, tables::parquet(bytes)),
+        Some(b"ARRO" | b"\xff\xff\xff\xff") => table(path, tables::arrow(&bytes)),
         Some([0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{' | b'[', 0, ..]) => {
             bail!("`{}` is text in UTF-16 (write it in UTF-8)", path.display())
         }
@@ -59,9 +52,13 @@ pub fn read(path: &Path) -> Result<Text> {
                 .count();
             if bytes[start..].starts_with(b"[") {
                 let rows = lenient::lines(&bytes[start..]);
-                return table(rows.map_err(|error| anyhow!("not valid JSON: {error}")));
+                return table(
+                    path,
+                    rows.map_err(|error| anyhow!("not valid JSON: {error}")),
+                );
             }
-            check_lines(&bytes[start..]).with_context(place)?;
+            check_lines(&bytes[start..])
+                .with_context(|| format!("cannot read `{}`", path.display()))?;
             Ok(Text {
                 bytes,
                 unit: Unit::Line,
@@ -70,7 +67,15 @@ pub fn read(path: &Path) -> Result<Text> {
     }
 }
 
-/// Refuses texts that are no lines of JSON as a whole.
+/// The rows of a table in a file.
+fn table(path: &Path, rows: Result<Vec<u8>>) -> Result<Text> {
+    Ok(Text {
+        bytes: rows.with_context(|| format!("cannot read `{}`", path.display()))?,
+        unit: Unit::Row,
+    })
+}
+
+/// Refuses texts in which no line can be a JSON object.
 fn check_lines(text: &[u8]) -> Result<()> {
     let first = text
         .split(|byte| *byte == b'\n')
@@ -79,16 +84,18 @@ fn check_lines(text: &[u8]) -> Result<()> {
         .trim_ascii();
     ensure!(
         first != b"{",
-        "its objects go over several lines (write each on a line of its own, as `jq -c .` does, or all of them as a list)"
+        "its objects go over several lines \
+         (write each on a line of its own, as `jq -c .` does, or all of them as a list)"
     );
-    let has_objects = || {
-        text.split(|byte| *byte == b'\n')
-            .any(|line| line.trim_ascii_start().starts_with(b"{"))
-    };
+    let has_objects = text
+        .split(|byte| *byte == b'\n')
+        .any(|line| line.trim_ascii_start().starts_with(b"{"));
     for (separator, name) in [(b'\t', "tabs"), (b',', "commas"), (b';', "semicolons")] {
         ensure!(
-            !first.contains(&separator) || has_objects(),
-            "it is a table with {name} between its columns, which is not read (write it as JSON lines or parquet, in Python with pandas: `read_csv(...).to_json(..., orient=\"records\", lines=True)`)"
+            !first.contains(&separator) || has_objects,
+            "it is a table with {name} between its columns, which is not read \
+             (write it as JSON lines or parquet, in Python with pandas: \
+             `read_csv(...).to_json(..., orient=\"records\", lines=True)`)"
         );
     }
     Ok(())

@@ -59,7 +59,7 @@ fn found(path: &str, config: Option<&str>, split: Option<&str>) -> Result<Vec<St
 }
 
 #[test]
-fn tables_are_read_whatever_they_are_packed_with() {
+fn reads_tables_of_every_compression() {
     for name in [
         "none.parquet",
         "snappy.parquet",
@@ -91,7 +91,7 @@ fn tables_are_read_whatever_they_are_packed_with() {
 }
 
 #[test]
-fn shards_and_splits_are_those_that_were_saved() {
+fn reads_the_shards_and_splits_that_were_saved() {
     let shards = [
         "data-00000-of-00003.arrow",
         "data-00001-of-00003.arrow",
@@ -178,7 +178,7 @@ fn a_snapshot_has_configurations_and_splits() {
 }
 
 #[test]
-fn splits_are_told_by_names_as_datasets_tells_them() {
+fn recognizes_splits_by_the_names_that_datasets_knows() {
     let folder = tempfile::tempdir().unwrap();
     let files = |names: &[&str], split: &str| {
         let folder = tempfile::tempdir_in(folder.path()).unwrap();
@@ -274,7 +274,7 @@ fn splits_are_told_by_names_as_datasets_tells_them() {
 }
 
 #[test]
-fn a_state_names_files_beside_it_alone() {
+fn refuses_a_state_that_names_files_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
     let error = |state: &str| {
         fs::write(folder.path().join("state.json"), state).unwrap();
@@ -294,7 +294,7 @@ fn a_state_names_files_beside_it_alone() {
 }
 
 #[test]
-fn damaged_files_are_told() {
+fn refuses_damaged_files() {
     assert_eq!(
         error(b"PAR1"),
         "cannot read `FILE`: it ends too early (fetch it again)"
@@ -332,7 +332,7 @@ fn damaged_files_are_told() {
 }
 
 #[test]
-fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
+fn a_column_of_impossible_length_takes_no_memory() {
     let mut bytes = fs::read(samples().join("math-lz4.arrow")).unwrap();
     // LZ4 frames begin with these bytes, after the length.
     let frame = bytes
@@ -348,7 +348,7 @@ fn a_packed_column_that_says_to_be_endless_takes_no_memory() {
 }
 
 #[test]
-fn columns_without_end_in_one_another_overflow_no_stack() {
+fn deeply_nested_columns_do_not_overflow_the_stack() {
     // A handmade footer of nearly the largest length: two million groups, each of which contains
     // the next.
     let element = [0x35, 0x00, 0x18, 0x01, b'a', 0x15, 0x02, 0x00];

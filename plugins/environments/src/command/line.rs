@@ -19,7 +19,7 @@ struct Tools {
     tools: Vec<Box<RawValue>>,
 }
 
-/// An answer about an episode. A field that is null is as one that is left out.
+/// An answer about an episode. A null field counts as left out.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
@@ -73,11 +73,18 @@ pub(super) fn begin(episodes: &Episodes<'_>, episode: &Episode<'_>) -> Vec<u8> {
         seed,
         ..
     } = *episode;
+    let is_evaluation = episodes.purpose == Purpose::EVALUATION;
     line(&json!({
-        "ask": "begin", "episode": number, "group": group, "place": place, "seed": seed, "step": episodes.step,
+        "ask": "begin",
+        "episode": number,
+        "group": group,
+        "place": place,
+        "seed": seed,
+        "step": episodes.step,
         "max_turns": episodes.max_turns,
-        "purpose": if episodes.purpose == Purpose::EVALUATION { "evaluation" } else { "training" },
-        "prompt": prompt, "answer": (!answer.is_empty()).then_some(answer),
+        "purpose": if is_evaluation { "evaluation" } else { "training" },
+        "prompt": prompt,
+        "answer": (!answer.is_empty()).then_some(answer),
         "columns": serde_json::from_str::<Value>(columns).unwrap_or_default(),
     }))
 }
@@ -101,18 +108,17 @@ pub(super) fn respond(turn: &Turn<'_>) -> Vec<u8> {
             name: &call.name,
         })
         .collect();
-    let (episode, is_last, text) = (turn.episode, turn.is_last, turn.text);
     line(&Asked {
         ask: "respond",
         calls,
-        episode,
-        is_last,
-        text,
+        episode: turn.episode,
+        is_last: turn.is_last,
+        text: turn.text,
         turn: turn.number,
     })
 }
 
-/// JSON as it is, on one line; null if it is no JSON.
+/// JSON as it was written, on one line; null if the text is not JSON.
 fn raw(json: &str) -> Box<RawValue> {
     // A line break in JSON is a space between two values, because texts have none.
     let json = json.replace(['\n', '\r'], " ");
@@ -152,20 +158,21 @@ pub(super) fn shown(line: &str) -> String {
     format!("`{}`", line.chars().take(200).collect::<String>())
 }
 
+impl From<Words> for Message {
+    fn from(words: Words) -> Self {
+        Self {
+            role: words.role.unwrap_or_else(|| "user".into()),
+            name: words.name,
+            content: words.content,
+        }
+    }
+}
+
 impl Answer {
     /// The observation of `turn`.
     pub(super) fn observed(self, turn: &Turn<'_>) -> Observation {
-        let message = |Words {
-                           role,
-                           name,
-                           content,
-                       }| Message {
-            role: role.unwrap_or_else(|| "user".into()),
-            name,
-            content,
-        };
         let mut observation = Observation::of(turn).reward(self.reward as f32);
-        observation.messages = self.messages.into_iter().map(message).collect();
+        observation.messages = self.messages.into_iter().map(Message::from).collect();
         observation.metrics = self
             .metrics
             .into_iter()

@@ -182,14 +182,13 @@ impl Environment for External {
                 let copy = (turn.episode % own.workers as u64) as usize;
                 own.copies[copy].ask(turn.episode, Some(turn.number), line::respond(turn));
             }
-            let observed = |event| {
+            let mut observations = Vec::new();
+            for event in own.events()? {
                 if let Event::Observed(observation) = event {
-                    Some(observation)
-                } else {
-                    None
+                    observations.push(observation);
                 }
-            };
-            Ok(own.events()?.into_iter().filter_map(observed).collect())
+            }
+            Ok(observations)
         })
     }
 
@@ -204,10 +203,11 @@ impl Environment for External {
         if !self.deterministic && self.max_restarts != three() {
             let most = self.max_restarts;
             return Err(PluginError::config(format!(
-                "`max_restarts` is {most}, but only a program with `deterministic = true` is started anew (set it, or remove `max_restarts`)"
+                "`max_restarts` is {most}, but only a program with `deterministic = true` \
+                 is started anew (set it, or remove `max_restarts`)"
             )));
         }
-        Program::check(&self.command, self.timeout, ("workers", self.workers))
+        Program::check(&self.command, self.timeout, "workers", self.workers)
     }
 }
 

@@ -60,7 +60,7 @@ fn error(tools: &str, begin: &str, respond: &str, keys: &str) -> String {
 }
 
 #[test]
-fn episodes_are_played_in_any_order_by_several_copies() {
+fn several_copies_play_episodes_in_any_order() {
     let late =
         format!("p=$q; q=$e; [ -n \"$p\" ] && {{ a=$e; e=$p; {RESPOND}; e=$a; {RESPOND}; q=; }}");
     for (respond, keys) in [
@@ -101,7 +101,7 @@ fn episodes_are_played_in_any_order_by_several_copies() {
 }
 
 #[test]
-fn what_is_null_is_left_out() {
+fn ignores_null_fields() {
     let respond = r#"echo "{\"episode\": $e, \"turn\": null, \"messages\": [{\"content\": \"$e\", \"role\": null, \"name\": null}], \"ended\": null, \"reward\": null, \"metrics\": {\"a\": 1, \"b\": null}}""#;
     let all = r#"echo "{\"episode\": $e, \"messages\": null, \"metrics\": null}""#;
     let of_first = |respond: &str| {
@@ -122,7 +122,7 @@ fn what_is_null_is_left_out() {
 }
 
 #[test]
-fn what_a_program_does_wrong_is_told() {
+fn errors_say_what_a_program_did_wrong() {
     let answers = |line: &str| error(TOOLS, BEGIN, &format!("echo '{line}'"), "");
     let told = [
         answers("{"),
@@ -159,7 +159,7 @@ fn what_a_program_does_wrong_is_told() {
 }
 
 #[test]
-fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
+fn restarts_a_deterministic_program_without_losing_anything() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let mark = mark.display();
@@ -185,7 +185,7 @@ fn a_deterministic_program_that_ends_is_started_anew_and_nothing_is_lost() {
 }
 
 #[test]
-fn half_of_a_surrogate_pair_is_replaced() {
+fn replaces_half_of_a_surrogate_pair() {
     // Python's `json.dumps` writes a byte that is no text so.
     let respond = r#"echo "{\"episode\": $e, \"messages\": [{\"content\": \"caf\\udce9\"}]}""#;
     let said = play(&mut shell(TOOLS, BEGIN, respond, ""), 1).unwrap();

@@ -23,7 +23,7 @@ pub(super) struct Worker {
     tools: Option<Vec<String>>,
     awaits_tools: bool,
     episodes: BTreeMap<u64, History>,
-    /// When the copy was asked, or has answered last while it was asked more.
+    /// Time of the last answer, or of the first question that waits for one.
     since: Instant,
     /// Number of answers since the copy was started.
     answers: usize,
@@ -44,13 +44,12 @@ struct History {
 impl Worker {
     pub(super) fn start(command: &[String]) -> Result<Self, PluginError> {
         let name = command.first().cloned().unwrap_or_default();
-        let (program, tools, episodes) = (None, None, BTreeMap::new());
         let mut worker = Self {
-            program,
+            program: None,
             name,
-            tools,
+            tools: None,
             awaits_tools: true,
-            episodes,
+            episodes: BTreeMap::new(),
             since: Instant::now(),
             answers: 0,
         };
@@ -63,7 +62,9 @@ impl Worker {
     pub(super) fn restart(&mut self, command: &[String]) -> Result<(), PluginError> {
         let program = Program::start(command)?;
         program.send(line::TOOLS.into());
-        (self.awaits_tools, self.since, self.answers) = (true, Instant::now(), 0);
+        self.awaits_tools = true;
+        self.since = Instant::now();
+        self.answers = 0;
         for history in self.episodes.values_mut() {
             history.given = 0;
             program.send(history.asked[0].1.clone());
@@ -106,7 +107,7 @@ impl Worker {
                 .any(|history| history.given < history.asked.len())
     }
 
-    /// An answer that nobody asked for, if the copy waits for a question.
+    /// An answer that nobody asked for.
     pub(super) fn surplus(&self) -> Option<String> {
         let program = self.program.as_ref().filter(|_| !self.is_asked())?;
         program
@@ -122,7 +123,8 @@ impl Worker {
             let silence = match program.answer(Instant::now()) {
                 Ok(text) => {
                     self.program = Some(program);
-                    (self.since, self.answers) = (Instant::now(), self.answers + 1);
+                    self.since = Instant::now();
+                    self.answers += 1;
                     match self.take(&text) {
                         Ok(None) => continue,
                         Ok(Some(event)) => return Some(Ok(event)),
@@ -190,7 +192,8 @@ impl Worker {
         let is_known = history.given <= history.known.len();
         if is_known && history.known[history.given - 1] != text {
             return Err(format!(
-                "is {} where it was {} before the program was started anew (a program with `deterministic = true` answers alike)",
+                "is {} where it was {} before the program was started anew \
+                 (a program with `deterministic = true` answers alike)",
                 line::shown(text),
                 line::shown(&history.known[history.given - 1])
             ));

@@ -90,15 +90,12 @@ pub(super) fn answer(line: &str, next: usize) -> Result<(usize, f32), String> {
         }
     };
     let narrow = reward as f32;
-    let beyond = || {
-        format!(
-            "is `{shown}` (a reward lies between {:e} and {:e})",
-            f32::MIN,
-            f32::MAX
-        )
-    };
-    narrow
-        .is_finite()
-        .then_some((id, narrow))
-        .ok_or_else(beyond)
+    if narrow.is_finite() {
+        return Ok((id, narrow));
+    }
+    Err(format!(
+        "is `{shown}` (a reward lies between {:e} and {:e})",
+        f32::MIN,
+        f32::MAX
+    ))
 }

@@ -45,8 +45,7 @@ fn three() -> u64 {
 /// Smallest and largest time to wait for surplus answers after a process's last answer.
 const QUIET: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// Time to take over the lines that a process has written before those of the process before it
-/// were all read.
+/// Time to read the lines that a process wrote while those of the process before it were read.
 const HANDOVER: Duration = Duration::from_millis(200);
 
 /// Consecutive completions of a rollout that one process scores.
@@ -123,6 +122,32 @@ impl External {
         }
     }
 
+    /// Has each process judge its share, and writes the rewards.
+    fn judge(
+        &mut self,
+        rollout: &Rollout<'_>,
+        shares: &mut [Share<'_, '_>],
+    ) -> Result<(), PluginError> {
+        self.check_surplus(Instant::now())?;
+        for (number, share) in shares.iter().enumerate() {
+            self.ask(rollout, number, share)?;
+        }
+        // The processes work at the same time, so they share one deadline.
+        let deadline = Instant::now() + self.patience();
+        let mut longest = Duration::ZERO;
+        for (number, share) in shares.iter_mut().enumerate() {
+            let turn = if number == 0 {
+                deadline
+            } else {
+                deadline.max(Instant::now() + HANDOVER)
+            };
+            longest = longest.max(self.hear(rollout, number, share, turn)?);
+        }
+        // A program that answers each line twice is only halfway through. Its next answer takes
+        // about as long as an earlier one.
+        self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))
+    }
+
     fn patience(&self) -> Duration {
         Duration::from_secs_f64(self.timeout)
     }
@@ -159,7 +184,8 @@ impl External {
                             ),
                         ));
                     };
-                    (share.rewards[place], answered[place]) = (reward, true);
+                    share.rewards[place] = reward;
+                    answered[place] = true;
                     let now = Instant::now();
                     *longest = (*longest).max(now - last.replace(now).unwrap_or(now));
                 }
@@ -203,38 +229,16 @@ impl Reward for External {
         rewards: &mut [f32],
     ) -> Result<(), PluginError> {
         let size = rollout.completions.len().div_ceil(self.concurrency).max(1);
-        let parts = rollout
-            .completions
-            .chunks(size)
-            .zip(rewards.chunks_mut(size))
-            .enumerate();
-        let share = |(number, (completions, rewards))| Share {
-            first: number * size,
-            completions,
-            rewards,
-        };
-        let mut shares: Vec<Share<'_, '_>> = parts.map(share).collect();
-        let outcome = (|| {
-            self.check_surplus(Instant::now())?;
-            shares
-                .iter()
-                .enumerate()
-                .try_for_each(|(number, share)| self.ask(rollout, number, share))?;
-            // They work at the same time, so one deadline is that of all.
-            let deadline = Instant::now() + self.patience();
-            let mut longest = Duration::ZERO;
-            for (number, share) in shares.iter_mut().enumerate() {
-                let turn = if number == 0 {
-                    deadline
-                } else {
-                    deadline.max(Instant::now() + HANDOVER)
-                };
-                longest = longest.max(self.hear(rollout, number, share, turn)?);
-            }
-            // A program that answers each line twice is only halfway through. Its next answer takes
-            // about as long as an earlier one.
-            self.check_surplus(Instant::now() + (2 * longest).clamp(QUIET.0, QUIET.1))
-        })();
+        let mut shares = Vec::new();
+        let parts = rollout.completions.chunks(size);
+        for (completions, rewards) in parts.zip(rewards.chunks_mut(size)) {
+            shares.push(Share {
+                first: shares.len() * size,
+                completions,
+                rewards,
+            });
+        }
+        let outcome = self.judge(rollout, &mut shares);
         if outcome.is_err() {
             // Answers about this rollout must not be read as answers about the next.
             self.programs.clear();
@@ -250,11 +254,7 @@ impl Reward for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        Program::check(
-            &self.command,
-            self.timeout,
-            ("concurrency", self.concurrency),
-        )
+        Program::check(&self.command, self.timeout, "concurrency", self.concurrency)
     }
 }
 

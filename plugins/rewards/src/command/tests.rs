@@ -44,7 +44,7 @@ fn answers_in_order_or_by_id() {
 }
 
 #[test]
-fn a_process_runs_on_and_several_share_a_rollout() {
+fn several_processes_share_each_rollout() {
     let mut reward = shell(
         "n=0; while read -r line; do n=$((n+1)); echo $n; done",
         "concurrency = 2",
@@ -61,7 +61,7 @@ fn a_process_runs_on_and_several_share_a_rollout() {
 }
 
 #[test]
-fn what_a_line_says() {
+fn a_line_has_these_fields() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines");
     let script = format!(
@@ -84,7 +84,7 @@ fn what_a_line_says() {
 }
 
 #[test]
-fn more_than_a_pipe_holds_goes_both_ways() {
+fn sends_and_receives_more_than_a_pipe_holds() {
     let text = "x".repeat(20_000);
     let texts = vec![text.as_str(); 8];
     // The script reads no input before all is written, and writes much to standard error.
@@ -93,7 +93,7 @@ fn more_than_a_pipe_holds_goes_both_ways() {
 }
 
 #[test]
-fn one_that_ends_is_started_anew_until_the_limit() {
+fn restarts_a_process_that_ends_up_to_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let mark = mark.display();
@@ -113,7 +113,7 @@ fn one_that_ends_is_started_anew_until_the_limit() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_ended() {
+fn ends_a_process_that_does_not_answer() {
     let keys = "timeout = 0.05\nmax_restarts = 0";
     assert_snapshot!(error("read -r l; echo 1; exec sleep 1000", keys), @"component `test.reward`: `sh` gave 1 of 3 answers in 0.05 seconds, `timeout` (started anew 0 times; `max_restarts`)");
 }
@@ -135,7 +135,7 @@ fn all_processes_have_the_same_deadline() {
 }
 
 #[test]
-fn wrong_answers_are_named() {
+fn errors_name_wrong_answers() {
     assert_snapshot!(error("while read -r l; do echo NaN; done", ""), @"component `test.reward`: `sh`: its answer 1 is `NaN` (it must be a number, or an object with `reward` and perhaps `id`)");
     assert_snapshot!(error("while read -r l; do echo; done", ""), @"component `test.reward`: `sh`: its answer 1 is `` (it must be a number, or an object with `reward` and perhaps `id`)");
     assert_snapshot!(error("while read -r l; do echo 1e39; done", ""), @"component `test.reward`: `sh`: its answer 1 is `1e39` (a reward lies between -3.4028235e38 and 3.4028235e38)");
@@ -145,7 +145,7 @@ fn wrong_answers_are_named() {
 }
 
 #[test]
-fn surplus_answers_are_refused_before_they_are_used() {
+fn refuses_surplus_answers() {
     let twice = "while read -r l; do echo 1; echo 0; done";
     // Surplus answers from a program that has read all lines first, written quickly and slowly.
     let all = "for i in 1 2 3 4 5 6; do read -r l; done; for i in 1 2 3 4 5 6; do";
@@ -176,7 +176,7 @@ fn surplus_answers_are_refused_before_they_are_used() {
 }
 
 #[test]
-fn surplus_answers_that_come_later_keep_a_checkpoint_from_being_written() {
+fn late_surplus_answers_prevent_a_checkpoint() {
     let mut reward = shell("read -r l; echo 1; sleep 0.2; echo 2; cat > /dev/null", "");
     assert_eq!(
         RolloutFixture::new(&["a"])
@@ -223,7 +223,7 @@ fn the_whole_process_group_ends_with_the_reward() {
 }
 
 #[test]
-fn bad_keys_are_refused() {
+fn refuses_bad_keys() {
     let refused = |keys: &str| testing::reward::<External>(keys).err().unwrap().to_string();
     assert_snapshot!(refused("command = []"), @r#"`command` is empty (give a program and its arguments, `["./grade", "--fast"]`)"#);
     assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"`command` names `./no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");

@@ -68,7 +68,7 @@ pub struct Program {
     input: Option<Sender<Vec<u8>>>,
     /// The pipe to which `input` is written.
     pipe: Option<Arc<ChildStdin>>,
-    /// Lines of output, up to one that is none.
+    /// Lines of output. The last one may be the reason why there are no more.
     output: Receiver<Result<String, Silence>>,
     errors: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when standard error ends.
@@ -78,8 +78,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Refuses a command that names no program, a limit on seconds, and a number of processes;
-    /// `count` is the name of its key.
+    /// Refuses a command that names no program, and a time limit or a number of processes that is
+    /// out of range; `key` is the name of the latter.
     ///
     /// # Errors
     ///
@@ -87,7 +87,8 @@ impl Program {
     pub fn check(
         command: &[String],
         timeout: f64,
-        (count, processes): (&str, usize),
+        key: &str,
+        processes: usize,
     ) -> Result<(), PluginError> {
         let sentence = match command.first().filter(|name| !name.is_empty()) {
             None => {
@@ -95,13 +96,14 @@ impl Program {
                     .to_owned()
             }
             Some(name) if !is_found(name) => format!(
-                "`command` names `{name}`, which is no file that can be run (give its path, or a name in `PATH`)"
+                "`command` names `{name}`, which is no file that can be run \
+                 (give its path, or a name in `PATH`)"
             ),
             _ if !(0.001..=1e6).contains(&timeout) => {
                 format!("`timeout` is {timeout} (it must be 0.001 to 1000000 seconds)")
             }
             _ if !(1..=MOST_PROCESSES).contains(&processes) => {
-                format!("`{count}` is {processes} (it must be 1 to {MOST_PROCESSES})")
+                format!("`{key}` is {processes} (it must be 1 to {MOST_PROCESSES})")
             }
             _ => return Ok(()),
         };
@@ -135,7 +137,8 @@ impl Program {
         let stdin = Arc::new(child.stdin.take().expect("it is piped"));
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
-        let (kept, pipe) = (Arc::clone(&errors), Arc::clone(&stdin));
+        let kept = Arc::clone(&errors);
+        let pipe = Arc::clone(&stdin);
         // Each pipe has a thread, so that neither side blocks the other with a full pipe.
         thread::spawn(move || write(&stdin, &lines));
         thread::spawn(move || read(stdout, &answers));
@@ -174,7 +177,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When there is none by the deadline, or it has no end, or is longer than a MiB.
+    /// When no line comes by the deadline, or it has no end, or is longer than a MiB.
     pub fn answer(&self, deadline: Instant) -> Result<String, Silence> {
         match self
             .output
@@ -186,10 +189,10 @@ impl Program {
         }
     }
 
-    /// Ends the program; returns what it has done instead of its next answer, `said` of how many it
-    /// gave, its exit status if it ended by itself, and the end of its standard error.
+    /// Ends the program, and says what it did instead of giving its next answer: how many answers
+    /// it gave (`said`), its exit status if it ended by itself, and the end of its standard error.
     pub fn end(mut self, silence: &Silence, said: &str, timeout: f64) -> String {
-        // A program may close its output and go on.
+        // A program may close its output and continue.
         let has_ended =
             matches!(silence, Silence::Ended | Silence::EndedInLine) && self.ends_within(GRACE);
         let status = self.stop();
@@ -211,8 +214,7 @@ impl Program {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(&errors);
         let words = text.trim().lines().collect::<Vec<_>>().join(" | ");
-        // The status of a program that this process has killed would say so, and nothing of the
-        // program.
+        // A program that this process has killed has a status that says nothing about it.
         let status = has_ended.then(|| status.map_or_else(|error| error.to_string(), told));
         let words = (!words.is_empty()).then(|| format!("its standard error ends with `{words}`"));
         let why: Vec<String> = status.into_iter().chain(words).collect();
@@ -241,7 +243,8 @@ impl Program {
 
     /// Closes the program's input, waits a moment, and then ends the whole group.
     fn stop(&mut self) -> io::Result<ExitStatus> {
-        (self.input, self.pipe) = (None, None);
+        self.input = None;
+        self.pipe = None;
         self.ends_within(GRACE);
         // The leader is not yet reaped, so no other group can have its group's number.
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
@@ -320,24 +323,28 @@ fn keep(mut stderr: ChildStderr, kept: &Mutex<Vec<u8>>, _speaking: Sender<()>) {
 
 /// True if the system finds a program with this name.
 fn is_found(name: &str) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    let runs = |path: &Path| {
-        path.metadata()
-            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    };
     if name.contains('/') {
-        return runs(Path::new(name));
+        return is_program(Path::new(name));
     }
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| runs(&folder.join(name))))
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| is_program(&folder.join(name)))
+    })
 }
 
-/// The JSON in `line`, in which U+FFFD stands for each half of a surrogate pair: Python's
-/// `json.dumps` writes one for a byte that is no text.
+/// True for a file that can be run.
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// The JSON in `line` with U+FFFD in place of each half of a surrogate pair, which Python's
+/// `json.dumps` writes for a byte that is not text.
 pub fn whole_characters(line: &str) -> Cow<'_, str> {
     static ESCAPE: LazyLock<Regex> = LazyLock::new(|| {
-        let pattern = r"\\(?:(?<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)";
-        Regex::new(pattern).expect("the pattern is one")
+        let pair = r"(?<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})";
+        let half = r"(?<half>u[dD][89a-fA-F][0-9a-fA-F]{2})";
+        Regex::new(&format!(r"\\(?:{pair}|{half}|.)")).expect("the pattern is a constant")
     });
     if !line.contains("\\ud") && !line.contains("\\uD") {
         return line.into();
@@ -356,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_of_surrogate_pairs_are_replaced() {
+    fn replaces_halves_of_surrogate_pairs() {
         for (line, expected) in [
             (r#""caf\udce9""#, r#""caf\ufffd""#),
             (

@@ -37,18 +37,19 @@ fn ends_with_parent(command: &mut Command) {
     use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
     let parent = getpid();
-    let ask = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have ended before the system was asked.
-        if getppid() == Some(parent) {
-            Ok(())
-        } else {
-            Err(Errno::SRCH.into())
-        }
-    };
     // SAFETY: between `fork` and `exec` the closure makes system calls alone: it takes no memory
     // and no lock.
-    unsafe { command.pre_exec(ask) };
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have ended before the system was asked.
+            if getppid() == Some(parent) {
+                Ok(())
+            } else {
+                Err(Errno::SRCH.into())
+            }
+        })
+    };
 }
 
 #[cfg(not(target_os = "linux"))]

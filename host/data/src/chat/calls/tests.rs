@@ -90,7 +90,7 @@ fn a_call_ends_where_its_json_ends() {
 }
 
 #[test]
-fn what_is_thought_is_no_call() {
+fn ignores_calls_in_thoughts() {
     const CALL: &str = r#"<tool_call>{"name": "search", "arguments": {}}</tool_call>"#;
     let brackets = Thoughts::with("[THINK]", "[/THINK]", false);
     let open = Thoughts::with("<thinking>", "</thinking>", true);

@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::{Message, MessageHeader, RecordBatch};
 use capo_system::contain::{contain, damaged};
@@ -12,6 +12,7 @@ use super::Lines;
 
 /// Bytes before the stream in a file with a footer.
 const HEAD: &[u8] = b"ARROW1\0\0";
+const CUT: &str = "it ends too early (fetch it again)";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Largest ratio of a column's length to its compressed length.
 const MOST_GROWTH: u64 = 1 << 12;
@@ -44,18 +45,17 @@ fn rows(stream: &[u8]) -> Result<Vec<u8>> {
 
 /// Refuses a stream that ends early, and compressed columns with impossible lengths.
 fn check(mut stream: &[u8]) -> Result<()> {
-    let cut = || anyhow!("it ends too early (fetch it again)");
     while !stream.is_empty() {
         let after = stream.strip_prefix(&CONTINUATION).unwrap_or(stream);
-        let (size, after) = after.split_first_chunk().ok_or_else(cut)?;
+        let (size, after) = after.split_first_chunk().context(CUT)?;
         let size = u32::from_le_bytes(*size) as usize;
         if size == 0 {
             return Ok(());
         }
-        let (head, after) = after.split_at_checked(size).ok_or_else(cut)?;
+        let (head, after) = after.split_at_checked(size).context(CUT)?;
         let message = arrow_ipc::root_as_message(head).map_err(damaged)?;
         let length = usize::try_from(message.bodyLength()).map_err(damaged)?;
-        let (body, after) = after.split_at_checked(length).ok_or_else(cut)?;
+        let (body, after) = after.split_at_checked(length).context(CUT)?;
         if let Some(batch) = batch(&message)
             && batch.compression().is_some()
         {

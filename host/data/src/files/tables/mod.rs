@@ -46,7 +46,8 @@ impl Lines {
             write(&part, &mut self.bytes)?;
             ensure!(
                 (self.bytes.len() as u64) < self.most,
-                "its rows take more than the {} of memory that are free (use a larger machine, or fewer files)",
+                "its rows take more than the {} of memory that are free \
+                 (use a larger machine, or fewer files)",
                 memory::text(self.most.into())
             );
         }
@@ -70,13 +71,12 @@ fn write(rows: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
 fn readable(batch: &RecordBatch) -> Vec<usize> {
     static WARNED: Once = Once::new();
     let first = batch.slice(0, 1);
-    let is_readable = |column: &usize| {
-        first
-            .project(&[*column])
-            .is_ok_and(|one| write(&one, &mut Vec::new()).is_ok())
-    };
     let (readable, others): (Vec<usize>, Vec<usize>) =
-        (0..batch.num_columns()).partition(is_readable);
+        (0..batch.num_columns()).partition(|column| {
+            first
+                .project(&[*column])
+                .is_ok_and(|one| write(&one, &mut Vec::new()).is_ok())
+        });
     if let Some(other) = others.first() {
         let name = batch.schema().field(*other).name().clone();
         WARNED.call_once(|| {

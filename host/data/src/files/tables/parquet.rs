@@ -29,13 +29,13 @@ pub fn lines(bytes: Vec<u8>) -> Result<Vec<u8>> {
     };
     ensure!(
         length <= LONGEST_FOOTER,
-        "its footer is said to have {length} bytes (at most {LONGEST_FOOTER}; write it again with larger row groups)"
+        "its footer is said to have {length} bytes \
+         (at most {LONGEST_FOOTER}; write it again with larger row groups)"
     );
-    let read = || contain(|| rows(bytes)).and_then(|rows| rows);
     let thread = std::thread::Builder::new().stack_size(LEAST_STACK.max(STACK * length as usize));
     std::thread::scope(|scope| {
         let thread = thread
-            .spawn_scoped(scope, read)
+            .spawn_scoped(scope, || contain(|| rows(bytes)).and_then(|rows| rows))
             .context("no thread can be started to read it")?;
         thread.join().unwrap_or_else(|_| bail!("it is damaged"))
     })
