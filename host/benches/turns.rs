@@ -16,7 +16,7 @@ use capo_loader::watchdog::Watchdog;
 use capo_plugin::prelude::*;
 use host::config::{self, Draft};
 use host::environment::{Environment as Opened, Stage};
-use host::stages::rollout::complete;
+use host::stages::rollout::{Drawing, Playing, Prompts, complete};
 use host_data::Example;
 use host_model::{Generation, Policy, SampledTokens, SamplingParams, embedded};
 
@@ -149,19 +149,25 @@ fn rollout(delay: Option<u64>, rows: usize) -> Result<(usize, f64)> {
             indices: &indices,
         };
         let (mut warned, started) = (BTreeSet::new(), Instant::now());
-        let completed = complete(
-            &policy,
-            (&tokenizer, 16),
-            (
-                environment.as_mut(),
-                &mut WarningSink {
-                    warned: &mut warned,
-                    watchdog: &watchdog,
-                },
-            ),
-            (&examples, &stage),
-            (&generation, &mut rngs, None),
-        )?;
+        let prompts = Prompts {
+            examples: &examples,
+            max_length: 16,
+            stage: &stage,
+        };
+        let drawing = Drawing {
+            generation: &generation,
+            rngs: &mut rngs,
+            capture: None,
+        };
+        let mut sink = WarningSink {
+            warned: &mut warned,
+            watchdog: &watchdog,
+        };
+        let playing = environment.as_mut().map(|environment| Playing {
+            environment,
+            sink: &mut sink,
+        });
+        let completed = complete(&policy, &tokenizer, &prompts, drawing, playing)?;
         best = best.min(started.elapsed().as_secs_f64());
         drawn = completed.completions.iter().map(SampledTokens::drawn).sum();
     }

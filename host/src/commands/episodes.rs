@@ -20,7 +20,7 @@ use crate::environment::{Conversation, Environment, Stage};
 use crate::metrics::{self, Values};
 use crate::stages::owners::Owners;
 use crate::stages::recorder::Recorder;
-use crate::stages::rollout::{Completed, complete};
+use crate::stages::rollout::{Completed, Drawing, Playing, Prompts, complete};
 use crate::terminal::say;
 
 /// Width of the column that says who speaks, characters.
@@ -152,18 +152,25 @@ impl Actor {
         let mut owners = Owners::default();
         let mut warned = BTreeSet::new();
         let mut recorder = Recorder::new(Vec::new(), &mut owners, &mut warned, &self.watchdog);
-        let completed = complete(
-            &self.policy,
-            (&self.tokenizer, self.config.data.max_prompt_length),
-            (
-                Some(&mut self.environment),
-                &mut recorder.at(Point::Environment),
-            ),
-            (examples, &stage),
-            (&self.generation, &mut rngs, None),
-        )?;
-        let recorded = std::mem::take(&mut recorder.recorded);
-        Ok((completed, recorded.numbers))
+        let prompts = Prompts {
+            examples,
+            max_length: self.config.data.max_prompt_length,
+            stage: &stage,
+        };
+        let drawing = Drawing {
+            generation: &self.generation,
+            rngs: &mut rngs,
+            capture: None,
+        };
+        let mut sink = recorder.at(Point::Environment);
+        let playing = Playing {
+            environment: &mut self.environment,
+            sink: &mut sink,
+        };
+        let tokenizer = &self.tokenizer;
+        let completed = complete(&self.policy, tokenizer, &prompts, drawing, Some(playing))?;
+        drop(sink);
+        Ok((completed, recorder.recorded.numbers))
     }
 
     /// Writes a line for each episode.

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BenchmarkConfig, Config, TEST};
-use crate::exam::{Earned, Exam, Graded, Grader, grade_chunk, mean_rewards};
+use crate::exam::{Earned, Exam, Grader, Questions, grade_together, mean_rewards};
 use crate::metrics::Values;
 use crate::pass_at::{counts, majority, pass_at};
 
@@ -24,7 +24,7 @@ pub struct Benchmark {
     /// Name of the benchmark in its metrics: `eval/NAME/...`.
     pub name: String,
     pub examples: Vec<Example>,
-    /// Number of rows that cannot be used.
+    /// Number of rows that cannot be used as questions.
     pub left_out: usize,
     /// Number of answers to each question.
     pub samples: usize,
@@ -32,6 +32,7 @@ pub struct Benchmark {
     pub max_completion_length: usize,
 }
 
+/// One answer to a question of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub benchmark: String,
@@ -70,11 +71,12 @@ impl Benchmark {
         let demands = config
             .data
             .demands(chat.as_ref(), Purpose::Measuring, tokenizer, policy);
-        let open = |benchmark: &BenchmarkConfig| -> Result<Self> {
-            let of_run = ("rollout", config.rollout.max_completion_length);
-            let (section, longest) = benchmark
-                .max_completion_length
-                .map_or(of_run, |own| ("eval.benchmark", own));
+        let mut benchmarks = Vec::new();
+        for benchmark in configs {
+            let (section, longest) = match benchmark.max_completion_length {
+                Some(own) => ("eval.benchmark", own),
+                None => ("rollout", config.rollout.max_completion_length),
+            };
             policy.check_lengths(
                 section,
                 config.data.max_prompt_length,
@@ -82,27 +84,26 @@ impl Benchmark {
                 config.eval.batch_size(),
             )?;
             let (examples, left_out) = benchmark.examples(&config.data, &demands)?;
-            Ok(Self {
+            benchmarks.push(Self {
                 name: benchmark.name.clone(),
                 examples,
                 left_out,
                 samples: benchmark.samples,
                 sampling: benchmark.sampling(),
                 max_completion_length: longest,
-            })
-        };
-        configs.iter().map(open).collect()
+            });
+        }
+        Ok(benchmarks)
     }
 
     /// A benchmark of held-out prompts, with one greedy answer to each.
     pub fn held_out(examples: Vec<Example>, max_completion_length: usize) -> Self {
-        let (name, sampling) = (HELD_OUT.to_owned(), SamplingParams::GREEDY);
         Self {
-            name,
+            name: HELD_OUT.to_owned(),
             examples,
             left_out: 0,
             samples: 1,
-            sampling,
+            sampling: SamplingParams::GREEDY,
             max_completion_length,
         }
     }
@@ -111,10 +112,11 @@ impl Benchmark {
         self.examples.len() * self.samples
     }
 
-    /// Ranges of about `size` answers, from `first` on, that are generated together: all to some
-    /// questions.
+    /// Ranges of about `size` answers, from `first` on, that are generated together. A range has all
+    /// answers to its questions.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (all, size) = (self.answers(), (size / self.samples).max(1) * self.samples);
+        let all = self.answers();
+        let size = (size / self.samples).max(1) * self.samples;
         (first..all)
             .step_by(size)
             .map(move |start| start..all.min(start + size))
@@ -122,12 +124,8 @@ impl Benchmark {
 
     /// Random stream of sample `sample` for question `prompt`. Each answer has its own, so neither
     /// other answers nor batches affect it.
-    fn stream(&self, seed: u64, prompt: usize, sample: usize) -> ChaCha12Rng {
-        host_rng::stream(
-            seed,
-            &format!("eval.{}", self.name),
-            &[prompt as u64, sample as u64],
-        )
+    fn stream(&self, seed: u64, [prompt, sample]: [u64; 2]) -> ChaCha12Rng {
+        host_rng::stream(seed, &format!("eval.{}", self.name), &[prompt, sample])
     }
 
     /// Generates the answers with the numbers `range`. Answers are numbered prompt by prompt.
@@ -139,105 +137,95 @@ impl Benchmark {
         grader: &mut Grader<'_>,
         exam: &Exam,
     ) -> Result<Vec<Answer>> {
-        let places: Vec<(usize, usize)> = range
-            .map(|i| (i / self.samples, i % self.samples))
-            .collect();
-        let asked: Vec<&Example> = places
-            .iter()
-            .map(|(prompt, _)| &self.examples[*prompt])
-            .collect();
-        let mut rngs: Vec<_> = places
-            .iter()
-            .map(|(prompt, sample)| self.stream(exam.seed, *prompt, *sample))
-            .collect();
-        let indices: Vec<[u64; 2]> = places
-            .iter()
-            .map(|(prompt, sample)| [*prompt as u64, *sample as u64])
-            .collect();
-        let Self {
-            samples,
-            max_completion_length,
-            ..
-        } = *self;
-        // The answers to a question come together, so they may be more than are requested at once.
+        let mut asked = Vec::new();
+        let mut indices = Vec::new();
+        let mut rngs = Vec::new();
+        for number in range.clone() {
+            let prompt = number / self.samples;
+            let index = [prompt as u64, (number % self.samples) as u64];
+            asked.push(&self.examples[prompt]);
+            indices.push(index);
+            rngs.push(self.stream(exam.seed, index));
+        }
+        // The answers to a question come together, so `range` may be longer than a batch.
         let most = if exam.max_num_seqs == 0 {
             exam.batch_size
         } else {
             exam.max_num_seqs.min(exam.batch_size)
         };
         let exam = Exam {
-            max_completion_length,
+            max_completion_length: self.max_completion_length,
             max_num_seqs: most,
-            samples,
+            samples: self.samples,
             ..*exam
         };
-        let graded = grade_chunk(
-            policy,
-            tokenizer,
-            grader,
-            (&asked, &indices),
-            (self.sampling, &mut rngs),
-            &exam,
-        )?;
-        let answer = |((prompt, sample), graded): ((usize, usize), Graded)| Answer {
-            benchmark: self.name.clone(),
-            prompt,
-            sample,
-            extracted: extracted(&graded.read),
-            completion: graded.sample.completion,
-            answer: graded.sample.answer,
-            earned: graded.earned,
-            correct: graded.correct,
-            tokens: graded.tokens,
-            truncated: graded.truncated,
+        let questions = Questions {
+            examples: &asked,
+            indices: &indices,
+            sampling: self.sampling,
+            rngs: &mut rngs,
         };
-        Ok(places.into_iter().zip(graded).map(answer).collect())
+        let graded = grade_together(policy, tokenizer, grader, questions, &exam)?;
+        let mut answers = Vec::new();
+        for (number, graded) in range.zip(graded) {
+            answers.push(Answer {
+                benchmark: self.name.clone(),
+                prompt: number / self.samples,
+                sample: number % self.samples,
+                extracted: extracted(&graded.read),
+                completion: graded.sample.completion,
+                answer: graded.sample.answer,
+                earned: graded.earned,
+                correct: graded.correct,
+                tokens: graded.tokens,
+                truncated: graded.truncated,
+            });
+        }
+        Ok(answers)
     }
 
-    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need right
-    /// answers are left out if unknown.
+    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need to know
+    /// which answers are right are left out if one answer is neither right nor wrong.
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
-        let (n, questions) = (self.samples, answers.chunks(self.samples));
-        let mean = |score: &dyn Fn(&[Outcome]) -> f64| {
-            questions.clone().map(score).sum::<f64>() / self.examples.len().max(1) as f64
-        };
-        let right = |question: &[Outcome]| {
-            question
-                .iter()
-                .filter(|answer| answer.correct == Some(true))
-                .count()
-        };
+        let n = self.samples;
         let mut metrics = Values::new();
         if answers.iter().all(|answer| answer.correct.is_some()) {
-            let pass = |k| {
-                (
-                    format!("pass@{k}"),
-                    mean(&|question| pass_at(n, right(question), k)),
-                )
-            };
-            metrics.extend(counts(n).into_iter().map(pass));
+            for k in counts(n) {
+                let pass = self.mean(answers, |question| pass_at(n, right(question), k));
+                metrics.push((format!("pass@{k}"), pass));
+            }
             if n > 1 {
-                metrics.push((
-                    format!("mean@{n}"),
-                    mean(&|question| right(question) as f64 / n as f64),
-                ));
-                metrics.push((
-                    format!("maj@{n}"),
-                    mean(&|question| f64::from(u8::from(majority_is_right(question)))),
-                ));
+                let mean = self.mean(answers, |question| right(question) as f64 / n as f64);
+                metrics.push((format!("mean@{n}"), mean));
+                let majority = self.mean(answers, |question| {
+                    f64::from(u8::from(majority_is_right(question)))
+                });
+                metrics.push((format!("maj@{n}"), majority));
             }
         }
         metrics.extend(mean_rewards(answers.iter().map(|answer| &answer.earned)));
         let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
-        metrics.push((
-            "mean_length".to_owned(),
-            tokens as f64 / answers.len().max(1) as f64,
-        ));
+        let mean_length = tokens as f64 / answers.len().max(1) as f64;
+        metrics.push(("mean_length".to_owned(), mean_length));
         metrics
             .into_iter()
             .map(|(metric, value)| (format!("eval/{}/{metric}", self.name), value))
             .collect()
     }
+
+    /// Mean over the questions of a score of the answers to each.
+    fn mean(&self, answers: &[Outcome], score: impl Fn(&[Outcome]) -> f64) -> f64 {
+        let sum: f64 = answers.chunks(self.samples).map(score).sum();
+        sum / self.examples.len().max(1) as f64
+    }
+}
+
+/// Number of right answers to a question.
+fn right(question: &[Outcome]) -> usize {
+    question
+        .iter()
+        .filter(|answer| answer.correct == Some(true))
+        .count()
 }
 
 /// The part of an answer that metrics need.
@@ -281,31 +269,29 @@ fn majority_is_right(question: &[Outcome]) -> bool {
 
 /// The final answer in a completion, for the votes of `maj@k`; `None` if there is none.
 ///
-/// It is what the reward `math` reads, else the text after the last `####`, `answer is` or `=`.
-/// Answers of one value are the same text.
+/// It is the answer that the reward `math` reads, or else the text after the last `####`,
+/// `answer is` or `=`. Answers of one value are the same text.
 fn extracted(completion: &str) -> Option<String> {
     let read = math_answer::extract(completion, Places::Anchored);
     if read.is_some() || math_answer::boxed(completion).is_some() {
         return read;
     }
-    let marked = |mark: &str| completion.rsplit_once(mark).map(|(_, after)| after);
-    let found = marked("####")
-        .or_else(|| marked("answer is"))
-        .or_else(|| marked("="));
-    let found = found?
+    let (_, marked) = ["####", "answer is", "="]
+        .iter()
+        .find_map(|mark| completion.rsplit_once(mark))?;
+    let found = marked
         .lines()
         .next()?
         .trim()
         .trim_end_matches('.')
         .trim_matches('$');
-    let plain = || {
+    let answer = math_answer::extract(found, Places::Any).unwrap_or_else(|| {
         found
             .chars()
             .filter(|c| !c.is_whitespace() && *c != ',')
             .collect()
-    };
-    Some(math_answer::extract(found, Places::Any).unwrap_or_else(plain))
-        .filter(|text| !text.is_empty())
+    });
+    Some(answer).filter(|text| !text.is_empty())
 }
 
 /// Unweighted mean over benchmarks of every metric that all of them have, as `eval/TEST/...`; empty
@@ -317,53 +303,61 @@ pub fn mean(all: &[(String, Values)]) -> Values {
     if rest.is_empty() {
         return Vec::new();
     }
-    let metric = |full: &str, name: &str| {
-        full.strip_prefix(&format!("eval/{name}/"))
-            .map(str::to_owned)
-    };
-    let of = |(name, values): &(String, Values), wanted: &str| {
-        values
+    let mut means = Values::new();
+    for (full, value) in first {
+        let Some(metric) = metric_of(full, name) else {
+            continue;
+        };
+        let others: Option<Vec<f64>> = rest
             .iter()
-            .find(|(full, _)| metric(full, name).as_deref() == Some(wanted))
-            .map(|(_, value)| *value)
-    };
-    let means = first.iter().filter_map(|(full, value)| {
-        let wanted = metric(full, name)?;
-        let others = rest
-            .iter()
-            .map(|one| of(one, &wanted))
-            .collect::<Option<Vec<f64>>>()?;
-        let sum = value + others.iter().sum::<f64>();
-        Some((format!("eval/{TEST}/{wanted}"), sum / all.len() as f64))
-    });
-    means.collect()
+            .map(|(name, values)| value_of(values, name, metric))
+            .collect();
+        if let Some(others) = others {
+            let sum = value + others.iter().sum::<f64>();
+            means.push((format!("eval/{TEST}/{metric}"), sum / all.len() as f64));
+        }
+    }
+    means
+}
+
+/// The metric in the full name `eval/NAME/metric` of the benchmark `name`.
+fn metric_of<'a>(full: &'a str, name: &str) -> Option<&'a str> {
+    full.strip_prefix("eval/")?
+        .strip_prefix(name)?
+        .strip_prefix('/')
+}
+
+/// The value of a metric of the benchmark `name`.
+fn value_of(values: &Values, name: &str, metric: &str) -> Option<f64> {
+    values
+        .iter()
+        .find(|(full, _)| metric_of(full, name) == Some(metric))
+        .map(|(_, value)| *value)
 }
 
 /// A summary of a step's values: `pass@1` of the mean over benchmarks, or of the only benchmark,
 /// such as `  TEST 43.5%`. If there is no `pass@1`, the summary shows the reward.
 pub fn shown(values: &BTreeMap<String, f64>) -> Option<String> {
-    let first = |name: &str| {
-        Some((
-            name.strip_prefix("eval/")?
-                .strip_suffix("/pass@1")?
-                .to_owned(),
-            *values.get(name)?,
-        ))
-    };
-    let mean = first(&format!("eval/{TEST}/pass@1"));
-    if let Some((name, value)) = mean.or_else(|| values.keys().find_map(|name| first(name))) {
+    if let Some((name, value)) = shown_metric(values, "pass@1") {
         return Some(format!("  {name} {:.1}%", 100.0 * value));
     }
-    let reward = |name: &str| {
-        name.strip_prefix("eval/")?
-            .strip_suffix("/reward")
-            .map(str::to_owned)
-    };
-    let all = format!("eval/{TEST}/reward");
-    let (name, value) = values
-        .get_key_value(&all)
-        .or_else(|| values.iter().find(|(name, _)| reward(name).is_some()))?;
-    Some(format!("  {} reward {value:.3}", reward(name)?))
+    let (name, value) = shown_metric(values, "reward")?;
+    Some(format!("  {name} reward {value:.3}"))
+}
+
+/// The benchmark and its value of `metric`: the mean over benchmarks, or else the first benchmark
+/// that has the metric.
+fn shown_metric<'a>(values: &'a BTreeMap<String, f64>, metric: &str) -> Option<(&'a str, f64)> {
+    let mean = format!("eval/{TEST}/{metric}");
+    let all = values.get_key_value(&mean).into_iter().chain(values);
+    all.filter_map(|(full, value)| {
+        let name = full
+            .strip_prefix("eval/")?
+            .strip_suffix(metric)?
+            .strip_suffix('/')?;
+        Some((name, *value))
+    })
+    .next()
 }
 
 #[cfg(test)]
@@ -402,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_by_hand() {
+    fn metrics_agree_with_numbers_computed_by_hand() {
         let answers = [
             outcome("7", true),
             outcome("1", false),
@@ -416,17 +410,18 @@ mod tests {
         ];
         let metrics: BTreeMap<String, f64> =
             benchmark(2, 4).metrics(&answers).into_iter().collect();
-        let is = |name: &str, value: f64| {
-            assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}")
-        };
-        is("eval/aime/pass@1", 3.0 / 8.0);
-        is("eval/aime/mean@4", 3.0 / 8.0);
-        is("eval/aime/pass@2", ((1.0 - 1.0 / 6.0) + 0.5) / 2.0);
-        is("eval/aime/pass@4", 1.0);
-        is("eval/aime/maj@4", 0.5);
-        is("eval/aime/reward", 3.0 / 8.0);
-        is("eval/aime/rewards/math/mean", 3.0 / 8.0);
-        is("eval/aime/mean_length", 3.0);
+        for (name, value) in [
+            ("eval/aime/pass@1", 3.0 / 8.0),
+            ("eval/aime/mean@4", 3.0 / 8.0),
+            ("eval/aime/pass@2", ((1.0 - 1.0 / 6.0) + 0.5) / 2.0),
+            ("eval/aime/pass@4", 1.0),
+            ("eval/aime/maj@4", 0.5),
+            ("eval/aime/reward", 3.0 / 8.0),
+            ("eval/aime/rewards/math/mean", 3.0 / 8.0),
+            ("eval/aime/mean_length", 3.0),
+        ] {
+            assert!((metrics[name] - value).abs() < 1e-12, "{name}: {metrics:?}");
+        }
         let one = benchmark(1, 1).metrics(&[outcome("7", true)]);
         assert_eq!(
             one.iter()
@@ -459,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_of_what_all_have() {
+    fn the_mean_covers_metrics_that_all_benchmarks_have() {
         let of = |name: &str, values: &[(&str, f64)]| {
             (
                 name.to_owned(),
@@ -478,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_shown_or_the_only_one() {
+    fn shows_the_mean_or_else_the_only_benchmark() {
         let shown = |names: &[&str]| {
             shown(
                 &names
@@ -503,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_completions_arrive_at() {
+    fn finds_the_final_answer_of_a_completion() {
         let alike = [
             (
                 "1/2",

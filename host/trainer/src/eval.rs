@@ -14,7 +14,8 @@ use crate::run::{Resources, Run};
 /// True if an evaluation is due after the last step: every `eval.eval_steps`, and after the final
 /// step.
 pub fn is_due(run: &Run) -> bool {
-    let (config, step) = (run.config(), run.progress.step);
+    let config = run.config();
+    let step = run.progress.step;
     let between_rollouts = step.is_multiple_of(config.sizes.steps_per_rollout);
     let is_last = step >= config.train.max_steps || (between_rollouts && run.has_its_completions());
     is_last || (config.eval.eval_steps > 0 && step.is_multiple_of(config.eval.eval_steps))
@@ -24,21 +25,22 @@ pub fn is_due(run: &Run) -> bool {
 pub fn evaluate(run: &mut Run) -> Result<()> {
     let started = Instant::now();
     let values = measure(run)?;
-    let value = |name: &str| {
-        values
-            .iter()
-            .find(|(found, _)| found == name)
-            .map(|(_, value)| *value)
-    };
-    (run.progress.accuracy, run.progress.held_out_reward) =
-        (value("eval_accuracy"), value("eval_reward"));
+    run.progress.accuracy = value(&values, "eval_accuracy");
+    run.progress.held_out_reward = value(&values, "eval_reward");
     if !values.is_empty() {
         run.observers.metrics.add_time("eval", started);
     }
     run.observers.metrics.extend(values)
 }
 
-/// Metrics of the run's held-out prompts, of its benchmarks, and the mean over benchmarks.
+fn value(values: &Values, name: &str) -> Option<f64> {
+    values
+        .iter()
+        .find(|(found, _)| found == name)
+        .map(|(_, value)| *value)
+}
+
+/// Metrics of the run's held-out prompts and of its benchmarks, and the mean over benchmarks.
 ///
 /// Held-out prompts give `eval_reward`, `eval_rewards/NAME/mean`, and `eval_accuracy` if right
 /// answers are known.
@@ -75,11 +77,12 @@ fn measure(run: &mut Run) -> Result<Values> {
     };
     if !held_out.is_empty() {
         let graded = grade(policy, tokenizer, &mut grader, held_out, &exam)?;
-        let accuracy = share_right(&graded).map(|share| ("accuracy".to_owned(), share));
-        let all = accuracy
-            .into_iter()
-            .chain(mean_rewards(graded.iter().map(|graded| &graded.earned)));
-        values.extend(all.map(|(name, value)| (format!("eval_{name}"), value)));
+        if let Some(share) = share_right(&graded) {
+            values.push(("eval_accuracy".to_owned(), share));
+        }
+        for (name, value) in mean_rewards(graded.iter().map(|graded| &graded.earned)) {
+            values.push((format!("eval_{name}"), value));
+        }
     }
     let mut all = Vec::new();
     for benchmark in &*benchmarks {

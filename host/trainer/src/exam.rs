@@ -14,7 +14,7 @@ use crate::environment::{Environment, Stage};
 use crate::metrics::Values;
 use crate::reward::{self, Rewards, Scored};
 use crate::stages::context::SampledText;
-use crate::stages::rollout::complete;
+use crate::stages::rollout::{Drawing, Playing, Prompts, complete};
 
 /// A graded answer to one prompt.
 #[derive(Debug, Clone)]
@@ -57,7 +57,8 @@ impl Earned {
 
 /// `reward` and `rewards/NAME/mean`: means over the answers.
 pub fn mean_rewards<'a>(earned: impl Iterator<Item = &'a Earned>) -> Values {
-    let (mut sums, mut count) = (IndexMap::<String, f64>::new(), 0_usize);
+    let mut sums = IndexMap::<String, f64>::new();
+    let mut count = 0_usize;
     for Earned { reward, rewards } in earned {
         let parts = rewards
             .iter()
@@ -80,7 +81,7 @@ pub enum RightAnswer {
     /// Right if the only reward is above 0. The rule needs rewards of exactly -1, 0 or 1: other
     /// values decide nothing.
     Only(String),
-    /// Undecided: there are several rewards, and none is known to decide it.
+    /// Undecided: there are several rewards, and none of them is known to tell right from wrong.
     Undecided,
 }
 
@@ -120,8 +121,9 @@ impl fmt::Display for RightAnswer {
             Self::Only(name) => {
                 write!(
                     f,
-                    "answers to which `{name}` gives 1 (if it gives anything but -1, 0 and 1, there is no accuracy; \
-                     with `--set eval.reward={name}` every answer above 0 is right)"
+                    "answers to which `{name}` gives 1 (if it gives anything but -1, 0 and 1, \
+                     there is no accuracy; with `--set eval.reward={name}` every answer above 0 is \
+                     right)"
                 )
             }
             Self::Undecided => f.write_str("no reward says it (name one with `eval.reward`)"),
@@ -138,39 +140,48 @@ pub fn grade(
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
     let mut graded = Vec::with_capacity(examples.len());
-    for (first, chunk) in (0..)
-        .step_by(exam.batch_size)
-        .zip(examples.chunks(exam.batch_size))
-    {
-        let indices: Vec<[u64; 2]> = (first..)
-            .take(chunk.len())
-            .map(|number| [number, 0])
-            .collect();
+    for chunk in examples.chunks(exam.batch_size) {
+        let first = graded.len() as u64;
+        let numbers = first..first + chunk.len() as u64;
+        let indices: Vec<[u64; 2]> = numbers.map(|number| [number, 0]).collect();
         let chunk: Vec<&Example> = chunk.iter().collect();
-        // Greedy decoding uses no random numbers; the streams are placeholders.
-        let mut rngs = vec![host_rng::stream(0, "eval.greedy", &[]); chunk.len()];
-        graded.extend(grade_chunk(
-            policy,
-            tokenizer,
-            grader,
-            (&chunk, &indices),
-            (SamplingParams::GREEDY, &mut rngs),
-            exam,
-        )?);
+        let questions = Questions {
+            examples: &chunk,
+            indices: &indices,
+            sampling: SamplingParams::GREEDY,
+            // Greedy decoding uses no random numbers; the streams are placeholders.
+            rngs: &mut vec![host_rng::stream(0, "eval.greedy", &[]); chunk.len()],
+        };
+        graded.extend(grade_together(policy, tokenizer, grader, questions, exam)?);
     }
     Ok(graded)
 }
 
-/// Answers all `examples` at once, each with its own random stream, and grades the answers.
-/// `indices` are the number of the question of each, and of the answer among those to it.
-pub fn grade_chunk(
+/// Questions that are answered together.
+pub struct Questions<'a> {
+    /// The row of each answer's question.
+    pub examples: &'a [&'a Example],
+    /// For each answer, the number of its question, and its own number among the answers to it.
+    pub indices: &'a [[u64; 2]],
+    pub sampling: SamplingParams,
+    /// The random stream of each answer.
+    pub rngs: &'a mut [ChaCha12Rng],
+}
+
+/// Answers all `questions` at once, and grades the answers.
+pub fn grade_together(
     policy: &Policy,
     tokenizer: &Tokenizer,
     grader: &mut Grader<'_>,
-    (examples, indices): (&[&Example], &[[u64; 2]]),
-    (sampling, rngs): (SamplingParams, &mut [ChaCha12Rng]),
+    questions: Questions<'_>,
     exam: &Exam,
 ) -> Result<Vec<Graded>> {
+    let Questions {
+        examples,
+        indices,
+        sampling,
+        rngs,
+    } = questions;
     let generation = Generation {
         sampling,
         max_completion_length: exam.max_completion_length,
@@ -181,26 +192,29 @@ pub fn grade_chunk(
         top_k: 0,
         max_num_seqs: exam.max_num_seqs,
     };
-    let Exam {
-        step,
-        max_steps,
-        seed,
-        ..
-    } = *exam;
     let stage = Stage {
         purpose: Purpose::EVALUATION,
-        step,
-        max_steps,
-        seed,
+        step: exam.step,
+        max_steps: exam.max_steps,
+        seed: exam.seed,
         indices,
     };
-    let completed = complete(
-        policy,
-        (tokenizer, exam.max_prompt_length),
-        (grader.environment.as_deref_mut(), grader.sink),
-        (examples, &stage),
-        (&generation, rngs, None),
-    )?;
+    let prompts = Prompts {
+        examples,
+        max_length: exam.max_prompt_length,
+        stage: &stage,
+    };
+    let drawing = Drawing {
+        generation: &generation,
+        rngs,
+        capture: None,
+    };
+    let environment = grader.environment.as_deref_mut();
+    let playing = environment.map(|environment| Playing {
+        environment,
+        sink: &mut *grader.sink,
+    });
+    let completed = complete(policy, tokenizer, &prompts, drawing, playing)?;
     let rollout = exam.rollout(completed.views(examples));
     let scored = grader
         .rewards
@@ -210,29 +224,23 @@ pub fn grade_chunk(
         .iter()
         .map(|completion| completion.text.to_owned())
         .collect();
-    let samples = completed
-        .texts
-        .into_iter()
-        .zip(read)
-        .zip(&completed.completions);
-    let graded = samples
-        .enumerate()
-        .map(|(i, ((sample, read), completion))| {
-            let earned = Earned::of(&scored, i);
-            let (correct, tokens) = (grader.right.judge(&earned), completion.drawn());
-            Graded {
-                sample,
-                read,
-                earned,
-                correct,
-                tokens,
-                truncated: completion.truncated,
-            }
+    let mut graded = Vec::new();
+    for (i, (sample, read)) in completed.texts.into_iter().zip(read).enumerate() {
+        let earned = Earned::of(&scored, i);
+        let tokens = &completed.completions[i];
+        graded.push(Graded {
+            sample,
+            read,
+            correct: grader.right.judge(&earned),
+            earned,
+            tokens: tokens.drawn(),
+            truncated: tokens.truncated,
         });
-    Ok(graded.collect())
+    }
+    Ok(graded)
 }
 
-/// The reward components, and the sink for their reports.
+/// Everything that grades answers.
 pub struct Grader<'a> {
     /// Reward components of the section `[[reward]]`.
     pub rewards: &'a mut Rewards,
@@ -244,6 +252,7 @@ pub struct Grader<'a> {
     pub right: &'a RightAnswer,
 }
 
+/// How an evaluation is done.
 #[derive(Debug, Clone, Copy)]
 pub struct Exam {
     /// Longest prompt, tokens.
@@ -254,7 +263,7 @@ pub struct Exam {
     pub max_num_seqs: usize,
     /// Most completions that are requested at once.
     pub batch_size: usize,
-    /// Number of answers to each prompt, which follow one another.
+    /// Number of answers to each prompt. They are consecutive.
     pub samples: usize,
     /// Number of completed optimizer steps.
     pub step: u64,
@@ -290,7 +299,7 @@ impl Exam {
     }
 }
 
-/// Share of right answers in `graded`; `None` unless it is known for every answer.
+/// Share of right answers in `graded`; `None` if some answer is neither right nor wrong.
 pub fn share_right(graded: &[Graded]) -> Option<f64> {
     let correct: Option<Vec<bool>> = graded.iter().map(|graded| graded.correct).collect();
     correct.map(|correct| {
@@ -303,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_a_point_does_not_say_what_is_right() {
+    fn fractional_rewards_decide_nothing_unless_named() {
         let earned = |reward: f32| Earned {
             reward,
             rewards: [("grade".to_owned(), reward)].into_iter().collect(),

@@ -9,7 +9,7 @@ use capo_system::manifest::SealedFolder;
 use host_data::Tokenizer;
 use host_model::{ModelFiles, Policy};
 
-/// Refuses a path for a new folder that cannot be one or that exists; `flag` named it.
+/// Refuses a path for a new folder if it exists or cannot be a folder. `flag` gave the path.
 pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     folders::split(path).with_context(|| format!("`{flag}` cannot be used"))?;
     let absent = path.symlink_metadata().is_err();
@@ -21,33 +21,33 @@ pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tokenizer's files of a model, which are copied along with its weights. They are read when
-/// the model is opened, so that a damaged one is refused before any work is done, and one that is
-/// deleted later is still there.
+/// The tokenizer's files of a model, which are copied along with its weights. They are read when the
+/// model is opened: a damaged file is then refused before any work is done, and a file that is
+/// deleted later is not missed.
 #[derive(Debug, Clone)]
 pub struct Companions(Vec<(&'static str, Vec<u8>)>);
 
 impl Companions {
-    /// Reads those among `files`.
+    /// Reads the tokenizer's files among `files`.
     pub fn read(files: &ModelFiles) -> Result<Self> {
-        let there = Tokenizer::FILES
-            .into_iter()
-            .filter(|name| files.contains(name));
-        there
-            .map(|name| Ok((name, files.read(name)?.into_owned())))
-            .collect::<Result<_>>()
-            .map(Self)
+        let mut companions = Vec::new();
+        for name in Tokenizer::FILES {
+            if files.contains(name) {
+                companions.push((name, files.read(name)?.into_owned()));
+            }
+        }
+        Ok(Self(companions))
     }
 
-    /// True if `folder` has these files, unchanged, and no others of their names.
+    /// True if `folder` has exactly these tokenizer's files, with the same contents.
     pub fn are_in(&self, folder: &SealedFolder) -> Result<bool> {
         let others = ModelFiles::Checkpoint(folder.clone());
         Ok(Self::read(&others)?.0 == self.0)
     }
 }
 
-/// Writes `policy` with its `companions` and a model card. The folder appears at `path` when it is
-/// whole.
+/// Writes `policy` with its `companions` and a model card. The folder appears at `path` once it is
+/// complete.
 pub fn write(
     path: &Path,
     policy: &Policy,
@@ -55,13 +55,13 @@ pub fn write(
     card: Option<&str>,
 ) -> Result<()> {
     let (parent, name) = folders::split(path)?;
-    let cannot = || format!("cannot write `{}`", path.display());
-    let new = NewFolder::in_folder(&parent).with_context(cannot)?;
+    let context = format!("cannot write `{}`", path.display());
+    let new = NewFolder::in_folder(&parent).with_context(|| context.clone())?;
     fill(new.path(), policy, companions)?;
     if let Some(card) = card {
         files::write_atomic(&new.path().join("README.md"), card.as_bytes())?;
     }
-    new.appear_as(&name).with_context(cannot)
+    new.appear_as(&name).context(context)
 }
 
 /// Writes `policy` with its `companions` into a folder.

@@ -1,14 +1,14 @@
-//! A trainer for reinforcement learning of language models, whose rewards, advantage estimator,
-//! objective and gradient masks are components behind a stable ABI.
+//! A trainer for reinforcement learning of language models. Rewards, environments, the advantage
+//! estimator, the objective, masks, weights and step controls are components behind a stable ABI.
 //!
-//! Start reading at [`train`], the training loop. [`run`] opens its state, and [`stages`] are its
-//! steps. [`reward`] and the crate `host-data` provide rewards and prompts, `host-model` is the
+//! Start reading at [`train`], the training loop. [`run`] is the state of a run, and [`stages`] are
+//! the parts of the loop. [`reward`] and the crate `host-data` provide rewards and prompts, `host-model` is the
 //! policy, and `capo-loader` loads plugins.
 //!
 //! # Training from Rust
 //!
-//! Settings are those of the program's files and flags. An observer is told the metrics of each
-//! step; `()` is one that does nothing.
+//! The settings are the same as in the program's files and flags. An observer gets the metrics of
+//! each step; `()` is an observer that only prints warnings.
 //!
 //! ```
 //! use capo_loader::registry::Registry;
@@ -28,10 +28,16 @@
 //! let folder = tempfile::tempdir()?;
 //! // Paths of plugins go here.
 //! let registry = Registry::open(&[])?;
-//! let sets = ["train.max_steps=2", "eval.num_prompts=0", "objective.use=dapo.objective"].map(String::from);
+//! let sets = [
+//!     "train.max_steps=2",
+//!     "eval.num_prompts=0",
+//!     "objective.use=dapo.objective",
+//! ];
+//! let sets = sets.map(String::from);
 //! let mut config = config::resolve(&registry, Draft::read(None, config::DEFAULT, &sets)?)?.config;
 //! config.train.output_dir = Some(folder.path().join("run"));
-//! let (mut run, mut rewards) = (Run::start(config, &registry)?, Rewards(Vec::new()));
+//! let mut run = Run::start(config, &registry)?;
+//! let mut rewards = Rewards(Vec::new());
 //! train(&mut run, &mut rewards, None, &false.into())?;
 //! assert_eq!(rewards.0.len(), 2);
 //! assert!(folder.path().join("run/checkpoints/step-000002/model.safetensors").exists());

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// The unbiased estimate of the probability that at least one of `k` answers is right. Of `samples`
-/// answers, `right` are right: 1 - C(samples - right, k) / C(samples, k).
+/// The unbiased estimate of the probability that at least one of `k` answers is right, from `samples`
+/// answers of which `right` are right: 1 - C(samples - right, k) / C(samples, k).
 ///
 /// `k` is at most `samples`.
 pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
@@ -17,18 +17,14 @@ pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {
         .product::<f64>()
 }
 
-/// Index of the first occurrence of the most frequent answer; among equals, the answer that occurs
-/// first.
-///
-/// Missing values do not vote.
+/// Index of the first occurrence of the most frequent answer. Of equally frequent answers, the one
+/// that occurs first wins. Missing answers do not vote.
 pub fn majority(values: &[Option<String>]) -> Option<usize> {
     let mut votes: HashMap<&str, (usize, usize)> = HashMap::new();
-    for (place, value) in values
-        .iter()
-        .enumerate()
-        .filter_map(|(place, value)| Some((place, value.as_deref()?)))
-    {
-        votes.entry(value).or_insert((0, place)).0 += 1;
+    for (place, value) in values.iter().enumerate() {
+        if let Some(value) = value {
+            votes.entry(value).or_insert((0, place)).0 += 1;
+        }
     }
     votes
         .into_values()
@@ -50,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chances_by_hand() {
+    fn pass_at_agrees_with_counted_subsets() {
         assert_eq!(pass_at(4, 0, 2), 0.0);
         assert_eq!(pass_at(4, 4, 2), 1.0);
         assert_eq!(
@@ -83,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_majority_is_the_first_of_the_most() {
+    fn the_majority_is_the_first_of_the_most_frequent() {
         let values = |list: &[&str]| {
             list.iter()
                 .map(|v| (!v.is_empty()).then(|| (*v).to_owned()))
@@ -104,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_powers_of_two_and_all() {
+    fn counts_are_powers_of_two_and_the_total() {
         assert_eq!(counts(1), [1]);
         assert_eq!(counts(8), [1, 2, 4, 8]);
         assert_eq!(counts(6), [1, 2, 4, 6]);

@@ -1,4 +1,4 @@
-//! The lines between the sampler's threads and the thread that answers.
+//! The lines over which the sampler's threads talk to the thread that answers the model's turns.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,7 +20,7 @@ pub(super) struct Heard {
     pub truncated: bool,
     /// Number of tokens of the completion so far.
     pub length: usize,
-    /// Where the row waits, until it has a reply.
+    /// The channel to the waiting row; `None` once it has its reply.
     back: Option<Sender<Reply>>,
 }
 
@@ -38,39 +38,42 @@ impl Heard {
 }
 
 impl Drop for Heard {
-    /// Where the answering thread stops, its rows end, so that no sampler waits for ever.
+    /// If the answering thread stops, this ends the row, so that no sampler waits forever.
     fn drop(&mut self) {
         self.send(None);
     }
 }
 
-/// Makes partners for the sampler's threads.
-pub struct Lines(Sender<Heard>, Vec<u32>);
+/// The sampler's end of all lines. It makes partners for the sampler's threads.
+pub struct Lines {
+    turns: Sender<Heard>,
+    eos_ids: Vec<u32>,
+}
 
-/// The sampler's end of all lines, and the other one.
+/// Opens the lines. Returns the sampler's end, and that of the answering thread.
 pub(super) fn lines(eos_ids: &[u32]) -> (Lines, Receiver<Heard>) {
     let (turns, heard) = mpsc::channel();
-    (Lines(turns, eos_ids.to_vec()), heard)
+    let eos_ids = eos_ids.to_vec();
+    (Lines { turns, eos_ids }, heard)
 }
 
 impl Lines {
     /// The partner of some rows.
     pub fn partner(&self, rows: Range<usize>) -> Box<dyn Partner> {
         let (back, replies) = mpsc::channel();
-        let (turns, eos_ids) = (self.0.clone(), self.1.clone());
         Box::new(Line {
             first: rows.start,
-            turns,
+            turns: self.turns.clone(),
             back,
             replies,
-            eos_ids,
+            eos_ids: self.eos_ids.clone(),
         })
     }
 }
 
-/// A line of one thread.
+/// The line of one of the sampler's threads.
 struct Line {
-    /// Number of the first row.
+    /// Number of the thread's first row.
     first: usize,
     turns: Sender<Heard>,
     back: Sender<Reply>,
@@ -78,7 +81,7 @@ struct Line {
     eos_ids: Vec<u32>,
 }
 
-/// The error of a sampler that nobody answers; the reason is the answering thread's.
+/// The error of a sampler that gets no answer. The answering thread reports the reason.
 fn hung_up() -> anyhow::Error {
     anyhow!("the environment has stopped")
 }
@@ -105,14 +108,13 @@ impl Partner for Line {
         } else {
             None
         };
-        let mine = |reply: Reply| Reply {
-            row: reply.row - self.first,
-            ..reply
-        };
-        Ok(first
-            .into_iter()
-            .chain(self.replies.try_iter())
-            .map(mine)
-            .collect())
+        let mut replies = Vec::new();
+        for reply in first.into_iter().chain(self.replies.try_iter()) {
+            replies.push(Reply {
+                row: reply.row - self.first,
+                ..reply
+            });
+        }
+        Ok(replies)
     }
 }

@@ -1,9 +1,9 @@
 //! Episodes of several turns: the model and an environment answer each other while completions are
 //! sampled.
 //!
-//! The sampler's threads hand over turns that have ended and go on with other rows. The thread that
-//! called hands all turns that wait to the environment at once, and returns each observation to its
-//! row as soon as it is there.
+//! The sampler's threads hand over turns that have ended, and go on with other rows. The calling
+//! thread hands all waiting turns to the environment at once, and passes each observation to its row
+//! as soon as it arrives.
 
 mod line;
 
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use capo_loader::offer::{Offer, Origin};
+use capo_loader::offer::Origin;
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
 use capo_plugin::{
@@ -26,11 +26,11 @@ use crate::config::{Config, EpisodeConfig};
 use crate::reward;
 use line::{Heard, Lines};
 
-/// Time between two questions for observations that are not ready.
+/// Pause before the environment is asked again for observations that were not ready.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Name of the environment's number that counts failed calls: it is a part of
-/// `tools/failure_frequency`, and no metric of its own.
+/// Name of the number by which an environment counts failed calls. It becomes a part of
+/// `tools/failure_frequency`, and not a metric of its own.
 const FAILED_CALLS: &str = "failed_calls";
 
 /// The environment of a run.
@@ -38,13 +38,13 @@ pub struct Environment {
     component: EnvironmentHandle,
     turns: Turns,
     config: EpisodeConfig,
-    /// True if nothing is known to read the environment's rewards.
+    /// True if all rewards of the run are known not to read the environment's rewards.
     is_unread: bool,
     /// Seconds for which an episode waits for an observation; 0 is no limit.
     timeout: u64,
 }
 
-/// An episode's messages, reward and calls of tools.
+/// One episode: its messages, reward and tool calls.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
     /// The prompt, with what the environment added to it.
@@ -55,18 +55,26 @@ pub struct Conversation {
     pub reward: f32,
     /// True if the environment ended the episode.
     pub ended: bool,
-    /// True if an observation had no room in the completion, or the last turn has no end token: it
-    /// may have gone on, as a number does.
+    /// True if an observation did not fit into the completion, or the last turn has no end token, so
+    /// that it may be only the beginning of one.
     pub cut: bool,
-    /// Number of calls of tools, and of those that could not be made or failed; `None` if there are
-    /// no tools.
-    pub calls: Option<[usize; 2]>,
+    /// The tool calls; `None` if there are no tools.
+    pub calls: Option<CallCount>,
     /// The messages as JSON.
     pub json: String,
-    /// All that follows the prompt, as the model reads it, without the last turn's end token.
+    /// The text after the prompt, as the model reads it, without the last turn's end token.
     pub text: String,
-    /// Numbers of the environment, until they are recorded.
+    /// Numbers that the environment measured, until they are recorded.
     pub metrics: Vec<(String, f64)>,
+}
+
+/// The number of tool calls in an episode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallCount {
+    /// All calls, failed ones included.
+    pub all: usize,
+    /// Calls that could not be made, or that failed.
+    pub failed: usize,
 }
 
 /// One message of a conversation.
@@ -79,12 +87,14 @@ pub struct Said {
 }
 
 impl Conversation {
-    /// Takes the numbers of an observation. Of calls of tools, those that failed are counted.
+    /// Takes the numbers of an observation. The number of failed tool calls is counted, and the
+    /// others become metrics.
     fn measured(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             match &mut self.calls {
-                Some([all, failed]) if name == FAILED_CALLS => {
-                    *failed = (*failed + value.max(0.0) as usize).min(*all)
+                Some(calls) if name == FAILED_CALLS => {
+                    let failed = calls.failed + value.max(0.0) as usize;
+                    calls.failed = failed.min(calls.all);
                 }
                 _ => self.metrics.push((name, value)),
             }
@@ -100,7 +110,7 @@ impl Conversation {
     }
 }
 
-/// When and where episodes begin.
+/// Where some episodes stand in a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Stage<'a> {
     pub purpose: Purpose,
@@ -108,12 +118,13 @@ pub struct Stage<'a> {
     pub max_steps: u64,
     /// The run's seed.
     pub seed: u64,
-    /// The number of the prompt of each episode, and its place in its group.
+    /// For each episode, the number of its prompt and its place in its group.
     pub indices: &'a [[u64; 2]],
 }
 
 impl Stage<'_> {
-    /// Seed of the episodes of a group, of 53 bits, which programs in any language read exactly.
+    /// Seed of the episodes of a group. It has 53 bits, so that programs in every language read it
+    /// exactly.
     fn seed(&self, group: u64) -> u64 {
         let stream = if self.purpose == Purpose::TRAINING {
             "environment.episode"
@@ -145,47 +156,33 @@ impl Environment {
             .data
             .chat(files, host_data::Purpose::Measuring, tokenizer)?;
         let turns = Turns::open(chat, tokenizer, &tools, own.episode.keep_thinking)?;
-        let (episode, timeout) = (own.episode.clone(), config.train.component_timeout);
-        // A plugin's reward may read the environment's too.
-        let is_built_in = |offer: &&Offer| {
-            offer.point == Point::Reward
-                && offer.id != reward::OF_ENVIRONMENT
-                && offer.origin == Origin::BuiltIn
-        };
-        let offers = registry.offers();
-        let others: Vec<&str> = offers
-            .iter()
-            .copied()
-            .filter(is_built_in)
-            .map(|offer| offer.id.as_str())
-            .collect();
+        let config_of_episodes = own.episode.clone();
         let is_unread = config
             .reward
             .iter()
-            .all(|reward| others.contains(&reward.id.as_str()));
+            .all(|reward| is_known_not_to_read(&reward.id, registry));
         Ok(Some(Self {
             component,
             turns,
-            config: episode,
+            config: config_of_episodes,
             is_unread,
-            timeout,
+            timeout: config.train.component_timeout,
         }))
     }
 
-    /// Warns once of an environment whose rewards are lost.
+    /// Warns once if the environment gives rewards that no reward component reads.
     pub fn warn_of_reward(&mut self, conversations: &[Conversation]) {
-        if self.is_unread
-            && conversations
-                .iter()
-                .any(|conversation| conversation.reward != 0.0)
-        {
-            self.is_unread = false;
-            terminal::warn(&format!(
-                "the environment `{}` gives rewards, but no `[[reward]]` reads them (add one with `use = \"{}\"`; with `weight = 0` they are only recorded)",
-                self.component.id(),
-                reward::OF_ENVIRONMENT
-            ));
+        let has_rewards = conversations.iter().any(|one| one.reward != 0.0);
+        if !(self.is_unread && has_rewards) {
+            return;
         }
+        self.is_unread = false;
+        terminal::warn(&format!(
+            "the environment `{}` gives rewards, but no `[[reward]]` reads them (add one with \
+             `use = \"{}\"`; with `weight = 0` they are only recorded)",
+            self.component.id(),
+            reward::OF_ENVIRONMENT
+        ));
     }
 
     pub fn component(&self) -> &EnvironmentHandle {
@@ -196,7 +193,7 @@ impl Environment {
         &mut self.component
     }
 
-    /// The text of what follows a prompt, as the model reads it.
+    /// The text of the tokens `ids` that follow a prompt, as the model reads it.
     pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
         self.turns.text(tokenizer, ids)
     }
@@ -215,42 +212,48 @@ impl Environment {
         stage: &Stage<'_>,
     ) -> Result<Vec<Conversation>> {
         let mut episodes = Episodes::new(Vec::with_capacity(examples.len()));
-        (episodes.purpose, episodes.step, episodes.max_steps) =
-            (stage.purpose, stage.step, stage.max_steps);
+        episodes.purpose = stage.purpose;
+        episodes.step = stage.step;
+        episodes.max_steps = stage.max_steps;
         episodes.max_turns = self.config.max_turns;
         for ((number, example), [group, place]) in (0..).zip(examples).zip(stage.indices) {
             let mut episode = Episode::new(number, &example.prompt);
-            (episode.answer, episode.columns) = (&example.answer, &example.columns);
-            (episode.group, episode.place, episode.seed) = (*group, *place, stage.seed(*group));
+            episode.answer = &example.answer;
+            episode.columns = &example.columns;
+            episode.group = *group;
+            episode.place = *place;
+            episode.seed = stage.seed(*group);
             episodes.episodes.push(episode);
         }
         let openings = self.component.begin(sink, &episodes)?;
         for (pair, groups) in openings.windows(2).zip(stage.indices.windows(2)) {
             ensure!(
                 pair[0] == pair[1] || groups[0][0] != groups[1][0],
-                "component `{}`: two episodes of prompt {} begin with different texts (those of a group have the same seed: draw the beginning by it)",
+                "component `{}`: two episodes of prompt {} begin with different texts (the \
+                 episodes of a group have the same seed: draw the beginning by it)",
                 self.component.id(),
                 groups[0][0]
             );
         }
-        let begun = |(opening, example): (&String, &&Example)| {
-            let prompt = self.turns.opened(tokenizer, &example.prompt, opening)?;
-            Ok(Conversation {
-                prompt,
-                calls: self.turns.call_format().map(|_| [0; 2]),
+        let mut conversations = Vec::new();
+        for (opening, example) in openings.iter().zip(examples) {
+            conversations.push(Conversation {
+                prompt: self.turns.opened(tokenizer, &example.prompt, opening)?,
+                calls: self.turns.call_format().map(|_| CallCount::default()),
                 ..Conversation::default()
-            })
-        };
-        openings.iter().zip(examples).map(begun).collect()
+            });
+        }
+        Ok(conversations)
     }
 
-    /// Runs `generate`, which samples completions of at most `longest` tokens with the partners
-    /// that it is given, and answers their turns until it returns.
+    /// Runs `generate`, which samples completions of at most `longest` tokens, and answers the turns
+    /// that come over its lines until it returns.
     pub fn converse<T: Send>(
         &mut self,
         sink: &mut dyn Sink,
         tokenizer: &Tokenizer,
-        (conversations, longest): (&mut [Conversation], usize),
+        conversations: &mut [Conversation],
+        longest: usize,
         generate: impl FnOnce(&Lines) -> Result<T> + Send,
     ) -> Result<T> {
         let (lines, heard) = line::lines(tokenizer.eos_ids());
@@ -265,6 +268,7 @@ impl Environment {
                 waiting: Vec::new(),
             };
             let answered = server.serve(sink, &heard);
+            // This ends the lines of rows that still wait for an answer.
             drop((server, heard));
             let sampled = sampler
                 .join()
@@ -272,11 +276,10 @@ impl Environment {
             answered.and(sampled)
         })?;
         let id = self.component.id();
-        for (name, value) in conversations
-            .iter_mut()
-            .flat_map(|conversation| std::mem::take(&mut conversation.metrics))
-        {
-            sink.record(id, &name, value);
+        for conversation in conversations.iter_mut() {
+            for (name, value) in std::mem::take(&mut conversation.metrics) {
+                sink.record(id, &name, value);
+            }
         }
         if let Some(objection) = sink.objection() {
             bail!("component `{id}`: {objection}");
@@ -287,14 +290,14 @@ impl Environment {
         Ok(sampled)
     }
 
-    /// The reply with at most `max_observation_length` tokens; what was cut is said at its end.
+    /// The reply, cut to `max_observation_length` tokens. A note at its end says that it was cut.
     fn shortened(&self, tokenizer: &Tokenizer, reply: Reply) -> Result<Reply> {
         let limit = self.config.max_observation_length;
-        // A token has at least one byte of text, so a short text needs no look.
+        // A token has at least one byte of text, so this text is short enough.
         if reply.content.len() <= limit {
             return Ok(reply);
         }
-        // Nor is the end of a gigabyte looked at.
+        // Only the beginning of a very long text is encoded.
         let most = reply.content.floor_char_boundary(limit.saturating_mul(64));
         let text = &reply.content[..most];
         let ids = tokenizer.encode(&tokenizer.escaped(text, &[]))?;
@@ -302,7 +305,7 @@ impl Environment {
             return Ok(reply);
         }
         let kept = tokenizer.decode(&ids[..limit.min(ids.len())])?;
-        // Not every tokenizer has the characters of a note.
+        // Some tokenizers lack the characters of a note, so there are two.
         let notes = [format!(" [cut after {limit} tokens]"), "...".to_owned()];
         let note = notes
             .into_iter()
@@ -315,18 +318,28 @@ impl Environment {
     }
 }
 
+/// True for a built-in reward, unless it is the one that reads the environment's. A plugin's reward
+/// may read the environment's too.
+fn is_known_not_to_read(id: &str, registry: &Registry) -> bool {
+    id != reward::OF_ENVIRONMENT
+        && registry.offers().iter().any(|offer| {
+            offer.id == id && offer.point == Point::Reward && offer.origin == Origin::BuiltIn
+        })
+}
+
 /// Answers the turns of one rollout.
 struct Server<'a> {
     environment: &'a mut Environment,
     tokenizer: &'a Tokenizer,
     conversations: &'a mut [Conversation],
-    /// Longest completion, tokens, with those that the environment adds.
+    /// Most tokens of a completion, including those that the environment adds.
     longest: usize,
-    /// Turns without an observation so far, and since when they wait.
+    /// Turns that have no observation yet, each with the time since which it waits.
     waiting: Vec<(Heard, Instant)>,
 }
 
 impl Server<'_> {
+    /// Answers turns until the sampler has no more.
     fn serve(&mut self, sink: &mut dyn Sink, heard: &Receiver<Heard>) -> Result<()> {
         loop {
             let first = if self.waiting.is_empty() {
@@ -337,94 +350,104 @@ impl Server<'_> {
             let new: Vec<Heard> = match first {
                 Ok(first) => std::iter::once(first).chain(heard.try_iter()).collect(),
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
-                // A row that waits holds its line, so none does.
+                // A waiting row holds its line, so no row waits.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
             self.ask(sink, new)?;
+            self.check_time()?;
         }
     }
 
     /// Hands `new` turns to the environment, and its observations to their rows.
     fn ask(&mut self, sink: &mut dyn Sink, new: Vec<Heard>) -> Result<()> {
-        let texts: Vec<String> = new
-            .iter()
-            .map(|heard| {
-                self.tokenizer
-                    .decode(&heard.ids)
-                    .context("a sampled turn is not text")
-            })
-            .collect::<Result<_>>()?;
-        let (mut asked, mut refused) = (Vec::new(), Vec::new());
+        let texts = self.texts(&new)?;
+        let mut asked = Vec::new();
+        let mut refused = Vec::new();
         for (heard, text) in new.iter().zip(&texts) {
-            let said = Said {
+            self.conversations[heard.row].messages.push(Said {
                 role: "assistant".into(),
                 name: String::new(),
                 content: text.clone(),
-            };
-            self.conversations[heard.row].messages.push(said);
+            });
             let mut turn = Turn::new(heard.row as u64, text);
-            (turn.number, turn.is_last) = (heard.number, self.is_last(heard));
-            let wrong = self.read_calls(&mut turn, &heard.ids)?;
-            // A turn whose calls cannot be made is answered here: the model reads what is wrong
-            // with them.
-            if wrong.is_empty() || turn.is_last {
-                asked.push(turn)
+            turn.number = heard.number;
+            turn.is_last = self.is_last(heard);
+            let errors = self.read_calls(&mut turn, &heard.ids)?;
+            // If some call cannot be made, the environment does not see the turn. The model reads
+            // the errors instead.
+            if errors.is_empty() || turn.is_last {
+                asked.push(turn);
             } else {
-                refused.push((heard.row as u64, wrong))
+                refused.push((heard.row as u64, errors));
             }
         }
         self.waiting
             .extend(new.into_iter().map(|heard| (heard, Instant::now())));
-        for (row, replies) in refused {
-            self.answer(row, replies, false)?;
+        for (row, errors) in refused {
+            self.answer(row, errors, false)?;
         }
-        let observations = self.environment.component.respond(sink, &asked)?;
-        for Observation {
+        for observation in self.environment.component.respond(sink, &asked)? {
+            self.observe(observation)?;
+        }
+        Ok(())
+    }
+
+    fn texts(&self, turns: &[Heard]) -> Result<Vec<String>> {
+        let mut texts = Vec::new();
+        for turn in turns {
+            let text = self.tokenizer.decode(&turn.ids);
+            texts.push(text.context("a sampled turn is not text")?);
+        }
+        Ok(texts)
+    }
+
+    /// Takes an observation of the environment, and hands its messages to the row of its episode.
+    fn observe(&mut self, observation: Observation) -> Result<()> {
+        let Observation {
             episode,
             messages,
             ended,
             reward,
             metrics,
-        } in observations
+        } = observation;
+        let id = self.environment.component.id();
+        ensure!(
+            self.position(episode).is_some(),
+            "component `{id}`: an observation of episode {episode}, which waits for none (answer \
+             each turn once)"
+        );
+        let mut replies = Vec::new();
+        for capo_plugin::Message {
+            role,
+            name,
+            content,
+        } in messages
         {
-            let is_awaited = self
-                .waiting
-                .iter()
-                .any(|(heard, _)| heard.row as u64 == episode);
             ensure!(
-                is_awaited,
-                "component `{}`: an observation of episode {episode}, which waits for none (answer each turn once)",
-                self.environment.component.id()
+                ["user", "tool"].contains(&role.as_str()),
+                "component `{id}`: a message of episode {episode} has the role `{role}` (the model \
+                 reads those of `user` and `tool`)"
             );
-            let conversation = &mut self.conversations[episode as usize];
-            if let Some(message) = messages
-                .iter()
-                .find(|message| !["user", "tool"].contains(&message.role.as_str()))
-            {
-                bail!(
-                    "component `{}`: a message of episode {episode} has the role `{}` (the model reads those of `user` and `tool`)",
-                    self.environment.component.id(),
-                    message.role
-                );
-            }
-            conversation.reward += reward;
-            conversation.measured(metrics);
-            let reply = |capo_plugin::Message {
-                             role,
-                             name,
-                             content,
-                         }| Reply {
+            replies.push(Reply {
                 role,
                 name,
                 content,
-            };
-            self.answer(episode, messages.into_iter().map(reply).collect(), ended)?;
+            });
         }
+        let conversation = &mut self.conversations[episode as usize];
+        conversation.reward += reward;
+        conversation.measured(metrics);
+        self.answer(episode, replies, ended)
+    }
+
+    /// Refuses to wait for an observation longer than `train.component_timeout`.
+    fn check_time(&self) -> Result<()> {
         let limit = self.environment.timeout;
-        let is_late = |since: &Instant| limit > 0 && since.elapsed() > Duration::from_secs(limit);
-        if let Some((heard, _)) = self.waiting.iter().find(|(_, since)| is_late(since)) {
-            bail!(
-                "component `{}`: turn {} of episode {} has no observation after {limit} seconds (the limit is `train.component_timeout`)",
+        for (heard, since) in &self.waiting {
+            ensure!(
+                limit == 0 || since.elapsed() <= Duration::from_secs(limit),
+                "component `{}`: turn {} of episode {} has no observation after {limit} seconds \
+                 (the limit is `train.component_timeout`)",
                 self.environment.component.id(),
                 heard.number + 1,
                 heard.row
@@ -438,75 +461,78 @@ impl Server<'_> {
         heard.truncated || heard.number + 1 == self.environment.config.max_turns
     }
 
-    /// Reads the calls of tools in a turn; returns the replies to those that cannot be made.
+    /// Index in `waiting` of the turn of an episode.
+    fn position(&self, episode: u64) -> Option<usize> {
+        self.waiting
+            .iter()
+            .position(|(heard, _)| heard.row as u64 == episode)
+    }
+
+    /// Reads the tool calls of a turn. Returns an error message for each call that cannot be made.
     fn read_calls(&mut self, turn: &mut Turn<'_>, ids: &[u32]) -> Result<Vec<Reply>> {
-        let (mut calls, mut wrong) = (Vec::new(), Vec::new());
+        let mut calls = Vec::new();
+        let mut errors = Vec::new();
         for call in self.environment.turns.calls(self.tokenizer, ids)? {
             match call {
                 Ok(Call { name, arguments }) => calls.push(ToolCall { name, arguments }),
                 // Some templates refuse a result without the name of its tool.
-                Err(Unmade { tool, error }) => {
-                    wrong.push(Reply {
-                        role: "tool".into(),
-                        name: tool,
-                        content: format!("error: {error}"),
-                    });
-                }
+                Err(Unmade { tool, error }) => errors.push(Reply {
+                    role: "tool".into(),
+                    name: tool,
+                    content: format!("error: {error}"),
+                }),
             }
         }
-        if let Some([all, failed]) = &mut self.conversations[turn.episode as usize].calls {
-            (*all, *failed) = (*all + calls.len() + wrong.len(), *failed + wrong.len());
+        if let Some(count) = &mut self.conversations[turn.episode as usize].calls {
+            count.all += calls.len() + errors.len();
+            count.failed += errors.len();
         }
         turn.calls = calls;
-        Ok(wrong)
+        Ok(errors)
     }
 
     /// Hands replies to the row of an episode, or ends the row.
     fn answer(&mut self, episode: u64, replies: Vec<Reply>, ended: bool) -> Result<()> {
-        let place = self
-            .waiting
-            .iter()
-            .position(|(heard, _)| heard.row as u64 == episode)
-            .context("the row waits")?;
-        let (heard, _) = self.waiting.swap_remove(place);
+        let position = self.position(episode).context("the row waits")?;
+        let (heard, _) = self.waiting.swap_remove(position);
+        let is_last = self.is_last(&heard);
         let environment = &self.environment;
         let conversation = &mut self.conversations[heard.row];
         conversation.ended = ended || replies.is_empty();
-        if conversation.ended || heard.truncated || heard.number + 1 == environment.config.max_turns
-        {
+        if conversation.ended || is_last {
             conversation.cut = !heard.ended;
             heard.reply(None);
             return Ok(());
         }
-        let shortened = replies
-            .into_iter()
-            .map(|reply| environment.shortened(self.tokenizer, reply));
-        let replies = shortened.collect::<Result<Vec<Reply>>>()?;
+        let mut shortened = Vec::new();
+        for reply in replies {
+            shortened.push(environment.shortened(self.tokenizer, reply)?);
+        }
         let ids = environment
             .turns
-            .after(self.tokenizer, heard.ended, &replies);
-        let ids = ids.with_context(|| {
-            format!(
-                "component `{}`: the model cannot read an observation",
-                environment.component.id()
-            )
-        })?;
-        // The model needs room for a turn.
+            .after(self.tokenizer, heard.ended, &shortened)
+            .with_context(|| {
+                let id = environment.component.id();
+                format!("component `{id}`: the model cannot read an observation")
+            })?;
+        // After the observation, the model needs room for a turn.
         conversation.cut = heard.length + ids.len() >= self.longest;
         if conversation.cut {
             heard.reply(None);
             return Ok(());
         }
-        let said = |Reply {
-                        role,
-                        name,
-                        content,
-                    }| Said {
+        for Reply {
             role,
             name,
             content,
-        };
-        conversation.messages.extend(replies.into_iter().map(said));
+        } in shortened
+        {
+            conversation.messages.push(Said {
+                role,
+                name,
+                content,
+            });
+        }
         heard.reply(Some(ids));
         Ok(())
     }
@@ -517,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_calls_are_calls_that_failed() {
+    fn counts_failed_calls_only_with_tools() {
         let measured = |calls| {
             let mut conversation = Conversation {
                 calls,
@@ -531,11 +557,12 @@ mod tests {
             }
             (conversation.calls, conversation.metrics.len())
         };
-        assert_eq!(measured(Some([3, 0])), (Some([3, 3]), 2));
+        let calls = |all, failed| Some(CallCount { all, failed });
+        assert_eq!(measured(calls(3, 0)), (calls(3, 3), 2));
         assert_eq!(
             measured(None),
             (None, 4),
-            "without tools it is a number like others"
+            "without tools it is a metric like others"
         );
     }
 }

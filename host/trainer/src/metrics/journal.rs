@@ -16,7 +16,7 @@ use super::lines::Lines;
 /// Name of the metrics file in a run's directory.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
-/// A file to which only this process appends lines, and which nobody else should change meanwhile.
+/// A file to which this process appends lines. Nobody else should change it meanwhile.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
@@ -36,8 +36,8 @@ impl Log {
         &self.path
     }
 
-    /// Appends `line`. Returns true if the file has lost lines since the last call: somebody
-    /// deleted it or cut it.
+    /// Appends `line`. Returns true if the file has lost lines since the last call, because somebody
+    /// deleted or cut it.
     pub fn append(&mut self, line: &str) -> Result<bool> {
         let appended = files::append_line(&self.path, line)?;
         let has_lost = appended.before < self.size;
@@ -45,7 +45,7 @@ impl Log {
         Ok(has_lost)
     }
 
-    /// The warning that lines were lost; `which` says of which steps, if that is known.
+    /// The warning that lines were lost. `which` names their steps, if these are known.
     pub fn loss(&self, which: Option<String>) -> String {
         let which = which.map_or_else(String::new, |which| format!(": {which}"));
         format!(
@@ -80,17 +80,21 @@ impl Journal {
             let left = Lines::read(self.log.path()).unwrap_or_default();
             self.log.loss(left.missing(line.step))
         });
-        let nulls = line.values.iter().filter(|(_, value)| !value.is_finite());
-        let new = nulls.filter(|(name, _)| self.warned.insert((*name).clone()));
-        let step = line.step;
-        let warn = |(name, value)| {
-            format!("metric `{name}` is {value} at step {step}: written as null (told once)")
-        };
-        Ok(lost.into_iter().chain(new.map(warn)).collect())
+        let mut warnings = Vec::from_iter(lost);
+        for (name, value) in &line.values {
+            if !value.is_finite() && self.warned.insert(name.clone()) {
+                warnings.push(format!(
+                    "metric `{name}` is {value} at step {}: written as null (told once)",
+                    line.step
+                ));
+            }
+        }
+        Ok(warnings)
     }
 }
 
-/// Refuses the file at `path` if it cannot be taken up again. A missing file is no error.
+/// Refuses the file at `path` if a resumed run could not continue it. A missing file is not an
+/// error.
 pub fn check(path: &Path) -> Result<()> {
     if path.symlink_metadata().is_ok() {
         let opened = files::open_plain(path, OpenOptions::new().read(true));
@@ -105,9 +109,9 @@ fn not_taken_up(path: &Path) -> String {
     format!("cannot take `{}` up again", path.display())
 }
 
-/// Cuts the file at `path` back to `step`, and reports the number of removed lines. Removal starts
-/// at the first line that is torn or of a later step. Step 0 removes all lines. A missing file is
-/// no error.
+/// Removes the lines after `step` from the file at `path`, and warns of their number. All lines from
+/// the first torn or later one on are removed. Step 0 removes all lines. A missing file is not an
+/// error.
 pub fn cut(path: &Path, step: u64) -> Result<()> {
     let lines = cut_lines(path, step).with_context(|| not_taken_up(path))?;
     if lines > 0 {
@@ -126,7 +130,9 @@ fn cut_lines(path: &Path, step: u64) -> Result<usize> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error.into()),
     };
-    let (mut reader, mut line, mut kept) = (BufReader::new(&file), Vec::new(), 0);
+    let mut reader = BufReader::new(&file);
+    let mut line = Vec::new();
+    let mut kept = 0;
     while reader.read_until(b'\n', &mut line)? > 0 {
         if step == 0 || is_later(&line, step) {
             let lines = 1 + reader.split(b'\n').count();
@@ -158,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_are_not_finite_become_null_with_one_warning_each() {
+    fn warns_once_of_each_value_that_becomes_null() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
         let mut journal = Journal::new(path.clone());
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lost_lines_is_told_with_their_steps() {
+    fn warns_of_lost_lines_with_their_steps() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
         let mut journal = Journal::new(path.clone());
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn later_lines_go_wherever_the_last_was_torn() {
+    fn cuts_later_lines_wherever_the_last_is_torn() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
         let (kept, later) = (

@@ -7,9 +7,8 @@ use serde::Serialize;
 /// Metric names and values.
 pub type Values = Vec<(String, f64)>;
 
-/// The metrics of a step as a JSON object: `step` comes first, then the values in the order of
-/// their names. Step 0 is the evaluation before training. Values that are not finite are written as
-/// null.
+/// The metrics of a step. As JSON it is an object: `step` comes first, then the values in the order
+/// of their names. Values that are not finite become null. Step 0 is the evaluation before training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     pub step: u64,

@@ -20,10 +20,10 @@ pub struct Lines {
     pub steps: Vec<u64>,
     /// The values of each metric.
     pub columns: BTreeMap<String, Column>,
-    /// Numbers, from 1, of lines that are not a whole object with a later step than the line
-    /// before.
+    /// Numbers of damaged lines, from 1. A line is damaged if it is not a whole object, or if its
+    /// step is not later than that of the line before.
     damaged: Vec<u64>,
-    /// Number of lines, damaged ones included.
+    /// Number of all lines, damaged ones included.
     count: u64,
 }
 
@@ -46,24 +46,27 @@ impl Column {
             .filter(|(_, value)| !value.is_nan())
     }
 
-    /// Means of the first and of the last `most` numbers, or of either half where there are fewer.
-    /// `None` without a number.
+    /// Means of the first and of the last `most` numbers. If there are fewer than twice as many, the
+    /// means of the two halves. `None` without a number.
     pub fn ends(&self, most: usize) -> Option<(f64, f64)> {
         let numbers: Vec<f64> = self.numbers().map(|(_, value)| value).collect();
         let count = most.min(numbers.len().div_ceil(2));
-        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-        (count > 0).then(|| {
-            (
-                mean(&numbers[..count]),
-                mean(&numbers[numbers.len() - count..]),
-            )
-        })
+        if count == 0 {
+            return None;
+        }
+        let first = &numbers[..count];
+        let last = &numbers[numbers.len() - count..];
+        Some((mean(first), mean(last)))
     }
 
     /// The last value that is not NaN.
     pub fn last(&self) -> Option<f64> {
         self.numbers().next_back().map(|(_, value)| value)
     }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 impl Lines {
@@ -76,7 +79,8 @@ impl Lines {
 
     /// The metrics in a file's bytes.
     pub fn parse(mut file: impl BufRead) -> io::Result<Self> {
-        let (mut lines, mut line) = (Self::default(), Vec::new());
+        let mut lines = Self::default();
+        let mut line = Vec::new();
         loop {
             line.clear();
             (&mut file).take(LONGEST).read_until(b'\n', &mut line)?;
@@ -90,7 +94,7 @@ impl Lines {
         }
     }
 
-    /// Adds a line; `None` if it is damaged.
+    /// Adds a line. Returns `None` if it is damaged.
     fn add(&mut self, line: &[u8]) -> Option<()> {
         let values: Map<String, Value> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
         let step = values
@@ -150,20 +154,16 @@ impl Lines {
             }
             next = step + 1;
         }
-        let text = |gap: &RangeInclusive<u64>| match (gap.start(), gap.end()) {
-            (first, last) if first == last => first.to_string(),
-            (first, last) => format!("{first} to {last}"),
-        };
         let more = if gaps.len() > MOST { " and others" } else { "" };
         let steps = gaps
             .iter()
             .take(MOST)
-            .map(text)
+            .map(shown)
             .collect::<Vec<_>>()
             .join(", ");
         match &gaps[..] {
             [] => None,
-            [one] if one.start() == one.end() => {
+            [gap] if gap.start() == gap.end() => {
                 Some(format!("the line of step {steps} is missing"))
             }
             _ => Some(format!("the lines of steps {steps}{more} are missing")),
@@ -176,10 +176,11 @@ impl Lines {
         self.column(name)
             .numbers()
             .for_each(|(row, value)| sums[row] = value);
-        sums.iter_mut().fold(0.0, |sum, value| {
-            *value += sum;
-            *value
-        });
+        let mut sum = 0.0;
+        for value in &mut sums {
+            sum += *value;
+            *value = sum;
+        }
         sums
     }
 
@@ -199,6 +200,17 @@ impl Lines {
     }
 }
 
+/// A gap of steps in words.
+fn shown(gap: &RangeInclusive<u64>) -> String {
+    let first = gap.start();
+    let last = gap.end();
+    if first == last {
+        first.to_string()
+    } else {
+        format!("{first} to {last}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_gaps() {
+    fn reads_columns_with_gaps() {
         let lines = lines(
             "{\"step\":0,\"eval\":0.5}\n{\"step\":1,\"kl\":null,\"t\":2}\n{\"step\":3,\"kl\":0.25,\"t\":3}\n",
         );
@@ -233,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_without_a_line_are_told() {
+    fn names_steps_without_a_line() {
         let missing = |steps: &[u64], last| {
             let text: String = steps
                 .iter()
@@ -266,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_are_left_out_and_told() {
+    fn leaves_out_damaged_lines_and_reports_them() {
         let remark = |text: &str, at_work| lines(text).remark(at_work);
         let torn = "{\"step\":1}\n{\"step\":2,\"rew";
         assert_eq!(remark(torn, true), None);

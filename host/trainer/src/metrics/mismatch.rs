@@ -1,4 +1,4 @@
-//! Mismatch between the sampler and the policy as the trainer computes it, under the names of TRL
+//! How far the sampler's log-probabilities are from the trainer's, under the names of TRL
 //! (`sampling/…`) and of verl (`rollout_corr/…`).
 //!
 //! Sources: TRL 1.16 `GRPOTrainer._generate_and_score_completions`; verl 0.9.1
@@ -13,11 +13,11 @@ const BOUND: f64 = 20.0;
 
 /// Statistics of one completion.
 struct Sequence {
-    /// Trainer's log-probability minus the sampler's, per token, nats.
+    /// For each token, the trainer's log-probability minus the sampler's, nats.
     log_ratios: Vec<f64>,
-    /// Mean log-probability of the completion's tokens, nats: first the trainer's, then the
-    /// sampler's.
+    /// Mean of the trainer's log-probabilities, nats per token.
     training: f64,
+    /// Mean of the sampler's log-probabilities, nats per token.
     sampler: f64,
 }
 
@@ -25,18 +25,13 @@ struct Sequence {
 /// trainer's for the sampling policy, and `sampler` is the sampler's. Completions without a token
 /// are ignored. If no completion remains, the result is empty.
 ///
-/// The ratio is TRL's of the `token_*` modes, training over sampler, before clipping.
+/// The ratio is training over sampler, before clipping, as in TRL's modes `token_*`.
 pub fn mismatch(training: &[f32], sampler: &[f32], mask: &[u8], dims: Dims) -> Values {
-    let sequence = |b| {
-        Sequence::new(
-            dims.row(b)
-                .filter(|&i| mask[i] == 1)
-                .map(|i| (training[i], sampler[i])),
-        )
-    };
-    let sequences: Vec<Sequence> = (0..dims.completions as usize)
-        .filter_map(sequence)
-        .collect();
+    let mut sequences = Vec::new();
+    for b in 0..dims.completions as usize {
+        let tokens = dims.row(b).filter(|&i| mask[i] == 1);
+        sequences.extend(Sequence::new(tokens.map(|i| (training[i], sampler[i]))));
+    }
     if sequences.is_empty() {
         return Values::new();
     }
@@ -50,18 +45,18 @@ impl Sequence {
     /// Statistics from pairs of the trainer's and the sampler's log-probability; `None` without a
     /// token.
     fn new(tokens: impl Iterator<Item = (f32, f32)>) -> Option<Self> {
-        let (training, sampler): (Vec<f64>, Vec<f64>) =
-            tokens.map(|(a, b)| (f64::from(a), f64::from(b))).unzip();
-        let log_ratios: Vec<f64> = training
-            .iter()
-            .zip(&sampler)
-            .map(|(training, sampler)| training - sampler)
-            .collect();
-        let (training, sampler) = (mean(training.into_iter()), mean(sampler.into_iter()));
-        (!log_ratios.is_empty()).then_some(Self {
+        let mut training = Vec::new();
+        let mut sampler = Vec::new();
+        let mut log_ratios = Vec::new();
+        for (of_trainer, of_sampler) in tokens {
+            training.push(f64::from(of_trainer));
+            sampler.push(f64::from(of_sampler));
+            log_ratios.push(f64::from(of_trainer) - f64::from(of_sampler));
+        }
+        (!log_ratios.is_empty()).then(|| Self {
             log_ratios,
-            training,
-            sampler,
+            training: mean(training.into_iter()),
+            sampler: mean(sampler.into_iter()),
         })
     }
 
@@ -69,32 +64,42 @@ impl Sequence {
     fn excess(&self) -> f64 {
         self.sampler - self.training
     }
+
+    /// The log of the ratio of the whole completion.
+    fn log_ratio(&self) -> f64 {
+        self.log_ratios.iter().sum()
+    }
 }
 
 fn trl(sequences: &[Sequence]) -> [(&'static str, f64); 5] {
-    let difference = || tokens(sequences).map(f64::abs);
-    let ratio = || tokens(sequences).map(f64::exp);
+    let differences: Vec<f64> = tokens(sequences).map(f64::abs).collect();
+    let ratios: Vec<f64> = tokens(sequences).map(f64::exp).collect();
+    let largest_difference = largest(differences.iter().copied());
+    let smallest_ratio = -largest(ratios.iter().map(|ratio| -ratio));
     [
-        ("sampling/sampling_logp_difference/mean", mean(difference())),
         (
-            "sampling/sampling_logp_difference/max",
-            largest(difference()),
+            "sampling/sampling_logp_difference/mean",
+            mean(differences.into_iter()),
+        ),
+        ("sampling/sampling_logp_difference/max", largest_difference),
+        ("sampling/importance_sampling_ratio/min", smallest_ratio),
+        (
+            "sampling/importance_sampling_ratio/max",
+            largest(ratios.iter().copied()),
         ),
         (
-            "sampling/importance_sampling_ratio/min",
-            -largest(ratio().map(|ratio| -ratio)),
+            "sampling/importance_sampling_ratio/mean",
+            mean(ratios.into_iter()),
         ),
-        ("sampling/importance_sampling_ratio/mean", mean(ratio())),
-        ("sampling/importance_sampling_ratio/max", largest(ratio())),
     ]
 }
 
 /// Means over tokens cover all tokens of the batch. Means over completions weight each completion
 /// equally.
 fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
-    let of = |f: fn(&Sequence) -> f64| mean(sequences.iter().map(f));
-    let excess = || sequences.iter().map(Sequence::excess);
-    let squared_ratio = |log_ratio: f64| (2.0 * log_ratio.clamp(-BOUND, BOUND)).exp();
+    let excesses: Vec<f64> = sequences.iter().map(Sequence::excess).collect();
+    let training = sequences.iter().map(|sequence| sequence.training);
+    let sampler = sequences.iter().map(|sequence| sequence.sampler);
     [
         (
             "rollout_corr/kl",
@@ -106,31 +111,37 @@ fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
         ),
         (
             "rollout_corr/training_ppl",
-            of(|sequence| (-sequence.training).exp()),
+            mean(training.clone().map(|logp| (-logp).exp())),
         ),
         (
             "rollout_corr/training_log_ppl",
-            of(|sequence| -sequence.training),
+            mean(training.map(|logp| -logp)),
         ),
         (
             "rollout_corr/rollout_ppl",
-            of(|sequence| (-sequence.sampler).exp()),
+            mean(sampler.clone().map(|logp| (-logp).exp())),
         ),
         (
             "rollout_corr/rollout_log_ppl",
-            of(|sequence| -sequence.sampler),
+            mean(sampler.map(|logp| -logp)),
         ),
-        ("rollout_corr/log_ppl_diff", mean(excess())),
+        ("rollout_corr/log_ppl_diff", mean(excesses.iter().copied())),
         (
             "rollout_corr/log_ppl_abs_diff",
-            mean(excess().map(f64::abs)),
+            mean(excesses.iter().map(|excess| excess.abs())),
         ),
-        ("rollout_corr/log_ppl_diff_max", largest(excess())),
+        (
+            "rollout_corr/log_ppl_diff_max",
+            largest(excesses.iter().copied()),
+        ),
         (
             "rollout_corr/log_ppl_diff_min",
-            -largest(excess().map(|excess| -excess)),
+            -largest(excesses.iter().map(|excess| -excess)),
         ),
-        ("rollout_corr/ppl_ratio", mean(excess().map(f64::exp))),
+        (
+            "rollout_corr/ppl_ratio",
+            mean(excesses.iter().map(|excess| excess.exp())),
+        ),
         (
             "rollout_corr/chi2_token",
             mean(tokens(sequences).map(squared_ratio)) - 1.0,
@@ -140,10 +151,14 @@ fn verl(sequences: &[Sequence]) -> [(&'static str, f64); 13] {
             mean(
                 sequences
                     .iter()
-                    .map(|sequence| squared_ratio(sequence.log_ratios.iter().sum())),
+                    .map(|sequence| squared_ratio(sequence.log_ratio())),
             ) - 1.0,
         ),
     ]
+}
+
+fn squared_ratio(log_ratio: f64) -> f64 {
+    (2.0 * log_ratio.clamp(-BOUND, BOUND)).exp()
 }
 
 /// The log-ratios of all tokens.

@@ -27,22 +27,32 @@ use crate::stages::record::StepRecord;
 use crate::stages::recorder::{Recorded, Times};
 use crate::stages::rollout::RolloutRecord;
 
-/// Sum and number of the values of each name. Several values of a step are written as their mean,
-/// as in TRL.
-type Sums = BTreeMap<String, (f64, u32)>;
+/// The values of each name. Several values of a step are written as their mean, as in TRL.
+type Sums = BTreeMap<String, Sum>;
+
+/// Sum and number of some values.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    sum: f64,
+    count: u32,
+}
+
+impl Sum {
+    fn mean(&self) -> f64 {
+        self.sum / f64::from(self.count)
+    }
+}
 
 fn add(sums: &mut Sums, name: String, value: f64) {
     let sum = sums.entry(name).or_default();
-    *sum = (sum.0 + value, sum.1 + 1);
+    sum.sum += value;
+    sum.count += 1;
 }
 
 fn add_times(to: &mut Times, from: &Times) {
-    from.iter()
-        .for_each(|(stage, time)| *to.entry(stage).or_default() += *time);
-}
-
-fn mean((sum, count): &(f64, u32)) -> f64 {
-    sum / f64::from(*count)
+    for (stage, time) in from {
+        *to.entry(stage).or_default() += *time;
+    }
 }
 
 /// Collects the metrics of one step at a time.
@@ -53,30 +63,32 @@ pub struct Metrics {
     rollout: Sums,
     /// Values of the step since the last line.
     step: Sums,
-    /// Times since the last line, and before it in this process.
-    times: [Times; 2],
+    /// Times since the last line.
+    times: Times,
+    /// Times before the last line, in this process.
+    earlier_times: Times,
     last_line: Instant,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let (owners, [rollout, step]) = (Owners::default(), [const { BTreeMap::new() }; 2]);
         Self {
-            owners,
-            rollout,
-            step,
-            times: Default::default(),
+            owners: Owners::default(),
+            rollout: Sums::new(),
+            step: Sums::new(),
+            times: Times::new(),
+            earlier_times: Times::new(),
             last_line: Instant::now(),
         }
     }
 }
 
 impl Metrics {
-    /// Adds a rollout, in place of the last one.
+    /// Replaces the values of the last rollout by those of `record`.
     ///
     /// # Errors
     ///
-    /// When a component uses a name of the host, in this function and in `step`.
+    /// When a component uses a name of the host, here and in [`Self::step`].
     pub fn rollout(&mut self, record: &RolloutRecord) -> Result<()> {
         self.rollout = self.merged(rollout::rollout(record), &record.recorded)?;
         Ok(())
@@ -88,7 +100,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Adds values of the host, as of an evaluation.
+    /// Adds values of the host, for example those of an evaluation.
     pub fn extend(&mut self, values: Values) -> Result<()> {
         let values = self.merged(values, &Recorded::default())?;
         self.step.extend(values);
@@ -96,25 +108,21 @@ impl Metrics {
     }
 
     pub fn add_time(&mut self, stage: &'static str, since: Instant) {
-        *self.times[0].entry(stage).or_default() += since.elapsed();
+        *self.times.entry(stage).or_default() += since.elapsed();
     }
 
-    /// The host's `values` beside those that components recorded: sum and number of the values of
-    /// each name.
+    /// The host's `values` and those that components recorded. Claims the names of the host's.
     fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
-        add_times(&mut self.times[0], &recorded.times);
+        add_times(&mut self.times, &recorded.times);
         for (name, _) in &values {
             if let Err(Owner::Component(component)) = self.owners.claim(name, Owner::Host) {
                 bail!("component `{component}`: {}", reserved(name));
             }
         }
         let mut merged = Sums::new();
-        recorded
-            .numbers
-            .iter()
-            .cloned()
-            .chain(values)
-            .for_each(|(name, value)| add(&mut merged, name, value));
+        for (name, value) in recorded.numbers.iter().cloned().chain(values) {
+            add(&mut merged, name, value);
+        }
         Ok(merged)
     }
 
@@ -123,7 +131,7 @@ impl Metrics {
         self.step
             .get(name)
             .or_else(|| self.rollout.get(name))
-            .map(mean)
+            .map(Sum::mean)
     }
 
     /// Names of the values for the current step.
@@ -136,32 +144,36 @@ impl Metrics {
 
     /// Total time per stage in this process.
     pub fn total_times(&self) -> Times {
-        let [now, mut all] = self.times.clone();
-        add_times(&mut all, &now);
+        let mut all = self.earlier_times.clone();
+        add_times(&mut all, &self.times);
         all
     }
 
-    /// The line of `step`, which ends it. Before the step, `num_tokens` tokens were processed and
-    /// `num_completions` sampled.
+    /// Ends `step`, and returns its line. So far, `num_tokens` tokens were processed and
+    /// `num_completions` completions sampled.
     pub fn line(&mut self, step: u64, num_tokens: u64, num_completions: u64) -> Line {
         let mut own = std::mem::take(&mut self.step);
-        let mut record = |name: &str, value: f64| add(&mut own, name.to_owned(), value);
-        record("num_tokens", num_tokens as f64);
-        record("num_completions", num_completions as f64);
+        add(&mut own, "num_tokens".to_owned(), num_tokens as f64);
+        add(
+            &mut own,
+            "num_completions".to_owned(),
+            num_completions as f64,
+        );
         if step > 0 {
-            record("step_time", self.last_line.elapsed().as_secs_f64());
+            let time = self.last_line.elapsed().as_secs_f64();
+            add(&mut own, "step_time".to_owned(), time);
             self.last_line = Instant::now();
         }
-        let times = std::mem::take(&mut self.times[0]);
-        times
-            .iter()
-            .for_each(|(stage, time)| record(&format!("timing_s/{stage}"), time.as_secs_f64()));
-        add_times(&mut self.times[1], &times);
+        let times = std::mem::take(&mut self.times);
+        for (stage, time) in &times {
+            add(&mut own, format!("timing_s/{stage}"), time.as_secs_f64());
+        }
+        add_times(&mut self.earlier_times, &times);
         let values = self
             .rollout
             .iter()
             .chain(&own)
-            .map(|(name, sum)| (name.clone(), mean(sum)));
+            .map(|(name, sum)| (name.clone(), sum.mean()));
         Line {
             step,
             values: values.collect(),
@@ -186,27 +198,22 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect();
-        let (lengths, truncated, recorded) = (
-            vec![1],
-            vec![0],
-            Recorded {
+        RolloutRecord {
+            lengths: vec![1],
+            truncated: vec![0],
+            group_size: 1,
+            rewards,
+            recorded: Recorded {
                 numbers,
                 arrays: Vec::new(),
                 times,
             },
-        );
-        RolloutRecord {
-            lengths,
-            truncated,
-            group_size: 1,
-            rewards,
-            recorded,
             ..RolloutRecord::default()
         }
     }
 
     #[test]
-    fn a_rollouts_values_stand_in_every_line_that_uses_it_and_its_time_in_the_first() {
+    fn every_step_of_a_rollout_has_its_values_and_the_first_its_time() {
         let mut metrics = Metrics::default();
         for reward in [0.5, 0.25] {
             metrics
@@ -232,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_owner() {
+    fn refuses_a_second_owner_of_a_name() {
         let component = |name: &str| Owner::Component(name.to_owned());
         let mut metrics = Metrics::default();
         assert_eq!(

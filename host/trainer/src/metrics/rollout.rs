@@ -2,12 +2,12 @@
 //! `_generate_and_score_completions`).
 
 use super::line::Values;
-use crate::environment::Conversation;
+use crate::environment::{CallCount, Conversation};
 use crate::reward::Scored;
 use crate::stages::dynamic_sampling::Filtered;
 use crate::stages::rollout::RolloutRecord;
 
-/// Largest standard deviation of a group whose rewards count as constant (`torch.isclose` to 0).
+/// Largest standard deviation at which a group's rewards count as equal (`torch.isclose` to 0).
 const ZERO_STD: f64 = 1e-8;
 
 /// The host's metrics of a rollout.
@@ -15,28 +15,34 @@ pub(super) fn rollout(record: &RolloutRecord) -> Values {
     let mut values = lengths(&record.lengths, &record.truncated);
     values.extend(rewards(&record.rewards, record.group_size));
     values.extend(episodes(&record.conversations));
-    values.extend(record.filtered.iter().flat_map(|filtered| {
-        let Filtered {
-            batches,
-            dropped,
-            without_difference,
-            reward,
-        } = *filtered;
-        let values = [
-            ("num_gen_batches", batches as f64),
-            ("dropped_groups", dropped as f64),
-            ("groups_without_difference", without_difference as f64),
-            ("reward", reward),
-        ];
-        values.map(|(name, value)| (format!("dynamic_sampling/{name}"), value))
-    }));
+    if let Some(filtered) = &record.filtered {
+        values.extend(dynamic_sampling(filtered));
+    }
     values
 }
 
-/// Lengths of B completions in tokens that the model drew, including the end token.
+fn dynamic_sampling(filtered: &Filtered) -> [(String, f64); 4] {
+    let Filtered {
+        batches,
+        dropped,
+        without_difference,
+        reward,
+    } = *filtered;
+    [
+        ("num_gen_batches", batches as f64),
+        ("dropped_groups", dropped as f64),
+        ("groups_without_difference", without_difference as f64),
+        ("reward", reward),
+    ]
+    .map(|(name, value)| (format!("dynamic_sampling/{name}"), value))
+}
+
+/// Lengths of B completions, in tokens that the model drew, with the end token.
+///
 /// `completions/{mean,min,max}_length` covers all completions.
 /// `completions/{mean,min,max}_terminated_length` covers the completions that ended by themselves
-/// (0 without any). `completions/clipped_ratio` is the share of the other completions.
+/// (0 without any). `completions/clipped_ratio` is the share of completions that the length limit
+/// cut off.
 ///
 /// `lengths` and `truncated` are `[B]`, at least one.
 fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
@@ -66,34 +72,41 @@ fn lengths(lengths: &[usize], truncated: &[u8]) -> Values {
     values
 }
 
-/// Turns of the model in an episode (`environment/turns`), and the share of episodes that the
-/// environment ended (`environment/ended`). With tools, `tools/call_frequency` is the number of
-/// calls per completion, and `tools/failure_frequency` the share of calls that could not be made (0
-/// without calls).
+/// Mean number of the model's turns in an episode (`environment/turns`), and share of episodes that
+/// the environment ended (`environment/ended`).
+///
+/// With tools, `tools/call_frequency` is the number of calls per completion, and
+/// `tools/failure_frequency` the share of calls that failed (0 without calls).
 pub fn episodes(conversations: &[Conversation]) -> Values {
     if conversations.is_empty() {
         return Values::new();
     }
-    let share = |of: &dyn Fn(&Conversation) -> usize| {
-        conversations.iter().map(of).sum::<usize>() as f64 / conversations.len() as f64
-    };
+    let mut turns = 0;
+    let mut ended = 0;
+    let mut has_tools = false;
+    let mut calls = CallCount::default();
+    for conversation in conversations {
+        turns += conversation.turns().count();
+        ended += usize::from(conversation.ended);
+        if let Some(own) = conversation.calls {
+            has_tools = true;
+            calls.all += own.all;
+            calls.failed += own.failed;
+        }
+    }
+    let count = conversations.len() as f64;
     let mut values = vec![
-        (
-            "environment/turns".to_owned(),
-            share(&|one| one.turns().count()),
-        ),
-        (
-            "environment/ended".to_owned(),
-            share(&|one| usize::from(one.ended)),
-        ),
+        ("environment/turns".to_owned(), turns as f64 / count),
+        ("environment/ended".to_owned(), ended as f64 / count),
     ];
-    if conversations.iter().any(|one| one.calls.is_some()) {
-        let [calls, failures] = [0, 1].map(|i| share(&|one| one.calls.map_or(0, |calls| calls[i])));
-        values.push(("tools/call_frequency".to_owned(), calls));
-        values.push((
-            "tools/failure_frequency".to_owned(),
-            if calls > 0.0 { failures / calls } else { 0.0 },
-        ));
+    if has_tools {
+        let failed = if calls.all > 0 {
+            (calls.failed as f64 / count) / (calls.all as f64 / count)
+        } else {
+            0.0
+        };
+        values.push(("tools/call_frequency".to_owned(), calls.all as f64 / count));
+        values.push(("tools/failure_frequency".to_owned(), failed));
     }
     values
 }
@@ -101,11 +114,11 @@ pub fn episodes(conversations: &[Conversation]) -> Values {
 /// The rewards of B completions in groups of `group_size`, reward units.
 ///
 /// `reward` and `reward_std` are mean and standard deviation of the weighted sums over the whole
-/// batch (as in TRL since 2025; before, the mean of the groups' deviations).
-/// `rewards/<function>/{mean,std}` are the same for each function before weighting.
+/// batch, as in TRL since 2025. (Before, TRL took the mean of the groups' deviations.)
+/// `rewards/<function>/{mean,std}` are the same for each reward before weighting.
 /// `frac_reward_zero_std` is the share of completions in groups with equal sums. Deviations are
-/// unbiased (divided by n − 1), and 0 for a single completion. The batch holds whole groups, at
-/// least one.
+/// unbiased (divided by n − 1), and 0 for a single completion. The batch holds at least one group,
+/// and only whole groups.
 fn rewards(scored: &Scored, group_size: usize) -> Values {
     let total = widen(&scored.total);
     let groups = total.chunks(group_size);
@@ -167,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_by_hand() {
+    fn lengths_agree_with_numbers_computed_by_hand() {
         assert_values(
             &lengths(&[4, 10, 7, 3], &[0, 1, 0, 0]),
             &[
@@ -190,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn episodes_by_hand() {
+    fn episodes_agree_with_numbers_computed_by_hand() {
         let said = |role: &str| Said {
             role: role.into(),
             name: String::new(),
@@ -213,9 +226,10 @@ mod tests {
             &episodes(&played),
             &[("environment/turns", 1.5), ("environment/ended", 0.5)],
         );
+        let calls = |all, failed| Some(CallCount { all, failed });
         let called = [
-            of(&["assistant"], true, Some([3, 1])),
-            of(&["assistant"], true, Some([1, 0])),
+            of(&["assistant"], true, calls(3, 1)),
+            of(&["assistant"], true, calls(1, 0)),
         ];
         assert_values(
             &episodes(&called)[2..],
@@ -224,15 +238,12 @@ mod tests {
                 ("tools/failure_frequency", 0.25),
             ],
         );
-        assert_eq!(
-            episodes(&[of(&["assistant"], true, Some([0, 0]))])[3].1,
-            0.0
-        );
+        assert_eq!(episodes(&[of(&["assistant"], true, calls(0, 0))])[3].1, 0.0);
         assert!(episodes(&[]).is_empty());
     }
 
     #[test]
-    fn rewards_by_hand() {
+    fn rewards_agree_with_numbers_computed_by_hand() {
         // Groups (2, 0), (1, 1), (3, 3): the batch has mean 5/3 and squared deviations 1/9 + 25/9 +
         // 4/9 + 4/9 + 16/9 + 16/9.
         let scored = Scored {

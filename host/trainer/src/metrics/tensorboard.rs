@@ -19,9 +19,9 @@ use crate::config::{ComponentMetrics, Config, Tracker};
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// Metrics that show at a glance what a mask, a weight or a step control does: rejected tokens or
-/// the mean weight, the threshold, the mean predicted shift, what was applied of a step, the
-/// learning rate that was found, and the KL divergence.
+/// Metrics that show at a glance what a mask, a weight or a step control does: the share of rejected
+/// tokens or the mean weight, the threshold, the mean predicted shift, the share of a step that was
+/// applied, the learning rate that was found, and the KL divergence.
 const MAIN: [&str; 8] = [
     REJECTION_RATE,
     MEAN_WEIGHT,
@@ -38,7 +38,7 @@ const MAIN: [&str; 8] = [
 pub struct Tensorboard {
     path: PathBuf,
     file: File,
-    /// Masks, weights and step controls of which only the [`MAIN`] metrics are written.
+    /// Masks, weights and step controls, if only their [`MAIN`] metrics are written.
     brief: Vec<String>,
 }
 
@@ -51,18 +51,12 @@ impl Tensorboard {
         }
         let (path, file) = create(dir)
             .with_context(|| format!("cannot make an event file in `{}`", dir.display()))?;
-        let Config {
-            mask,
-            weight,
-            step_control,
-            ..
-        } = config;
-        let components = [mask, weight, step_control]
-            .into_iter()
-            .flat_map(|list| component_names(list));
-        let brief = components
-            .filter(|_| config.logging.component_metrics == ComponentMetrics::Main)
-            .collect();
+        let mut brief = Vec::new();
+        if config.logging.component_metrics == ComponentMetrics::Main {
+            for components in [&config.mask, &config.weight, &config.step_control] {
+                brief.extend(component_names(components));
+            }
+        }
         let mut events = Self { path, file, brief };
         events.append(&event(0, &message(3, b"brain.Event:2")))?;
         if first > 0 {
@@ -74,35 +68,27 @@ impl Tensorboard {
 
     /// Writes the values of a step, except those that are not finite.
     pub fn write(&mut self, line: &Line) -> Result<()> {
-        let is_main = |metric: &str| {
-            let mut of = self
-                .brief
-                .iter()
-                .filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'));
-            of.all(|name| MAIN.contains(&name))
-        };
-        let value = |(name, value): (&String, &f64)| {
-            let scalar = [
-                &message(1, name.as_bytes())[..],
-                &[2 << 3 | 5],
-                &(*value as f32).to_le_bytes(),
-            ]
-            .concat();
-            message(1, &scalar)
-        };
-        let values = line
-            .values
-            .iter()
-            .filter(|(name, value)| value.is_finite() && is_main(name));
-        let summary: Vec<u8> = values.flat_map(value).collect();
+        let mut summary = Vec::new();
+        for (name, value) in &line.values {
+            if value.is_finite() && self.is_main(name) {
+                summary.extend(message(1, &scalar(name, *value)));
+            }
+        }
         self.append(&event(line.step, &message(5, &summary)))
+    }
+
+    /// True unless `metric` belongs to a component of which only other metrics are written.
+    fn is_main(&self, metric: &str) -> bool {
+        self.brief
+            .iter()
+            .filter_map(|component| metric.strip_prefix(component)?.strip_prefix('/'))
+            .all(|name| MAIN.contains(&name))
     }
 
     /// Appends a record in one write. If the process is killed, at most the last record is torn.
     fn append(&mut self, data: &[u8]) -> Result<()> {
         let length = (data.len() as u64).to_le_bytes();
-        let sum = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
-        let record = [&length[..], &sum(&length), data, &sum(data)].concat();
+        let record = [&length[..], &checksum(&length), data, &checksum(data)].concat();
         self.file
             .write_all(&record)
             .with_context(|| format!("cannot append to `{}`", self.path.display()))
@@ -151,6 +137,16 @@ fn event(step: u64, field: &[u8]) -> Vec<u8> {
     .concat()
 }
 
+/// The message `Summary.Value` with the name of a metric and its value.
+fn scalar(name: &str, value: f64) -> Vec<u8> {
+    [
+        &message(1, name.as_bytes())[..],
+        &[2 << 3 | 5],
+        &(value as f32).to_le_bytes(),
+    ]
+    .concat()
+}
+
 /// Encodes a whole number as a field.
 fn number(field: u8, value: u64) -> Vec<u8> {
     let mut bytes = vec![field << 3];
@@ -174,7 +170,13 @@ fn varint(mut value: u64, bytes: &mut Vec<u8>) {
     bytes.push(value as u8);
 }
 
-/// Masks a checksum for a record, so that a checksum over data with checksums stays effective.
+/// The checksum of some bytes of a record.
+fn checksum(bytes: &[u8]) -> [u8; 4] {
+    masked(crc32c(bytes)).to_le_bytes()
+}
+
+/// Masks a checksum for a record, as the format asks, so that checksums of data with checksums still
+/// detect errors.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -185,7 +187,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
         let mut table = [0; 256];
         let mut at = 0;
         while at < 256 {
-            let (mut sum, mut bit) = (at as u32, 0);
+            let mut sum = at as u32;
+            let mut bit = 0;
             while bit < 8 {
                 sum = if sum & 1 == 1 {
                     sum >> 1 ^ 0x82f6_3b78
@@ -209,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
+    fn checksums_agree_with_the_standard() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(masked(0), 0xa282_ead8);
     }
 
     #[test]
-    fn a_later_file_has_a_later_name() {
+    fn later_files_have_later_names() {
         let directory = tempfile::tempdir().unwrap();
         let names: Vec<PathBuf> = (0..3)
             .map(|_| create(directory.path()).unwrap().0)

@@ -62,19 +62,22 @@ impl RewardConfig {
     }
 }
 
-/// True for the rewards that compare an answer with the dataset's, which every row must have then.
-/// A plugin's reward says by itself what it misses.
+/// True for the built-in rewards that compare an answer with the dataset's. Every row must then have
+/// an answer. A plugin's reward reports a missing answer by itself.
 pub fn reads_answer(id: &str) -> bool {
     ["exact_match", "number", "math"].contains(&id)
 }
 
 /// Names of the rewards in reports: `ID`, or `ID#2` for the second use of a component.
 pub fn names(configs: &[RewardConfig]) -> Vec<String> {
-    let component = |config: &RewardConfig| ComponentConfig {
-        id: config.id.clone(),
-        table: Table::new(),
-    };
-    component_names(&configs.iter().map(component).collect::<Vec<_>>())
+    let mut components = Vec::new();
+    for config in configs {
+        components.push(ComponentConfig {
+            id: config.id.clone(),
+            table: Table::new(),
+        });
+    }
+    component_names(&components)
 }
 
 /// The rewards of B completions, reward units.
@@ -99,19 +102,14 @@ impl Scored {
         }
     }
 
-    /// True if the completions' rewards differ: their sums or, for an advantage that sees `each`
-    /// reward, one that has a weight.
+    /// True if the completions' rewards differ, so that an advantage can be computed from them.
     ///
-    /// Such an advantage is not 0 where the differences of two rewards cancel in the sum.
+    /// Usually the sums must differ. An advantage estimator that sees `each` reward also uses a
+    /// difference that cancels in the sum; rewards of weight 0 do not count.
     pub fn differ(&self, configs: &[RewardConfig], each: bool) -> bool {
-        let differ = |rewards: &[f32]| rewards.iter().any(|reward| *reward != rewards[0]);
-        let parts = || {
-            self.per_reward
-                .iter()
-                .zip(configs)
-                .filter(|(_, config)| config.weight != 0.0)
-        };
-        differ(&self.total) || each && parts().any(|((_, rewards), _)| differ(rewards))
+        let mut parts = self.per_reward.iter().zip(configs);
+        differ(&self.total)
+            || each && parts.any(|((_, rewards), config)| config.weight != 0.0 && differ(rewards))
     }
 
     /// Appends the rewards of more completions, by the same components.
@@ -127,6 +125,10 @@ impl Scored {
     }
 }
 
+fn differ(rewards: &[f32]) -> bool {
+    rewards.iter().any(|reward| *reward != rewards[0])
+}
+
 /// The reward components of a run, in the order of their tables.
 pub struct Rewards {
     components: Vec<Weighted>,
@@ -136,14 +138,14 @@ pub struct Rewards {
 struct Weighted {
     component: RewardHandle,
     weight: f64,
-    /// True for a model that scores texts: of an episode it reads all, as the chat template writes
-    /// it, and not the last turn alone.
+    /// True for a model that scores texts. It reads a whole episode, as the chat template writes it;
+    /// other rewards read the last turn.
     reads_all: bool,
 }
 
 impl Rewards {
-    /// Checks the tables and builds their components. A model that scores texts computes on
-    /// `device` unless its table names another device.
+    /// Checks the tables and builds their components. A model that scores texts runs on `device`,
+    /// unless its table names another device.
     pub fn build(
         registry: &Registry,
         configs: &[RewardConfig],
@@ -152,7 +154,8 @@ impl Rewards {
     ) -> Result<Self> {
         let mut components = Vec::new();
         for (config, name) in configs.iter().zip(names(configs)) {
-            let (id, weight) = (&config.id, config.weight);
+            let id = &config.id;
+            let weight = config.weight;
             ensure!(
                 weight.is_finite(),
                 "`weight` of reward `{id}` is {weight}, expected a finite number"
@@ -175,8 +178,8 @@ impl Rewards {
         Ok(Rewards { components })
     }
 
-    /// Computes the rewards of a rollout's completions. `episodes` has the whole text of each that
-    /// is an episode; empty if each is one turn.
+    /// Computes the rewards of a rollout's completions. `episodes` holds the whole text of each
+    /// episode; it is empty without an environment.
     pub fn score(
         &mut self,
         sink: &mut dyn Sink,
@@ -187,11 +190,9 @@ impl Rewards {
         let mut total = vec![0f32; count];
         let mut per_reward = Vec::with_capacity(self.components.len());
         let mut whole = rollout.clone();
-        whole
-            .completions
-            .iter_mut()
-            .zip(episodes)
-            .for_each(|(view, episode)| view.text = episode);
+        for (view, episode) in whole.completions.iter_mut().zip(episodes) {
+            view.text = episode;
+        }
         for Weighted {
             component,
             weight,
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_may_be_used_again_under_another_name() {
+    fn a_second_use_of_a_component_has_another_name() {
         let table = toml::toml! { answer_separator = "" };
         let whole = RewardConfig {
             table,
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reward_of_verl_data_reads_the_line_that_its_prompts_ask_for() {
+    fn the_reward_of_verl_data_reads_the_line_after_answer() {
         let reward = RewardConfig {
             id: Preset::Verl.reward().into(),
             ..exact_match(1.0)
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_that_the_sum_hides_is_one_for_who_sees_each_reward() {
+    fn a_difference_that_cancels_in_the_sum_counts_with_each_reward() {
         let two = [exact_match(1.0), exact_match(1.0)];
         let of = |a: [f32; 2], b: [f32; 2]| Scored {
             total: vec![a[0] + b[0], a[1] + b[1]],
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_weighted_and_parts_are_not() {
+    fn weights_only_the_totals() {
         let fixture = RolloutFixture::new(&["1+3=4", "0=0", "4"]);
         let score = |weight: f64| {
             build(&[exact_match(weight)]).unwrap().score(

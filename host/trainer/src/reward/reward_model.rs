@@ -29,9 +29,9 @@ struct Settings {
 
 /// Scores texts with a model that has its own tokenizer.
 ///
-/// A repeated text keeps its first score, for the last bits of a score may depend on the other
-/// texts of a forward pass. The scores are part of the reward's state, so that a resumed run has
-/// equal ones.
+/// A repeated text keeps its first score, because the last bits of a score may depend on the other
+/// texts of a forward pass. The scores are a part of the reward's state, so that a resumed run gives
+/// the same ones.
 #[derive(Deserialize)]
 #[serde(try_from = "Settings")]
 pub struct RewardModel {
@@ -67,10 +67,12 @@ impl RewardModel {
         let device = device::open(device.as_deref().unwrap_or(CPU))?;
         let files = model_files(model_name_or_path)?;
         let model = Classifier::load(&files, label.as_deref(), &device)?;
-        let (positions, longest) = (model.positions(), max_length.unwrap_or(model.positions()));
+        let positions = model.positions();
+        let longest = max_length.unwrap_or(positions);
         ensure!(
             (1..=positions).contains(&longest),
-            "`max_length` is {longest} (it must be at least 1 and at most the model's {positions} positions)"
+            "`max_length` is {longest} (it must be at least 1 and at most the model's {positions} \
+             positions)"
         );
         let texts = Texts::open(
             &files,

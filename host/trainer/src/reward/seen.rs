@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_first_and_a_saved_list_is_the_same() {
+    fn removes_the_oldest_and_survives_a_checkpoint() {
         let keys: Vec<Key> = ["a", "b", "c"]
             .iter()
             .map(|text| Seen::key("", text))
@@ -107,12 +107,12 @@ mod tests {
         let twice = [seen.to_bytes(), seen.to_bytes()].concat();
         assert!(
             Seen::new(9).read(&twice).is_none(),
-            "no text stands in it twice"
+            "a list that has a text twice"
         );
     }
 
     #[test]
-    fn prompt_and_completion_are_told_apart() {
+    fn tells_prompt_from_completion() {
         assert_ne!(Seen::key("ab", "c"), Seen::key("a", "bc"));
     }
 }

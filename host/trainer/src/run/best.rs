@@ -8,7 +8,7 @@ use super::Run;
 use super::progress::Best;
 use crate::config::TrainConfig;
 
-/// Compares the last step, which was evaluated, with the best so far.
+/// Compares the evaluation of the last step with the best one so far.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn consider(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a metric of evaluations that the one before training does not have.
+/// Refuses a metric that starts with `eval`, but that the evaluation before training does not have.
 pub fn check(run: &Run) -> Result<()> {
     match run.config().train.metric_for_best_model.as_deref() {
         Some(metric)
@@ -109,7 +109,8 @@ pub fn ending(run: &Run) -> Option<String> {
             && best.without_improvement >= train.early_stopping_patience
     })?;
     Some(format!(
-        "{} evaluations without improvement, the best was {} after step {} (`train.early_stopping_patience` is {})",
+        "{} evaluations without improvement, the best was {} after step {} \
+         (`train.early_stopping_patience` is {})",
         best.without_improvement, best.value, best.step, train.early_stopping_patience
     ))
 }
@@ -121,16 +122,17 @@ mod tests {
 
     fn history(train: &TrainConfig, values: &[f64]) -> Vec<(u64, u64)> {
         let mut best = None;
-        let step = |(index, value): (usize, &f64)| {
-            best = compared(best.take(), index as u64 + 1, *value, train);
-            best.as_ref()
-                .map_or((0, 0), |best| (best.step, best.without_improvement))
-        };
-        values.iter().enumerate().map(step).collect()
+        let mut history = Vec::new();
+        for (step, value) in (1..).zip(values) {
+            best = compared(best.take(), step, *value, train);
+            let now = best.as_ref();
+            history.push(now.map_or((0, 0), |best| (best.step, best.without_improvement)));
+        }
+        history
     }
 
     #[test]
-    fn the_best_is_kept_and_patience_counted() {
+    fn keeps_the_best_and_counts_the_others() {
         let train = TrainConfig {
             metric_for_best_model: Some("eval_accuracy".into()),
             ..TrainConfig::default()
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_below_the_threshold_is_the_best_but_no_improvement() {
+    fn a_gain_below_the_threshold_is_the_best_but_not_an_improvement() {
         let train = TrainConfig {
             early_stopping_threshold: 0.1,
             ..TrainConfig::default()
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_never_the_best() {
+    fn values_that_are_not_finite_are_never_the_best() {
         let train = TrainConfig::default();
         for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(

@@ -56,14 +56,15 @@ pub enum Due {
     ByTime,
 }
 
-/// The checkpoint that is due at the end of a rollout: every `train.save_steps`, at the end of the
-/// run or of this process, and at the best evaluation; or by time, when a kill could cost the work
-/// of `at_risk`.
+/// The checkpoint that is due at the end of a rollout. A lasting one is due every `train.save_steps`
+/// steps, at the end of the run or of this process, and at the best evaluation. Otherwise one by
+/// time is due if a kill could cost the work of `at_risk`.
 pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     if !run.resources.saves {
         return None;
     }
-    let (step, train) = (run.progress.step, &run.config().train);
+    let step = run.progress.step;
+    let train = &run.config().train;
     let is_best = run
         .progress
         .best
@@ -76,8 +77,8 @@ pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     is_late(train.save_minutes, at_risk).then_some(Due::ByTime)
 }
 
-/// True if a kill could cost the work of `at_risk`, and a checkpoint by time is due every
-/// `minutes`; 0 is never.
+/// True if a checkpoint by time is due: it comes every `minutes` of work, and a kill could cost the
+/// work of `at_risk`. 0 is never.
 pub fn is_late(minutes: f64, at_risk: Duration) -> bool {
     minutes > 0.0 && at_risk.as_secs_f64() >= 60.0 * minutes
 }
@@ -97,7 +98,7 @@ pub fn name(step: u64) -> String {
     format!("step-{step:06}")
 }
 
-/// True if the checkpoint of `step` of the run in `dir` is one by time.
+/// True if the checkpoint of `step` of the run in `dir` is a checkpoint by time.
 fn is_by_time(dir: &Path, step: u64) -> bool {
     progress(&path(dir, step)).is_ok_and(|saved| saved.by_time)
 }
@@ -115,41 +116,39 @@ pub struct Written {
     new: NewFolder,
 }
 
-/// Writes the files of the checkpoint that is due at the current step; `None` if there is none, or
-/// it exists. One by time is refused if it takes the room of the checkpoint at the end of the run.
+/// Writes the files of the checkpoint that is due at the current step. `None` if none is due, or if
+/// it exists. A checkpoint by time is refused if it would leave no room for the one at the end of the
+/// run.
 pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
     let Some(due) = due.filter(|_| !dir(run).exists()) else {
         return Ok(None);
     };
-    let (started, by_time) = (Instant::now(), due == Due::ByTime);
-    if by_time {
-        // An earlier one is deleted after this one is in place.
+    let started = Instant::now();
+    if due == Due::ByTime {
+        // An earlier checkpoint by time is deleted once this one is in place.
         let replaces = steps(&run.dir)?
             .into_iter()
             .any(|step| is_by_time(&run.dir, step));
-        fits_disk(
-            &run.dir,
-            run.resources.checkpoint_bytes(),
-            if replaces { 1 } else { 2 },
-        )?;
+        let copies = if replaces { 1 } else { 2 };
+        fits_disk(&run.dir, run.resources.checkpoint_bytes(), copies)?;
     }
-    let written = write_point(
-        run,
-        &RecoveryPoint::of(run),
-        &States::save(&run.resources)?,
-        by_time,
-    )?;
+    let states = States::save(&run.resources)?;
+    let written = write_point(run, &RecoveryPoint::of(run), &states, due)?;
     run.observers.metrics.add_time("checkpoint", started);
     Ok(Some(written))
 }
 
-/// Moves what was `written` into place. The failure of a checkpoint by time is a warning.
+/// Moves what was `written` into place. A failure is an error, but for a checkpoint by time it is
+/// returned as a warning.
 pub fn finish(
     run: &Run,
     due: Option<Due>,
     written: Result<Option<Written>>,
 ) -> Result<Option<String>> {
-    let done = written.and_then(|written| written.map_or(Ok(()), |written| appear(run, &written)));
+    let done = written.and_then(|written| match written {
+        Some(written) => appear(run, &written),
+        None => Ok(()),
+    });
     match done {
         Err(error) if due == Some(Due::ByTime) => Ok(Some(format!(
             "no checkpoint after step {}: {error:#}",
@@ -173,75 +172,58 @@ pub fn save_last(run: &mut Run) -> Result<()> {
     };
     match states {
         Some(states) => {
-            let written = write_point(run, &point, &states, false)?;
+            let written = write_point(run, &point, &states, Due::Lasting)?;
             appear(run, &written)
         }
         None => Ok(()),
     }
 }
 
-fn write_point(
-    run: &Run,
-    point: &RecoveryPoint,
-    states: &States,
-    by_time: bool,
-) -> Result<Written> {
+fn write_point(run: &Run, point: &RecoveryPoint, states: &States, due: Due) -> Result<Written> {
     let folder = run.dir.join(FOLDER);
     let new = NewFolder::in_folder(&folder)
         .with_context(|| format!("cannot make a checkpoint in `{}`", folder.display()))?;
-    fill(run, point, states, by_time, new.path())?;
+    trained::write(
+        new.path(),
+        &run.resources.policy,
+        &run.resources.companions,
+        &run.resources.optimizer,
+    )?;
+    states.write(new.path())?;
+    let saved = Saved {
+        progress: point.progress.clone(),
+        components: ids(&states.components),
+        rewards: ids(&states.rewards),
+        by_time: due == Due::ByTime,
+        data: run.resources.dataset.fingerprint().map(str::to_owned),
+        measured: measured(&run.resources),
+    };
+    files::write_atomic(
+        &new.path().join(PROGRESS_FILE),
+        &serde_json::to_vec_pretty(&saved)?,
+    )?;
+    SealedFolder::seal(new.path())?;
     Ok(Written {
         step: point.progress.step,
         new,
     })
 }
 
-/// Moves the checkpoint into place, then deletes those that it replaces and those beyond
-/// `train.save_total_limit`.
-fn appear(run: &Run, Written { step, new }: &Written) -> Result<()> {
-    let cannot = || {
-        format!(
-            "cannot rename a checkpoint to `{}`",
-            path(&run.dir, *step).display()
-        )
-    };
-    new.appear_as(Path::new(&name(*step)))
-        .with_context(cannot)?;
-    run.resources.watchdog.place().saved(*step);
-    prune(&run.dir, &run.resources.config, &run.progress)
+fn ids(states: &[(String, Vec<u8>)]) -> Vec<String> {
+    states.iter().map(|(id, _)| id.clone()).collect()
 }
 
-fn fill(
-    run: &Run,
-    point: &RecoveryPoint,
-    states: &States,
-    by_time: bool,
-    dir: &Path,
-) -> Result<()> {
-    let Resources {
-        policy,
-        companions,
-        optimizer,
-        ..
-    } = &run.resources;
-    trained::write(dir, policy, companions, optimizer)?;
-    states.write(dir)?;
-    let ids = |states: &[(String, Vec<u8>)]| states.iter().map(|(id, _)| id.clone()).collect();
-    let (components, rewards) = (ids(&states.components), ids(&states.rewards));
-    let data = run.resources.dataset.fingerprint().map(str::to_owned);
-    let saved = Saved {
-        progress: point.progress.clone(),
-        components,
-        rewards,
-        by_time,
-        data,
-        measured: measured(&run.resources),
-    };
-    files::write_atomic(
-        &dir.join(PROGRESS_FILE),
-        &serde_json::to_vec_pretty(&saved)?,
-    )?;
-    SealedFolder::seal(dir)
+/// Moves the checkpoint into place, and deletes the checkpoints that it replaces and those beyond
+/// `train.save_total_limit`.
+fn appear(run: &Run, written: &Written) -> Result<()> {
+    let step = written.step;
+    let appeared = written.new.appear_as(Path::new(&name(step)));
+    appeared.with_context(|| {
+        let path = path(&run.dir, step);
+        format!("cannot rename a checkpoint to `{}`", path.display())
+    })?;
+    run.resources.watchdog.place().saved(step);
+    prune(&run.dir, &run.resources.config, &run.progress)
 }
 
 /// Steps of all checkpoints of the run in `dir`, oldest first.
@@ -273,20 +255,21 @@ pub fn newest(dir: &Path) -> Result<u64> {
 /// Best step so far of the run in `dir`, according to its `newest` checkpoint; `None` without a
 /// metric for it, or if its checkpoint is gone.
 fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
-    let (shown, newest) = (dir.display(), path(dir, newest));
-    let damaged = || format!("checkpoint `{}` cannot be used", newest.display());
-    let best = progress(&newest)
-        .with_context(damaged)?
-        .progress
-        .best
-        .map(|best| best.step);
-    let there = best.filter(|best| path(dir, *best).is_dir());
-    if let (Some(best), None) = (best, there) {
+    let newest = path(dir, newest);
+    let saved = progress(&newest)
+        .with_context(|| format!("checkpoint `{}` cannot be used", newest.display()))?;
+    let Some(best) = saved.progress.best else {
+        return Ok(None);
+    };
+    if !path(dir, best.step).is_dir() {
         terminal::warn(&format!(
-            "the run `{shown}` has no longer its best checkpoint, of step {best}; the newest is taken"
+            "the run `{}` has no longer its best checkpoint, of step {}; the newest is taken",
+            dir.display(),
+            best.step
         ));
+        return Ok(None);
     }
-    Ok(there)
+    Ok(Some(best.step))
 }
 
 /// True if `dir` holds a run.
@@ -295,18 +278,18 @@ fn is_run(dir: &Path) -> bool {
         && (dir.join(FOLDER).is_dir() || dir.join(provenance::FILE).is_file())
 }
 
-/// The folder of the run that `dir` is, or is a checkpoint of.
+/// The folder of the run, if `dir` is a run or one of its checkpoints.
 pub fn run_of(dir: &Path) -> Option<&Path> {
-    let is_checkpoints = |folder: &&Path| folder.file_name().is_some_and(|name| name == FOLDER);
-    let runs = [
-        Some(dir),
-        dir.parent().filter(is_checkpoints).and_then(Path::parent),
-    ];
-    runs.into_iter().flatten().find(|run| is_run(run))
+    if is_run(dir) {
+        return Some(dir);
+    }
+    let folder = dir.parent()?;
+    let run = folder.parent()?;
+    (folder.file_name()? == FOLDER && is_run(run)).then_some(run)
 }
 
-/// The checkpoint of the run `model` at `step`, by default the best or else the newest, and its
-/// step. `None` if the model is no run.
+/// A checkpoint of the run `model` and its step: that of `step`, or else the best, or else the
+/// newest. `None` if `model` is not a run.
 pub fn chosen(model: &str, step: Option<u64>) -> Result<Option<(PathBuf, u64)>> {
     let dir = Path::new(model);
     if !is_run(dir) {
@@ -344,10 +327,11 @@ pub fn model_of(model: &str) -> Result<String> {
     ))
 }
 
-/// Deletes the checkpoints by time before the newest checkpoint. Of the others, deletes the oldest
-/// beyond `train.save_total_limit`, but never the best or the newest.
+/// Deletes checkpoints by time, unless they are the newest checkpoint. Of the others, deletes the
+/// oldest beyond `train.save_total_limit`, but never the best or the newest.
 fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
-    let (limit, steps) = (config.train.save_total_limit, steps(dir)?);
+    let limit = config.train.save_total_limit;
+    let steps = steps(dir)?;
     let newest = steps.last().copied();
     let (by_time, others): (Vec<u64>, Vec<u64>) =
         steps.into_iter().partition(|step| is_by_time(dir, *step));
@@ -365,9 +349,10 @@ fn prune(dir: &Path, config: &Config, progress: &Progress) -> Result<()> {
         .into_iter()
         .filter(|step| !kept.contains(&Some(*step)))
         .take(surplus);
-    replaced
-        .chain(old)
-        .try_for_each(|step| folders::delete(&path(dir, step)))
+    for step in replaced.chain(old) {
+        folders::delete(&path(dir, step))?;
+    }
+    Ok(())
 }
 
 /// State of a resumed run besides its resources. The default is a run's beginning.
@@ -375,7 +360,7 @@ pub struct Loaded {
     pub progress: Progress,
     /// True if a recovery point holds the components' states.
     pub remembers: bool,
-    /// Descriptions of rows that are not those of the checkpoint.
+    /// Descriptions of data that differ from those of the checkpoint.
     pub changed: Vec<String>,
 }
 
@@ -403,40 +388,28 @@ pub fn load(
     let path = path(dir, step);
     let (saved, remembers) = read(resources, &path, step)
         .with_context(|| format!("checkpoint `{}` cannot be used", path.display()))?;
-    let mut rows = Vec::new();
-    if saved
-        .data
-        .is_some_and(|data| resources.dataset.fingerprint() != Some(&data))
-    {
-        rows.push((
-            "training data".to_owned(),
-            format!(": {}", resources.dataset.describe()),
-        ));
-    }
-    let now = measured(resources);
-    let others = saved
-        .measured
-        .into_iter()
-        .filter(|(rows, hash)| now.get(rows).is_some_and(|now| now != hash));
-    rows.extend(others.map(|(rows, _)| (rows, String::new())));
-    if let Some((rows, now)) = rows.first().filter(|_| !allow_changes) {
+    let changed = changed_rows(resources, &saved);
+    if let Some(rows) = changed.first().filter(|_| !allow_changes) {
         bail!(
-            "the {rows} are not those that the checkpoint of step {step} was made with{now} (put them back, or take them with `--allow-changed-config`)"
+            "the {} are not those that the checkpoint of step {step} was made with{} (put them \
+             back, or take them with `--allow-changed-config`)",
+            rows.name,
+            rows.now
         );
     }
     // If the process was killed before pruning, one checkpoint too many exists.
     prune(dir, &resources.config, &saved.progress)?;
-    let changed = rows
+    let changed = changed
         .into_iter()
-        .map(|(rows, now)| format!("the {rows}{now}"))
+        .map(|rows| format!("the {}{}", rows.name, rows.now))
         .collect();
-    let (mut progress, measure) = (saved.progress, resources.config.train.measure_of_best());
+    let mut progress = saved.progress;
     if progress.completions == 0 {
-        progress.completions = progress
-            .prompts
-            .saturating_mul(resources.config.rollout.num_generations as u64);
+        let each = resources.config.rollout.num_generations as u64;
+        progress.completions = progress.prompts.saturating_mul(each);
     }
-    // The value of another metric is no best one of this.
+    // A best value of another metric does not count.
+    let measure = resources.config.train.measure_of_best();
     progress.best = progress
         .best
         .filter(|best| measure.is_some() && (best.measure.is_none() || best.measure == measure));
@@ -445,6 +418,34 @@ pub fn load(
         remembers,
         changed,
     })
+}
+
+/// Rows of a dataset that differ from those of a checkpoint.
+struct ChangedRows {
+    name: String,
+    /// Description of the rows now, after a colon; empty if there is none.
+    now: String,
+}
+
+fn changed_rows(resources: &Resources, saved: &Saved) -> Vec<ChangedRows> {
+    let mut changed = Vec::new();
+    let now = resources.dataset.fingerprint();
+    if saved.data.is_some() && saved.data.as_deref() != now {
+        changed.push(ChangedRows {
+            name: "training data".to_owned(),
+            now: format!(": {}", resources.dataset.describe()),
+        });
+    }
+    let now = measured(resources);
+    for (name, hash) in &saved.measured {
+        if now.get(name).is_some_and(|now| now != hash) {
+            changed.push(ChangedRows {
+                name: name.clone(),
+                now: String::new(),
+            });
+        }
+    }
+    changed
 }
 
 /// Hashes of the evaluation rows, by purpose.
@@ -460,7 +461,7 @@ fn measured(resources: &Resources) -> BTreeMap<String, String> {
 }
 
 /// Loads the checkpoint in the folder `dir`. Returns its progress file, and true if the components'
-/// states are small.
+/// states are small enough for recovery points.
 fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool)> {
     let checkpoint = SealedFolder::open(dir)?;
     let saved = checkpoint.read(PROGRESS_FILE)?;
@@ -474,11 +475,10 @@ fn read(resources: &mut Resources, dir: &Path, step: u64) -> Result<(Saved, bool
     );
     // A resume does not need these files, but users of the model do. Reading them verifies their
     // hashes.
-    for companion in Tokenizer::FILES
-        .into_iter()
-        .filter(|name| checkpoint.contains(name))
-    {
-        checkpoint.read(companion)?;
+    for companion in Tokenizer::FILES {
+        if checkpoint.contains(companion) {
+            checkpoint.read(companion)?;
+        }
     }
     if resources.policy.adapter().is_none() {
         checkpoint.read(CONFIG_FILE)?;

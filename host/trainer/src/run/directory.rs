@@ -1,4 +1,5 @@
-//! A run's directory: created as a whole, locked, and cleaned after an interruption.
+//! A run's directory. It is created as a whole, locked by the process that works in it, and cleaned
+//! after an interruption.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,8 +19,8 @@ use crate::metrics::completions::{self, COMPLETIONS_FILE};
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
-/// Name of the file in a run's directory with the path of the folder that has its batches. Those of
-/// another run are not removed.
+/// Name of the file in a run's directory with the path of the folder that holds the run's batches. A
+/// resume removes later batches only if the folder is this one.
 const BATCHES_FILE: &str = "batches";
 /// Parent folder of runs for which no folder is given.
 const RUNS: &str = "runs";
@@ -28,7 +29,8 @@ const RUNS: &str = "runs";
 pub fn check_free(dir: &Path) -> Result<()> {
     if dir.as_os_str().is_empty() {
         bail!(
-            "`train.output_dir` is empty (name a folder, or leave it out: the run goes to `{RUNS}/`)"
+            "`train.output_dir` is empty (name a folder, or leave it out: the run goes to \
+             `{RUNS}/`)"
         );
     }
     ensure!(
@@ -41,25 +43,40 @@ pub fn check_free(dir: &Path) -> Result<()> {
     let climbs = parent.components().any(|part| part == Component::ParentDir);
     ensure!(
         !climbs || parent.is_dir(),
-        "`train.output_dir` `{}` goes through folders that do not exist and out of them again by `..` (write it without)",
+        "`train.output_dir` `{}` goes through folders that do not exist and out of them again by \
+         `..` (write it without)",
         dir.display()
     );
     Ok(())
 }
 
 fn exists_already(dir: &Path) -> String {
-    let (shown, is_run) = (dir.display(), dir.join(provenance::FILE).is_file());
-    let resume = if is_run {
+    let resume = if dir.join(provenance::FILE).is_file() {
         format!(", or go on with `--resume {}`", word(dir))
     } else {
         String::new()
     };
-    format!("`train.output_dir` `{shown}` exists already (choose another{resume})")
+    format!(
+        "`train.output_dir` `{}` exists already (choose another{resume})",
+        dir.display()
+    )
 }
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace
 /// it without loss.
 fn is_blank(dir: &Path) -> bool {
+    dir.symlink_metadata().is_ok_and(|found| found.is_dir())
+        && dir.join(provenance::FILE).is_file()
+        && has_only_files_of_runs(dir)
+        && files::text(&dir.join(METRICS_FILE))
+            .is_ok_and(|metrics| metrics.lines().all(is_before_steps))
+        && fs::read_dir(dir.join(checkpoint::FOLDER))
+            .map_or(true, |mut checkpoints| checkpoints.next().is_none())
+        && lock::is_at_work(dir).is_ok_and(|is_at_work| !is_at_work)
+}
+
+/// True if `dir` holds nothing but what a run writes before its first step.
+fn has_only_files_of_runs(dir: &Path) -> bool {
     const FILES: [&str; 6] = [
         CONFIG_FILE,
         METRICS_FILE,
@@ -68,23 +85,29 @@ fn is_blank(dir: &Path) -> bool {
         provenance::FILE,
         lock::FILE,
     ];
-    let known = |name: &str| {
-        FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS)
+    let Ok(mut entries) = fs::read_dir(dir) else {
+        return false;
     };
-    let is_known = |entry: std::io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|one| one.file_name().to_str().is_some_and(known))
-    };
-    let before_a_step = |line: &str| {
-        let line: Option<serde_json::Value> = serde_json::from_str(line).ok();
-        line.is_some_and(|line| line["step"].as_u64() == Some(0))
-    };
-    dir.symlink_metadata().is_ok_and(|found| found.is_dir())
-        && dir.join(provenance::FILE).is_file()
-        && fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_known))
-        && files::text(&dir.join(METRICS_FILE)).is_ok_and(|text| text.lines().all(before_a_step))
-        && fs::read_dir(dir.join(checkpoint::FOLDER))
-            .map_or(true, |mut entries| entries.next().is_none())
-        && lock::is_at_work(dir).is_ok_and(|is_at_work| !is_at_work)
+    entries.all(|entry| {
+        let name = entry.map(|entry| entry.file_name());
+        name.is_ok_and(|name| {
+            name.to_str().is_some_and(|name| {
+                FILES.contains(&name) || name == checkpoint::FOLDER || name.starts_with(EVENTS)
+            })
+        })
+    })
+}
+
+/// True for the line of metrics of step 0.
+fn is_before_steps(line: &str) -> bool {
+    let line: Option<serde_json::Value> = serde_json::from_str(line).ok();
+    line.is_some_and(|line| line["step"].as_u64() == Some(0))
+}
+
+/// A run's directory, and the lock by which this process holds it.
+pub struct Locked {
+    pub path: PathBuf,
+    pub lock: Lock,
 }
 
 /// Directory of a new run called `name` for which no folder is given.
@@ -105,13 +128,14 @@ pub fn make(
     settings: &str,
     plugins: Vec<LoadedPlugin>,
     checkpoint: u64,
-) -> Result<(PathBuf, Lock)> {
-    let (parent, given) = dir.map_or_else(|| Ok((RUNS.into(), name.into())), folders::split)?;
-    let cannot = |dir: &Path| format!("cannot make the run directory `{}`", dir.display());
-    let first = || cannot(dir.unwrap_or(&parent.join(&given)));
-    fits_disk(&parent, checkpoint, 1).with_context(first)?;
-    let new = NewFolder::in_folder(&parent).with_context(first)?;
-    let lock = fill(new.path(), settings, plugins).with_context(first)?;
+) -> Result<Locked> {
+    let (parent, given) = match dir {
+        Some(dir) => folders::split(dir)?,
+        None => (RUNS.into(), name.into()),
+    };
+    let first = parent.join(&given);
+    let (new, lock) = prepare(&parent, settings, plugins, checkpoint)
+        .with_context(|| cannot_make(dir.unwrap_or(&first)))?;
     if let Some(blank) = dir.filter(|dir| is_blank(dir)) {
         folders::delete(blank)?;
     }
@@ -121,24 +145,37 @@ pub fn make(
         } else {
             format!("{name}-{number}").into()
         };
-        let target = dir.map_or_else(|| parent.join(&name), Path::to_owned);
+        let path = dir.map_or_else(|| parent.join(&name), Path::to_owned);
         match new.appear_as(&name) {
-            Ok(()) => return Ok((target, lock)),
+            Ok(()) => return Ok(Locked { path, lock }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                ensure!(dir.is_none(), exists_already(&target));
+                ensure!(dir.is_none(), exists_already(&path));
             }
-            Err(error) => return Err(error).with_context(|| cannot(&target)),
+            Err(error) => return Err(error).with_context(|| cannot_make(&path)),
         }
     }
     unreachable!("there are more numbers than directories")
 }
 
-fn fill(dir: &Path, settings: &str, plugins: Vec<LoadedPlugin>) -> Result<Lock> {
+fn cannot_make(dir: &Path) -> String {
+    format!("cannot make the run directory `{}`", dir.display())
+}
+
+/// A locked folder in `parent` with the files of a new run, which is not yet in its place.
+fn prepare(
+    parent: &Path,
+    settings: &str,
+    plugins: Vec<LoadedPlugin>,
+    checkpoint: u64,
+) -> Result<(NewFolder, Lock)> {
+    fits_disk(parent, checkpoint, 1)?;
+    let new = NewFolder::in_folder(parent)?;
+    let dir = new.path();
     let lock = Lock::take(dir)?;
     files::write_atomic(&dir.join(CONFIG_FILE), settings.as_bytes())?;
     files::write_atomic(&dir.join(METRICS_FILE), b"")?;
     provenance::start(dir, plugins, settings.to_owned())?;
-    Ok(lock)
+    Ok((new, lock))
 }
 
 /// Locks the directory of a run that continues, and removes leftovers of an interruption.
@@ -146,7 +183,8 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     if !dir.join(CONFIG_FILE).is_file() {
         if let Some(run) = checkpoint::run_of(dir) {
             bail!(
-                "`{}` is a checkpoint of the run `{}` (`--resume {}` goes on from the newest, of step {})",
+                "`{}` is a checkpoint of the run `{}` (`--resume {}` goes on from the newest, of \
+                 step {})",
                 dir.display(),
                 run.display(),
                 word(run),
@@ -154,7 +192,8 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
             );
         }
         bail!(
-            "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host train` printed)",
+            "`{}` is not a run directory: it has no `{CONFIG_FILE}` (give the folder that `host \
+             train` printed)",
             dir.display()
         );
     }
@@ -162,7 +201,8 @@ pub fn reopen(dir: &Path) -> Result<Lock> {
     for folder in [&checkpoints, &dir.join(completions::FOLDER)] {
         ensure!(
             !folder.is_symlink(),
-            "`{}` is a symbolic link, and a run changes nothing outside its directory (put the folder itself in its place)",
+            "`{}` is a symbolic link, and a run changes nothing outside its directory (put the \
+             folder itself in its place)",
             folder.display()
         );
     }

@@ -1,5 +1,5 @@
-//! A run: all state of the training loop. `resources` opens what the settings name, `open` puts
-//! that in a `directory`, and `checkpoint` saves its persistent state.
+//! A run: all state of the training loop. `resources` opens everything that the settings name,
+//! `open` starts or resumes a run with it in a `directory`, and `checkpoint` saves its state.
 
 pub mod best;
 pub mod checkpoint;
@@ -40,9 +40,9 @@ pub struct Run {
     pub observers: Observers,
     /// Descriptions of settings that changed at the resume.
     pub changed: Vec<String>,
-    /// State between the last two rollouts, as long as it can still be saved.
+    /// The state between the last two rollouts; `None` once it can no longer be saved.
     pub recovery: Option<RecoveryPoint>,
-    /// True if a recovery point holds the components' states.
+    /// True if recovery points hold copies of the components' states.
     pub remembers: bool,
     /// Warnings of components that were already shown.
     pub warned: BTreeSet<String>,
@@ -58,7 +58,7 @@ impl Run {
         &self.resources.config
     }
 
-    /// Settings of the coming step; its rollout has had `iteration` earlier uses.
+    /// Settings of the next step. Its rollout has been used `iteration` times before.
     pub fn step_info(&self, iteration: u64) -> StepInfo {
         let Resources {
             config,
@@ -80,8 +80,9 @@ impl Run {
         )
     }
 
-    /// The coming step `info` as masks and weights see it. They judge a gradient by the largest
-    /// rate at which it will act, of which step controls leave about as much as of the last step.
+    /// The settings `info` of the next step as masks and weights see them. Their learning rate is the
+    /// largest rate at which the gradient will act, times the share that step controls applied last
+    /// time.
     pub fn judged(&self, info: &StepInfo) -> StepInfo {
         let share = self.progress.applied.unwrap_or(1.0);
         let mut judged = *info;

@@ -27,8 +27,8 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first
-    /// step that trackers are told.
+    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first step
+    /// that trackers get.
     pub(super) fn open(
         dir: &Path,
         config: &Config,
@@ -47,20 +47,19 @@ impl Observers {
         if let Some(missing) = lines.missing(step) {
             terminal::warn(&format!("`{}`: {missing}", path.display()));
         }
-        lines
-            .rows()
-            .for_each(|(step, values)| watch.recall(step, &values));
-        let (journal, tensorboard) = (Journal::new(path), Tensorboard::begin(dir, first, config)?);
+        for (step, values) in lines.rows() {
+            watch.recall(step, &values);
+        }
         Ok(Self {
             metrics: Metrics::default(),
             watch,
             completions,
-            journal,
-            tensorboard,
+            journal: Journal::new(path),
+            tensorboard: Tensorboard::begin(dir, first, config)?,
         })
     }
 
-    /// Checks a step's line, which gains the metrics of the findings, and writes it. Returns the
+    /// Checks a step's line for warnings, adds their metrics to it, and writes it. Returns the
     /// warnings.
     pub fn line(&mut self, line: &mut Line) -> Result<Vec<String>> {
         let found = self.watch.step(line.step, &line.values);
@@ -73,9 +72,9 @@ impl Observers {
                 .iter()
                 .map(|finding| format!("step {}: {}", line.step, finding.line())),
         );
-        self.tensorboard
-            .as_mut()
-            .map_or(Ok(()), |tensorboard| tensorboard.write(line))?;
+        if let Some(tensorboard) = &mut self.tensorboard {
+            tensorboard.write(line)?;
+        }
         Ok(warnings)
     }
 }

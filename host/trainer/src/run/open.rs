@@ -8,6 +8,7 @@ use capo_loader::registry::Registry;
 use capo_system::lock::Lock;
 
 use super::checkpoint::Loaded;
+use super::directory::Locked;
 use super::{
     AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory,
     provenance, settings,
@@ -37,23 +38,24 @@ impl Run {
             .output_dir
             .take()
             .map(|dir| dir.components().collect::<PathBuf>());
-        dir.as_deref().map_or(Ok(()), directory::check_free)?;
+        if let Some(dir) = &dir {
+            directory::check_free(dir)?;
+        }
         Ok((Resources::open(config, registry, absent)?, dir))
     }
 
     /// Starts a run of `resources` in `dir`, or in a directory named after the run.
     pub fn begin(resources: Resources, dir: Option<PathBuf>, registry: &Registry) -> Result<Self> {
         let settings = toml::to_string(&resources.config)?;
-        let (name, checkpoint) = (resources.name(), resources.checkpoint_bytes());
-        let (dir, lock) = directory::make(
+        let dir = directory::make(
             dir.as_deref(),
-            &name,
+            &resources.name(),
             &settings,
             registry.plugins(),
-            checkpoint,
+            resources.checkpoint_bytes(),
         )?;
-        resources.watchdog.place().started(&dir);
-        Self::at(resources, (dir, lock), Loaded::default(), 0)
+        resources.watchdog.place().started(&dir.path);
+        Self::at(resources, dir, Loaded::default(), 0)
     }
 
     /// Resumes the run in `dir`, whose lock is `lock`, at its newest checkpoint, or at its
@@ -75,15 +77,16 @@ impl Run {
                 format!("its checkpoint of step {step} was made with")
             };
             bail!(
-                "the settings of `{}` are not those that {made}: {} (put them back, or take them with `--allow-changed-config`)",
+                "the settings of `{}` are not those that {made}: {} (put them back, or take them \
+                 with `--allow-changed-config`)",
                 dir.join(CONFIG_FILE).display(),
                 changed.join(", ")
             );
         }
-        // Before anything is changed.
-        [METRICS_FILE, COMPLETIONS_FILE]
-            .iter()
-            .try_for_each(|name| journal::check(&dir.join(name)))?;
+        // These checks come before anything in the directory is changed.
+        for name in [METRICS_FILE, COMPLETIONS_FILE] {
+            journal::check(&dir.join(name))?;
+        }
         let mut resources = Resources::open(config, registry, AbsentWeights::Refused)?;
         let place = resources.watchdog.place();
         place.started(dir);
@@ -92,22 +95,17 @@ impl Run {
         let loaded = checkpoint::load(&mut resources, dir, step, allow_changes)?;
         provenance::go_on(dir, step, registry.plugins(), settings)?;
         changed.extend(loaded.changed);
-        Self::at(
-            resources,
-            (dir.to_owned(), lock),
-            Loaded { changed, ..loaded },
-            step + 1,
-        )
+        let dir = Locked {
+            path: dir.to_owned(),
+            lock,
+        };
+        Self::at(resources, dir, Loaded { changed, ..loaded }, step + 1)
     }
 
     /// A run of `resources` in the directory `dir`, at the point that was `loaded`. `first` is the
-    /// first step that trackers are told.
-    fn at(
-        resources: Resources,
-        (dir, lock): (PathBuf, Lock),
-        loaded: Loaded,
-        first: u64,
-    ) -> Result<Self> {
+    /// first step that trackers get.
+    fn at(resources: Resources, dir: Locked, loaded: Loaded, first: u64) -> Result<Self> {
+        let Locked { path: dir, lock } = dir;
         let Loaded {
             progress,
             remembers,

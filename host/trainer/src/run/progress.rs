@@ -14,8 +14,8 @@ pub struct Progress {
     pub step: u64,
     /// Number of training prompts used.
     pub prompts: u64,
-    /// Number of completions sampled; absent in older checkpoints, whose resume takes today's
-    /// number for each prompt.
+    /// Number of completions sampled. Older checkpoints lack it; a resume then computes it from the
+    /// number of prompts.
     #[serde(default)]
     pub completions: u64,
     /// Number of prompt and completion tokens processed.
@@ -26,8 +26,8 @@ pub struct Progress {
     pub rejected_tokens: u64,
     /// Number of steps without an update.
     pub skipped_steps: u64,
-    /// Share of the last step's length that step controls left; `None` before the first step that
-    /// they saw.
+    /// Share of a step's length that step controls left the last time that they left something; `None`
+    /// before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<f64>,
     /// Held-out accuracy before step 0.
@@ -63,7 +63,7 @@ impl Progress {
         self.completion_tokens += record.batch.sampled().completion_tokens();
         self.rejected_tokens += record.rejected_tokens();
         self.skipped_steps += u64::from(!record.applied.taken);
-        // Of a step of which nothing is left, nothing can be foretold.
+        // A share of 0 says nothing about the next step, so the last one stays.
         let share = record.applied.share();
         self.applied = (!record.applied.shares.is_empty() && share > 0.0)
             .then_some(share)
@@ -87,12 +87,13 @@ pub struct Best {
     /// Number of evaluations since the last one that improved by more than
     /// `train.early_stopping_threshold`.
     pub without_improvement: u64,
-    /// The metric of the value, and whether more of it is better; `None` in older checkpoints.
+    /// Name of the metric, and true if a greater value is better; `None` in older checkpoints.
     #[serde(default)]
     pub measure: Option<(String, bool)>,
 }
 
-/// The best evaluation; `None` for an infinite one, whose value earlier versions saved as `null`.
+/// Reads the best evaluation. Earlier versions saved an infinite value as `null`; that evaluation
+/// becomes `None`.
 fn finite<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Best>, D::Error> {
     let best = Option::<Value>::deserialize(from)?.filter(|best| !best["value"].is_null());
     best.map(serde_json::from_value)

@@ -1,5 +1,5 @@
-//! Plugins and settings with which a run was made, and the step from which each was used:
-//! `provenance.json` in its directory.
+//! The file `provenance.json` in a run's directory: the plugins and settings with which the run was
+//! made, and the steps for which each was used.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub fn latest(dir: &Path) -> Result<Vec<LoadedPlugin>> {
 /// The settings of the run in `dir` when the checkpoint of `step` was made.
 pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     let periods = read(dir)?;
-    // A period that begins at a checkpoint has not made it.
+    // A period that begins at a checkpoint did not make that checkpoint.
     let before = periods
         .into_iter()
         .rev()
@@ -56,8 +56,8 @@ pub fn settings_at(dir: &Path, step: u64) -> Result<String> {
     })
 }
 
-/// Refuses what the run in `dir` names, if another user may have written it there; `what` says what
-/// that is, and the ways out.
+/// Refuses to use what the run in `dir` names if another user may have changed the files that name
+/// it. `what` says what would be used, and how to use it anyway.
 pub fn check_owner(dir: &Path, what: impl Fn() -> String) -> Result<()> {
     for path in [dir.to_owned(), dir.join(FILE), dir.join(CONFIG_FILE)] {
         let shown = path.display();
@@ -84,12 +84,12 @@ pub fn start(dir: &Path, plugins: Vec<LoadedPlugin>, settings: String) -> Result
     )
 }
 
-/// Records the plugins and settings with which the run in `dir` continues after `step`; writes
-/// nothing if they are unchanged.
+/// Records the plugins and settings with which the run in `dir` continues after `step`. Nothing is
+/// written if they are unchanged.
 pub fn go_on(dir: &Path, step: u64, plugins: Vec<LoadedPlugin>, settings: String) -> Result<()> {
     let before = read(dir)?;
     let mut periods = before.clone();
-    // Steps after `step` are discarded, and so are their periods.
+    // Periods of later steps go, because those steps are discarded.
     periods.retain(|period| period.from_step < step);
     if periods
         .last()

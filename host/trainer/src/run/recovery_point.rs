@@ -1,9 +1,9 @@
-//! The recovery point between the last two rollouts. If the run fails during the next rollout, it
-//! can still save this point.
+//! The recovery point between the last two rollouts. If the run fails during a rollout, the state
+//! before that rollout can still be saved.
 //!
-//! The weights match the point until the optimizer's step. Components do not: each call may change
-//! a component's state. Small states are therefore copied. Larger states keep the point valid only
-//! until the first call of a component.
+//! The weights stay as they are until the optimizer's step. The states of components may change with
+//! each call, so small ones are copied. If they are larger, the point is valid only until the first
+//! call of a component.
 
 use super::Run;
 use super::progress::{RecoveryPoint, States};
@@ -27,14 +27,14 @@ impl RecoveryPoint {
     }
 }
 
-/// Records a recovery point now. The run's beginning and a saved state need none: a resume finds
-/// them anyway.
+/// Records a recovery point now. A state that is already saved, or is the beginning of the run, needs
+/// none.
 pub fn remember(run: &mut Run) {
     run.recovery = None;
     if run.resources.watchdog.place().is_saved() {
         return;
     }
-    // A failure to save is no error here, because the state may never be needed.
+    // A failure to save is not an error here, because the state may never be needed.
     let states = if run.remembers {
         States::save(&run.resources)
             .ok()

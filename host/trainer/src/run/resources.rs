@@ -20,7 +20,7 @@ use crate::folder::Companions;
 use crate::reward::Rewards;
 use crate::stages::logps::ComponentInputs;
 
-/// Treatment of a model directory that has no weights.
+/// What to do with a model directory that has no weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbsentWeights {
     /// Missing weights are an error.
@@ -29,8 +29,8 @@ pub enum AbsentWeights {
     Counted,
 }
 
-/// All that the settings of a run name: model, data, components, optimizer. It has no directory:
-/// `host train --dry-run` describes it and writes nothing.
+/// Everything that the settings of a run name: model, data, components, optimizer. There is no
+/// directory yet: `host train --dry-run` describes the resources and writes nothing.
 pub struct Resources {
     pub config: Config,
     pub policy: Policy,
@@ -50,13 +50,13 @@ pub struct Resources {
     pub environment: Option<Environment>,
     /// Advantage estimator, objective, masks, weights and step controls.
     pub components: Components,
-    /// Inputs that the components ask for.
+    /// Inputs for which the components ask.
     pub inputs: ComponentInputs,
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     /// Ends the process if a component does not return.
     pub watchdog: Watchdog,
-    /// False for a run that only finds something out: it leaves no checkpoint.
+    /// False for a run that leaves no checkpoint, because it only measures something.
     pub saves: bool,
 }
 
@@ -128,13 +128,9 @@ impl Resources {
             &policy,
         )?;
         let rewards = Rewards::build(registry, &config.reward, &config.train.device, &watchdog)?;
-        let k = match (config.train.last_layer_top_k, config.rollout.top_k) {
-            (0, 0) => 50,
-            (0, top_k) => top_k,
-            (k, _) => k,
-        };
-        let inputs = ComponentInputs::new(&components, &policy, &config.train, k)?;
         let train = &config.train;
+        let k = last_layer_top_k(&config);
+        let inputs = ComponentInputs::new(&components, &policy, train, k)?;
         let optimizer = Optimizer::new(policy.params(), optimizer_config(train))?;
         let schedule = Schedule::new(
             train.lr_scheduler_type,
@@ -164,6 +160,16 @@ impl Resources {
     }
 }
 
+/// Number of most likely tokens in the data of the last layer. 0 in the settings is the sampler's
+/// own number, or 50 if the sampler draws from all tokens.
+fn last_layer_top_k(config: &Config) -> usize {
+    match (config.train.last_layer_top_k, config.rollout.top_k) {
+        (0, 0) => 50,
+        (0, top_k) => top_k,
+        (k, _) => k,
+    }
+}
+
 fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Result<Policy> {
     let train = &config.train;
     // Products in f32 may be rounded only if all their operands come from bf16.
@@ -174,7 +180,8 @@ fn open_policy(config: &Config, files: &ModelFiles, absent: AbsentWeights) -> Re
     };
     ensure!(
         train.tf32 != Some(true) || train.device != device::CPU,
-        "`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one of them)"
+        "`train.tf32` is true, which only a GPU supports, but `train.device` is `cpu` (remove one \
+         of them)"
     );
     device::tf32::choose(train.tf32, widest);
     let device = device::open(&train.device)?;
@@ -207,13 +214,15 @@ fn reference(
 ) -> Result<Option<Reference>> {
     ensure!(
         !inputs.reference() || config.train.loss_distribution == LossDistribution::Full,
-        "`train.loss_distribution` is `sampler`, but a component compares with a reference, whose most likely tokens are others (set `beta` to 0, or `train.loss_distribution` to `full`)"
+        "`train.loss_distribution` is `sampler`, but a component compares with a reference, whose \
+         most likely tokens are others (set `beta` to 0, or `train.loss_distribution` to `full`)"
     );
     let named = config.model.ref_model_name_or_path.as_deref();
     let Some(name) = named.filter(|_| inputs.reference()) else {
         if let Some(name) = named {
             bail!(
-                "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares with a reference (set the objective's `beta` above 0, or remove it)"
+                "`model.ref_model_name_or_path` is `{name}`, but no component of this run compares \
+                 with a reference (set the objective's `beta` above 0, or remove it)"
             );
         }
         return if inputs.reference() {

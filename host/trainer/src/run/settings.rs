@@ -9,23 +9,28 @@ use toml::{Table, Value};
 use crate::config::default_of;
 
 /// Differences between two settings texts, one entry per key. A setting that a text lacks has its
-/// default: a run may be of a version that did not know it, or that did not write empty lists.
+/// default: the run may come from a version that did not know it, or that left out empty lists.
 pub fn changes(before: &str, now: &str) -> Result<Vec<String>> {
-    let (before, now) = (keys(&read(before)?), keys(&read(now)?));
+    let before = keys(&read(before)?);
+    let now = keys(&read(now)?);
     let all: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-    let value = |values: &BTreeMap<String, String>, key: &str| {
-        let value = values.get(key).cloned().or_else(|| default_of(key));
-        value
-            .filter(|value| value != "[]")
-            .unwrap_or_else(|| "not set".to_owned())
-    };
-    let values = all
-        .into_iter()
-        .map(|key| (key, value(&before, key), value(&now, key)));
-    let changed = values.filter(|(_, before, now)| before != now);
-    Ok(changed
-        .map(|(key, before, now)| format!("`{key}`: {before} -> {now}"))
-        .collect())
+    let mut changes = Vec::new();
+    for key in all {
+        let before = value_or_default(&before, key);
+        let now = value_or_default(&now, key);
+        if before != now {
+            changes.push(format!("`{key}`: {before} -> {now}"));
+        }
+    }
+    Ok(changes)
+}
+
+/// The value of `key` in words.
+fn value_or_default(values: &BTreeMap<String, String>, key: &str) -> String {
+    let value = values.get(key).cloned().or_else(|| default_of(key));
+    value
+        .filter(|value| value != "[]")
+        .unwrap_or_else(|| "not set".to_owned())
 }
 
 /// The settings in `text`.
@@ -36,29 +41,23 @@ pub fn read(text: &str) -> Result<Table> {
 /// Every value by its dotted key, in the form of `--set`.
 pub fn keys(settings: &Table) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    settings
-        .iter()
-        .for_each(|(key, value)| collect(key.clone(), value, &mut keys));
+    for (key, value) in settings {
+        collect(key.clone(), value, &mut keys);
+    }
     keys
 }
 
 fn collect(key: String, value: &Value, keys: &mut BTreeMap<String, String>) {
-    let under = |part: &str| {
-        if key.is_empty() {
-            part.to_owned()
-        } else {
-            format!("{key}.{part}")
-        }
-    };
     match value {
-        Value::Table(table) => table
-            .iter()
-            .for_each(|(part, value)| collect(under(part), value, keys)),
+        Value::Table(table) => {
+            for (part, value) in table {
+                collect(format!("{key}.{part}"), value, keys);
+            }
+        }
         Value::Array(values) if values.iter().any(Value::is_table) => {
-            values
-                .iter()
-                .enumerate()
-                .for_each(|(i, value)| collect(under(&i.to_string()), value, keys));
+            for (i, value) in values.iter().enumerate() {
+                collect(format!("{key}.{i}"), value, keys);
+            }
         }
         _ => {
             keys.insert(key, value.to_string());
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_key_by_key() {
+    fn names_each_changed_key() {
         let before = "[train]\nseed = 1\nlr = 1e-4\n[[mask]]\nuse = \"a\"\n[[mask]]\nuse = \"b\"\nrange = [0, 1]\n";
         let now = "[train]\nlr = 0.0001\nseed = 2\n[[mask]]\nuse = \"a\"\nstrict = true\n";
         assert_eq!(changes(before, before).unwrap(), Vec::<String>::new());
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_look_alike_are_told_apart() {
+    fn tells_similar_numbers_apart() {
         assert_eq!(changes("a = inf", "a = nan").unwrap(), ["`a`: inf -> nan"]);
         assert_eq!(changes("a = 1", "a = 1.0").unwrap(), ["`a`: 1 -> 1.0"]);
         assert!(changes("a = 0.1", "a = 0.10").unwrap().is_empty());

@@ -53,14 +53,13 @@ impl States {
 
     /// Writes the states into the folder `dir`.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        let numbered = |states: &[(String, Vec<u8>)], file: fn(usize) -> String| {
-            states
-                .iter()
-                .enumerate()
-                .try_for_each(|(i, (_, state))| files::write_atomic(&dir.join(file(i)), state))
-        };
-        numbered(&self.components, component_file)?;
-        numbered(&self.rewards, reward_file)
+        for (number, (_, state)) in self.components.iter().enumerate() {
+            files::write_atomic(&dir.join(component_file(number)), state)?;
+        }
+        for (number, (_, state)) in self.rewards.iter().enumerate() {
+            files::write_atomic(&dir.join(reward_file(number)), state)?;
+        }
+        Ok(())
     }
 }
 
@@ -76,17 +75,15 @@ fn save<'a, W: WireObject>(
     resources: &Resources,
     components: impl IntoIterator<Item = &'a Component<W>>,
 ) -> Result<Vec<(String, Vec<u8>)>> {
-    let state = |component: &Component<W>| {
+    let limit = resources.config.train.component_state_limit;
+    let mut states = Vec::new();
+    for component in components {
         let id = component.id();
         let state = resources.watchdog.watch(id, "save", || component.save())?;
-        check_size(
-            id,
-            state.len() as u64,
-            resources.config.train.component_state_limit,
-        )?;
-        Ok((id.to_owned(), state))
-    };
-    components.into_iter().map(state).collect()
+        check_size(id, state.len() as u64, limit)?;
+        states.push((id.to_owned(), state));
+    }
+    Ok(states)
 }
 
 /// Refuses a state of more than `limit` MiB; 0 is no limit.
@@ -94,7 +91,8 @@ fn check_size(id: &str, bytes: u64, limit: u64) -> Result<()> {
     let mebibytes = bytes.div_ceil(1 << 20);
     ensure!(
         limit == 0 || mebibytes <= limit,
-        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is {limit} MiB (raise it, or set it to 0, where the component is meant to keep so much)"
+        "component `{id}`: its state takes {mebibytes} MiB, `train.component_state_limit` is \
+         {limit} MiB (raise it, or set it to 0, where the component is meant to keep so much)"
     );
     Ok(())
 }
@@ -121,50 +119,68 @@ pub fn load(
         rewards,
         resources.rewards.components().map(RewardHandle::id),
     )?;
-    let (watchdog, mut bytes) = (&resources.watchdog, 0);
-    let mut state = |file: String| checkpoint.read(&file).inspect(|state| bytes += state.len());
-    let mut states = (0..).map(|number| state(component_file(number)));
+    let watchdog = &resources.watchdog;
+    let mut files = StateFiles {
+        checkpoint,
+        name: component_file,
+        next: 0,
+        bytes: 0,
+    };
     let Components {
         advantage,
         objective,
         deciders,
         step_controls,
     } = &mut resources.components;
-    load_each([advantage], &mut states, watchdog)?;
-    load_each([objective], &mut states, watchdog)?;
-    load_each(&mut deciders.masks, &mut states, watchdog)?;
-    load_each(&mut deciders.weights, &mut states, watchdog)?;
-    load_each(step_controls, &mut states, watchdog)?;
-    load_each(
-        resources
-            .environment
-            .as_mut()
-            .map(Environment::component_mut),
-        &mut states,
-        watchdog,
-    )?;
-    let mut states = (0..).map(|number| state(reward_file(number)));
-    load_each(resources.rewards.components_mut(), &mut states, watchdog)?;
-    Ok(bytes)
+    let environment = &mut resources.environment;
+    let environment = environment.as_mut().map(Environment::component_mut);
+    files.load([advantage], watchdog)?;
+    files.load([objective], watchdog)?;
+    files.load(&mut deciders.masks, watchdog)?;
+    files.load(&mut deciders.weights, watchdog)?;
+    files.load(step_controls, watchdog)?;
+    files.load(environment, watchdog)?;
+    files.name = reward_file;
+    files.next = 0;
+    files.load(resources.rewards.components_mut(), watchdog)?;
+    Ok(files.bytes)
 }
 
-fn load_each<'a, W: WireObject>(
-    components: impl IntoIterator<Item = &'a mut Component<W>>,
-    states: &mut impl Iterator<Item = Result<Vec<u8>>>,
-    watchdog: &Watchdog,
-) -> Result<()> {
-    for (component, state) in components.into_iter().zip(states) {
-        let (id, state) = (component.id().to_owned(), state?);
-        watchdog.watch(&id, "load", || component.load(&state))?;
+/// The files of a checkpoint with states, which are read in order.
+struct StateFiles<'a> {
+    checkpoint: &'a SealedFolder,
+    /// Name of the file with a given number.
+    name: fn(usize) -> String,
+    /// Number of the next file.
+    next: usize,
+    /// Total size of the states so far.
+    bytes: usize,
+}
+
+impl StateFiles<'_> {
+    /// Loads the states of `components` from the next files.
+    fn load<'c, W: WireObject>(
+        &mut self,
+        components: impl IntoIterator<Item = &'c mut Component<W>>,
+        watchdog: &Watchdog,
+    ) -> Result<()> {
+        for component in components {
+            let state = self.checkpoint.read(&(self.name)(self.next))?;
+            self.next += 1;
+            self.bytes += state.len();
+            let id = component.id().to_owned();
+            watchdog.watch(&id, "load", || component.load(&state))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn ensure_same<'a>(saved: &[String], ids: impl Iterator<Item = &'a str>) -> Result<()> {
     let ids: Vec<&str> = ids.collect();
     if ids != saved {
         bail!(
-            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the `config.toml` that the run began with)",
+            "it holds the state of `{}`, the run has `{}` (resume with the plugins and the \
+             `config.toml` that the run began with)",
             saved.join("`, `"),
             ids.join("`, `")
         );

@@ -1,4 +1,4 @@
-//! What is trained, in a checkpoint's folder: the model, and the optimizer's state beside it.
+//! The trained model and the optimizer's state, in the folder of a checkpoint.
 
 use std::path::Path;
 
@@ -32,15 +32,11 @@ pub fn restore(
     let files = ModelFiles::Checkpoint(checkpoint.clone());
     policy.restore(&files)?;
     let mut state = TensorFile::open(&files, OPTIMIZER_FILE)?;
-    let (names, device) = (state.names(), policy.device());
+    let names = state.names();
     let mut get = |name: &str| -> Result<Option<Tensor>> {
-        let known = names
-            .binary_search_by(|known| known.as_str().cmp(name))
-            .is_ok();
-        if known {
-            state.tensor(name, device).map(Some)
-        } else {
-            Ok(None)
+        match names.binary_search_by(|known| known.as_str().cmp(name)) {
+            Ok(_) => state.tensor(name, policy.device()).map(Some),
+            Err(_) => Ok(None),
         }
     };
     optimizer.restore(names.len(), &mut get)

@@ -1,14 +1,16 @@
-//! Stage 5: the gradient of the reduced loss over the kept tokens, one micro-batch at a time.
+//! The phase `backward` of a step: reduces the loss of the kept tokens to one number, and computes
+//! its gradient, one micro-batch at a time.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use capo_loader::decision::{Decision, Factors, Rejected};
+use capo_loader::decision::Decision;
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
-use host_model::{Forward, Gradients, Policy};
+use host_model::Gradients;
 
 use crate::stages::batch::{Factored, SampledBatch, StepBatch, StepInfo};
-use crate::stages::logps::Work;
+use crate::stages::logps::{Pass, Work};
 
 /// A loss reduced to one number, with its derivatives.
 #[derive(Debug)]
@@ -18,21 +20,24 @@ pub struct Reduced {
     pub policy_loss: Option<f64>,
     /// `[B, T]`: derivative of the loss by each token's log-probability; zero for rejected tokens.
     pub d_logps: Vec<f32>,
-    /// `[B, T]`: derivative of the loss without rejection, minus `d_logps`. `None` if the optimizer
-    /// does not ask for it, or if this and `rest_entropy` would be 0 throughout.
+    /// `[B, T]`: derivative of the loss over all tokens, rejected ones included, minus `d_logps`.
+    /// `None` if the optimizer does not ask for it, or if it and `rest_entropy` would be 0 for all
+    /// tokens.
     pub rest: Option<Vec<f32>>,
     /// `[B, T]`: derivative of the loss by each token's entropy; `None` without
     /// [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
-    /// `[B, T]`: what `rest` is to `d_logps`, to `d_entropy`. `None` without a bonus, or if it
-    /// would be 0 throughout.
+    /// `[B, T]`: derivative of the loss by each token's entropy if the bonus covered rejected tokens
+    /// too, minus `d_entropy`. `None` without a bonus, or if it would be 0 for all tokens.
     pub rest_entropy: Option<Vec<f32>>,
-    /// The share of the gradient's squares that each mask rejected, in the masks' order. A token's
-    /// square is of the unmasked loss's derivative by its own logit,
-    /// `scale · dloss_dlogp · (1 − p)`. Terms between tokens and the layers below are ignored.
+    /// The share of the squared gradient that each mask rejected, in the order of the masks.
+    ///
+    /// A token's part of the squared gradient is the square of `scale · dloss_dlogp · (1 − p)`, the
+    /// derivative of the unmasked loss by the token's own logit. Products of different tokens and
+    /// the layers below are ignored.
     pub rejected: Vec<f64>,
-    /// The share of the gradient's squares that each weight removed from the tokens that reached
-    /// it. It is negative if the weight increases them.
+    /// The share of the squared gradient that each weight removed, in the order of the weights. It is
+    /// negative for a weight that increases the gradient.
     pub weighted_away: Vec<f64>,
 }
 
@@ -48,80 +53,100 @@ pub struct StepGradients {
     pub second_pass: Duration,
 }
 
-/// Reduces the whole batch's loss over the kept tokens, each times its weight. Micro-batches
-/// therefore only split the work.
+impl StepGradients {
+    /// Duration of the backward passes for [`Self::rejected`]; `None` without these gradients.
+    pub fn second_pass(&self) -> Option<Duration> {
+        self.rejected.as_ref().map(|_| self.second_pass)
+    }
+}
+
+/// Reduces the loss of the whole batch to one number: the sum over the kept tokens, each times its
+/// weight. The loss is not reduced per micro-batch, so micro-batches only split the work.
 ///
-/// Weights do not change the token count: a kept token counts as one. If there is a `factored`
-/// loss, it is reduced instead, with its own weights.
+/// Weights do not change the number of tokens by which the sum is divided: a kept token counts as
+/// one. If there is a `factored` loss, it is reduced instead, with its own weights.
 pub fn reduce(
     batch: &StepBatch,
     info: &StepInfo,
     decision: &Decision,
     factored: Option<&Factored>,
 ) -> Result<Reduced> {
-    let (reduced, token_weights) = match factored {
+    let (token_loss, token_weights) = match factored {
         None => (&batch.loss, &decision.token_weights),
         Some(factored) => (&factored.loss, &factored.token_weights),
     };
-    let dims = batch.sampled().dims();
-    let completion_mask = batch.sampled().completion_mask();
+    let sampled = batch.sampled();
     let scales = match info.denominator {
-        Denominator::KEPT => scales(dims, info, &decision.token_mask)?,
-        _ => scales(dims, info, completion_mask)?,
+        Denominator::KEPT => scales(sampled.dims(), info, &decision.token_mask)?,
+        _ => scales(sampled.dims(), info, sampled.completion_mask())?,
     };
-    let (mut loss, mut d_logps) = (0.0, vec![0.0; dims.len()]);
+    let mut loss = 0.0;
+    let mut d_logps = vec![0.0; sampled.dims().len()];
     for (b, scale) in scales.into_iter().enumerate() {
-        for i in dims.row(b).filter(|&i| token_weights[i] != 0.0) {
+        for i in sampled.dims().row(b) {
+            if token_weights[i] == 0.0 {
+                continue;
+            }
             let scale = scale * f64::from(token_weights[i]);
-            loss += scale * f64::from(reduced.loss[i]);
-            d_logps[i] = (scale * f64::from(reduced.dloss_dlogp[i])) as f32;
+            loss += scale * f64::from(token_loss.loss[i]);
+            d_logps[i] = (scale * f64::from(token_loss.dloss_dlogp[i])) as f32;
         }
     }
-    let dloss_dlogp = &batch.loss.dloss_dlogp;
-    let squares = squares(batch, info, dloss_dlogp)?;
-    let all: f64 = squares.iter().sum();
-    let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
-    let of_mask = |rejected: &Rejected| share(rejected.tokens.iter().map(|&i| squares[i]).sum());
-    let of_weight = |weight: &Factors| {
-        share(
-            weight
-                .of_tokens()
-                .map(|(i, factor)| (1.0 - f64::from(factor).powi(2)) * squares[i])
-                .sum(),
-        )
-    };
-    let rejected = decision.rejected.iter().map(of_mask).collect();
-    let weighted_away = decision.factors.iter().map(of_weight).collect();
-    let rest = rest(batch, info, &d_logps, dloss_dlogp)?;
-    let (policy_loss, d_entropy, rest_entropy) = (None, None, None);
+    let squares = squares(batch, info)?;
     Ok(Reduced {
         loss,
-        policy_loss,
+        policy_loss: None,
+        rest: rest(batch, info, &d_logps)?,
         d_logps,
-        rest,
-        d_entropy,
-        rest_entropy,
-        rejected,
-        weighted_away,
+        d_entropy: None,
+        rest_entropy: None,
+        rejected: rejected_shares(decision, &squares),
+        weighted_away: weighted_away_shares(decision, &squares),
     })
 }
 
+/// Computes [`Reduced::rejected`] from each token's part of the squared gradient.
+fn rejected_shares(decision: &Decision, squares: &[f64]) -> Vec<f64> {
+    let all: f64 = squares.iter().sum();
+    let mut shares = Vec::new();
+    for mask in &decision.rejected {
+        let rejected = mask.tokens.iter().map(|&i| squares[i]).sum();
+        shares.push(share(rejected, all));
+    }
+    shares
+}
+
+/// Computes [`Reduced::weighted_away`] from each token's part of the squared gradient.
+fn weighted_away_shares(decision: &Decision, squares: &[f64]) -> Vec<f64> {
+    let all: f64 = squares.iter().sum();
+    let mut shares = Vec::new();
+    for weight in &decision.factors {
+        let removed = weight
+            .of_tokens()
+            .map(|(i, factor)| (1.0 - f64::from(factor).powi(2)) * squares[i])
+            .sum();
+        shares.push(share(removed, all));
+    }
+    shares
+}
+
+fn share(part: f64, all: f64) -> f64 {
+    if all > 0.0 { part / all } else { 0.0 }
+}
+
 /// Computes [`Reduced::rest`].
-fn rest(
-    batch: &StepBatch,
-    info: &StepInfo,
-    d_logps: &[f32],
-    dloss_dlogp: &[f32],
-) -> Result<Option<Vec<f32>>> {
+fn rest(batch: &StepBatch, info: &StepInfo, d_logps: &[f32]) -> Result<Option<Vec<f32>>> {
     if info.optimizer.kind != OptimizerKind::ADAMW_KEPT_AND_REJECTED {
         return Ok(None);
     }
-    let dims = batch.sampled().dims();
-    let completion_mask = batch.sampled().completion_mask();
-    let mut rest = vec![0.0; dims.len()];
-    for (b, scale) in scales(dims, info, completion_mask)?.into_iter().enumerate() {
-        for i in dims.row(b).filter(|&i| completion_mask[i] == 1) {
-            rest[i] = (scale * f64::from(dloss_dlogp[i])) as f32 - d_logps[i];
+    let sampled = batch.sampled();
+    let scales = scales(sampled.dims(), info, sampled.completion_mask())?;
+    let mut rest = vec![0.0; sampled.dims().len()];
+    for (b, scale) in scales.into_iter().enumerate() {
+        for i in sampled.dims().row(b) {
+            if sampled.completion_mask()[i] == 1 {
+                rest[i] = (scale * f64::from(batch.loss.dloss_dlogp[i])) as f32 - d_logps[i];
+            }
         }
     }
     Ok(nonzero(rest))
@@ -129,7 +154,7 @@ fn rest(
 
 impl Reduced {
     /// Subtracts `coefficient` times the mean entropy of the tokens that the masks kept from the
-    /// loss (TRL `entropy_coef`). Weights do not count.
+    /// loss (TRL `entropy_coef`). Weights do not change this mean.
     pub fn add_entropy_bonus(
         &mut self,
         batch: &StepBatch,
@@ -173,10 +198,15 @@ impl Reduced {
 
     /// Number of completions with a nonzero entry in `rest` or `rest_entropy`.
     pub fn completions_with_rest(&self, dims: &Dims) -> usize {
-        let rests = || [&self.rest, &self.rest_entropy].into_iter().flatten();
-        let has_rest =
-            |b: &usize| rests().any(|rest| rest[dims.row(*b)].iter().any(|&rest| rest != 0.0));
-        (0..dims.completions as usize).filter(has_rest).count()
+        let rests = [&self.rest, &self.rest_entropy];
+        (0..dims.completions as usize)
+            .filter(|&b| {
+                rests
+                    .iter()
+                    .filter_map(|rest| rest.as_ref())
+                    .any(|rest| rest[dims.row(b)].iter().any(|&rest| rest != 0.0))
+            })
+            .count()
     }
 }
 
@@ -206,83 +236,84 @@ pub fn reduction_scales(
     max_completion_length: usize,
     token_mask: &[u8],
 ) -> Result<Vec<f64>> {
-    let (completions, all) = (dims.completions as f64, count(token_mask));
-    let scale = |b: usize| match reduction {
-        Reduction::COMPLETION_MEAN => Ok(1.0 / (completions * count(&token_mask[dims.row(b)]))),
-        Reduction::FIXED_LENGTH => Ok(1.0 / (completions * max_completion_length as f64)),
-        Reduction::TOKEN_MEAN => Ok(1.0 / all),
-        Reduction::COMPLETION_SUM => Ok(1.0 / completions),
-        Reduction(other) => {
-            bail!(
-                "the objective asks for reduction {other}, which this host does not know (it knows 0 to 3)"
-            )
-        }
-    };
-    (0..dims.completions as usize).map(scale).collect()
+    let completions = dims.completions as f64;
+    let all = count(token_mask);
+    let mut scales = Vec::new();
+    for b in 0..dims.completions as usize {
+        scales.push(match reduction {
+            Reduction::COMPLETION_MEAN => 1.0 / (completions * count(&token_mask[dims.row(b)])),
+            Reduction::FIXED_LENGTH => 1.0 / (completions * max_completion_length as f64),
+            Reduction::TOKEN_MEAN => 1.0 / all,
+            Reduction::COMPLETION_SUM => 1.0 / completions,
+            Reduction(other) => bail!(
+                "the objective asks for reduction {other}, which this host does not know \
+                 (it knows 0 to 3)"
+            ),
+        });
+    }
+    Ok(scales)
 }
 
-/// `[B, T]`: the squared derivatives behind [`Reduced::rejected`]; 0 on padding.
-fn squares(batch: &StepBatch, info: &StepInfo, dloss_dlogp: &[f32]) -> Result<Vec<f64>> {
-    let dims = batch.sampled().dims();
-    let completion_mask = batch.sampled().completion_mask();
-    let scales = scales(dims, info, completion_mask)?;
-    let square = |i: usize| {
-        let scale = scales[i / dims.tokens as usize] * f64::from(completion_mask[i]);
-        let by_logit =
-            scale * f64::from(dloss_dlogp[i]) * -f64::from(batch.scored.logps()[i]).exp_m1();
-        by_logit * by_logit
-    };
-    Ok((0..dims.len()).map(square).collect())
+/// Each token's part of the squared gradient, `[B, T]`, as [`Reduced::rejected`] defines it; 0 on
+/// padding.
+fn squares(batch: &StepBatch, info: &StepInfo) -> Result<Vec<f64>> {
+    let sampled = batch.sampled();
+    let scales = scales(sampled.dims(), info, sampled.completion_mask())?;
+    let mut squares = Vec::with_capacity(sampled.dims().len());
+    for i in 0..sampled.dims().len() {
+        let scale =
+            scales[i / sampled.dims().tokens as usize] * f64::from(sampled.completion_mask()[i]);
+        let by_logit = scale
+            * f64::from(batch.loss.dloss_dlogp[i])
+            * -f64::from(batch.scored.logps()[i]).exp_m1();
+        squares.push(by_logit * by_logit);
+    }
+    Ok(squares)
 }
 
-/// The gradients of the reduced loss and of its rejected part. `forwards` holds the micro-batches'
-/// log-probability passes that stored activations. The other micro-batches run their forward pass
-/// again. The second backward pass covers only rows with a nonzero `rest`.
+/// The gradients of the reduced loss and of its rejected part. The second backward pass, for the
+/// rejected part, covers only rows with a nonzero `rest`.
 pub fn accumulate(
-    policy: &Policy,
-    forwards: Vec<Option<Forward>>,
+    pass: Pass,
     batch: &SampledBatch,
     reduced: &Reduced,
     work: Work,
 ) -> Result<StepGradients> {
-    let dims = batch.dims();
-    let tokens = dims.tokens as usize;
+    let Pass { policy, forwards } = pass;
+    let tokens = batch.dims().tokens as usize;
+    let micro_batches = work.micro_batches(batch.dims().completions as usize);
     let mut total = StepGradients {
         kept: Gradients::default(),
         rejected: None,
         second_pass: Duration::ZERO,
     };
-    for (rows, forward) in work.micro_batches(dims.completions as usize).zip(forwards) {
-        let own = rows.start * tokens..rows.end * tokens;
+    for (rows, forward) in micro_batches.zip(forwards) {
+        let places = rows.start * tokens..rows.end * tokens;
         let forward = match forward {
             Some(forward) => forward,
             None => policy.forward(&batch.sequences.slice(rows), work.loss_temperature)?,
         };
-        let of_part = |values| Option::as_deref(values).map(|values: &[f32]| &values[own.clone()]);
-        if let Some(rest) = of_part(&reduced.rest) {
+        if let Some(rest) = part(&reduced.rest, &places) {
             policy.device().synchronize()?;
             let started = Instant::now();
-            if let Some(entropy) = of_part(&reduced.rest_entropy) {
-                // Where one token is rejected the bonus of all others is larger: no row is 0.
-                forward.clone().finish(
-                    rest,
-                    Some(entropy),
-                    total.rejected.get_or_insert_default(),
-                )?;
-            } else if let Some(rejected) = forward.backward_of_nonzero(rest)? {
-                total
-                    .rejected
-                    .get_or_insert_default()
-                    .accumulate(rejected)?;
+            if let Some(rest_entropy) = part(&reduced.rest_entropy, &places) {
+                // No row of the bonus is 0: if one token is rejected, the bonus of all others grows.
+                let rejected = total.rejected.get_or_insert_default();
+                forward.clone().finish(rest, Some(rest_entropy), rejected)?;
+            } else if let Some(gradients) = forward.backward_of_nonzero(rest)? {
+                let rejected = total.rejected.get_or_insert_default();
+                rejected.accumulate(gradients)?;
             }
             policy.device().synchronize()?;
             total.second_pass += started.elapsed();
         }
-        forward.finish(
-            &reduced.d_logps[own.clone()],
-            of_part(&reduced.d_entropy),
-            &mut total.kept,
-        )?;
+        let d_logps = &reduced.d_logps[places.clone()];
+        forward.finish(d_logps, part(&reduced.d_entropy, &places), &mut total.kept)?;
     }
     Ok(total)
+}
+
+/// The `values` at `places`, if there are any.
+fn part<'a>(values: &'a Option<Vec<f32>>, places: &Range<usize>) -> Option<&'a [f32]> {
+    values.as_ref().map(|values| &values[places.clone()])
 }

@@ -10,7 +10,7 @@ use host_model::{Gradients, Params, Policy, groups};
 use super::batch::{StepBatch, StepInfo};
 use super::effect::{self, Effect};
 use super::logps::Work;
-use super::measure::Proposal;
+use super::measure::{self, Proposal};
 use super::recorder::Recorder;
 
 /// State before a step, from which the step can be undone. It exists only if a control or a
@@ -126,14 +126,14 @@ pub fn apply(
         measured,
     } = step;
     let groups = groups(policy.params());
-    let mut proposal = Proposal::new(
-        (policy, &before.weights),
+    let proposed = measure::Step {
+        policy,
+        before: &before.weights,
         optimizer,
-        &groups,
-        &batch.scored,
-        (info.seed, info.step),
-        work,
-    );
+        groups: &groups,
+        batch: &batch.scored,
+    };
+    let mut proposal = Proposal::new(proposed, info, work);
     proposal.alignment = before.alignment;
     let shown: Vec<ParameterGroup<'_>> = (groups.iter())
         .map(|group| ParameterGroup::new(&group.name, group.parameters))

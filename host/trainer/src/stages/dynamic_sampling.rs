@@ -1,5 +1,5 @@
-//! Dynamic sampling (DAPO): groups whose completions all earn the same carry no signal. They are
-//! dropped, and others sampled.
+//! Dynamic sampling (DAPO). A group whose completions all earn the same reward teaches nothing. It is
+//! dropped, and another group is sampled in its place.
 
 use anyhow::Result;
 
@@ -20,24 +20,25 @@ pub struct Filtered {
     pub batches: u64,
     /// Number of sampled groups that are not in the rollout.
     pub dropped: u64,
-    /// Number of groups in the rollout whose rewards do not differ; they fill it up after the last
-    /// call.
+    /// Number of groups in the rollout whose rewards do not differ. They fill up the rollout if the
+    /// last call left groups missing.
     pub without_difference: u64,
     /// Mean reward of all sampled completions, including those of dropped groups.
     pub reward: f64,
 }
 
-/// Collects `wanted` groups whose rewards differ, as `differs` finds. Calls `draw` at most
-/// `most_batches` times, each time for the number of missing prompts.
+/// Collects `wanted` groups for which `differs` returns true. Calls `draw` at most `most_batches`
+/// times, each time with the number of prompts that are still missing.
 ///
-/// If too few groups differ, the first of the other groups fill the rollout up.
+/// If there are too few such groups, the first of the other groups fill up the rollout.
 pub(super) fn fill(
     wanted: u64,
     most_batches: usize,
     differs: impl Fn(&Group) -> bool,
     mut draw: impl FnMut(u64) -> Result<Vec<Group>>,
 ) -> Result<Filled> {
-    let (mut groups, mut others) = (Vec::new(), Vec::new());
+    let mut groups = Vec::new();
+    let mut others = Vec::new();
     let mut filtered = Filtered::default();
     for _ in 0..most_batches {
         let missing = wanted - groups.len() as u64;
@@ -49,11 +50,17 @@ pub(super) fn fill(
         others.extend(same);
         filtered.batches += 1;
     }
-    let all = || groups.iter().chain(&others);
-    let rewards = || all().flat_map(|group| &group.rewards.total);
-    filtered.reward =
-        rewards().map(|&reward| f64::from(reward)).sum::<f64>() / rewards().count().max(1) as f64;
-    let tokens = all().map(Group::tokens).sum();
+    let mut tokens = 0;
+    let mut rewards = 0.0;
+    let mut count = 0_u64;
+    for group in groups.iter().chain(&others) {
+        tokens += group.tokens();
+        for &reward in &group.rewards.total {
+            rewards += f64::from(reward);
+            count += 1;
+        }
+    }
+    filtered.reward = rewards / count.max(1) as f64;
     let dropped = others.split_off((wanted as usize - groups.len()).min(others.len()));
     filtered.without_difference = others.len() as u64;
     filtered.dropped = dropped.len() as u64;
@@ -106,25 +113,22 @@ mod tests {
 
     /// Numbers of the groups in the rollout, number of prompts in each call, and the metrics.
     fn filled(wanted: u64, most: usize, informative: &[u64]) -> (Vec<u64>, Vec<u64>, Filtered) {
-        let (mut next, mut calls) = (0, Vec::new());
-        let differs = |group: &Group| group.rewards.differ(&[], false);
-        let filled = fill(wanted, most, differs, |count| {
+        let mut next = 0;
+        let mut calls = Vec::new();
+        let draw = |count| {
             calls.push(count);
+            let numbers = next..next + count;
             next += count;
-            Ok((next - count..next)
-                .map(|number| group(number, informative))
-                .collect())
-        });
-        let filled = filled.unwrap();
-        (
-            filled.groups.iter().map(|group| group.number).collect(),
-            calls,
-            filled.filtered,
-        )
+            Ok(numbers.map(|number| group(number, informative)).collect())
+        };
+        let differs = |group: &Group| group.rewards.differ(&[], false);
+        let filled = fill(wanted, most, differs, draw).unwrap();
+        let numbers = filled.groups.iter().map(|group| group.number).collect();
+        (numbers, calls, filled.filtered)
     }
 
     #[test]
-    fn others_are_sampled_in_the_place_of_those_that_say_nothing() {
+    fn samples_other_groups_for_those_without_a_difference() {
         let (groups, calls, filtered) = filled(3, 10, &[1, 4, 6]);
         assert_eq!((groups, calls), (vec![1, 4, 6], vec![3, 2, 1, 1]));
         let expected = Filtered {
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_first_of_the_others_follow() {
+    fn fills_up_with_the_first_other_groups_at_the_limit() {
         let (groups, calls, filtered) = filled(4, 2, &[2, 5]);
         assert_eq!((groups, calls), (vec![2, 5, 0, 1], vec![4, 3]));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Before the components run: log-probabilities and other outputs of the current policy for the
-//! sampled tokens.
+//! The policy's log-probabilities of the sampled tokens, and other outputs of a step's forward passes
+//! for which components ask. They are computed before the components run.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use anyhow::{Result, ensure};
 use capo_loader::registry::Components;
 use capo_plugin::{Inputs, StepControlHandle};
 use host_model::frozen::Reference;
-use host_model::optim::{Optimizer, OptimizerName};
-use host_model::{Forward, HEAD, Policy, Sequences, TokenOutputs, Wants};
+use host_model::optim::OptimizerName;
+use host_model::{Forward, Policy, Sequences, TokenOutputs, Wants};
 
 use crate::config::TrainConfig;
-use crate::stages::batch::{BatchWithLogps, SampledBatch};
+use crate::stages::batch::SampledBatch;
 
-/// Inputs that the components of a run ask for.
+/// Inputs for which the components of a run ask.
 #[derive(Debug, Clone, Copy)]
 pub struct ComponentInputs {
     inputs: Inputs,
     last_layer_k: usize,
 }
 
-/// The ids of a run's components, each with the inputs that it asks for: advantage, objective,
-/// masks, weights, step controls.
+/// The components of a run as pairs of id and inputs for which the component asks. Their order is
+/// advantage, objective, masks, weights, step controls.
 pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
     let Components {
         advantage,
@@ -53,8 +53,8 @@ pub fn asked(components: &Components) -> impl Iterator<Item = (&str, Inputs)> {
 pub struct Work {
     /// Number of completions in one forward pass.
     pub micro_batch: usize,
-    /// Bytes of activations that the log-probability pass may store for the backward pass if there
-    /// are several micro-batches.
+    /// Most bytes of activations that the forward pass may store for the backward pass if there are
+    /// several micro-batches.
     pub activation_budget: u64,
     /// Divisor of the logits.
     pub loss_temperature: f64,
@@ -70,41 +70,17 @@ impl Work {
 }
 
 impl ComponentInputs {
-    /// Collects all inputs that the components ask for, of which the top logits are `last_layer_k`.
+    /// Collects all inputs for which the components ask. `last_layer_k` is the number of most likely
+    /// tokens in the last layer's data.
     pub fn new(
         components: &Components,
         policy: &Policy,
         train: &TrainConfig,
         last_layer_k: usize,
     ) -> Result<Self> {
-        let is_sgd = train.optimizer == OptimizerName::Sgd;
         let mut inputs = Inputs::NONE;
         for (id, wanted) in asked(components) {
-            let unknown = wanted.0 & !Inputs::KNOWN.0;
-            ensure!(
-                unknown == 0,
-                "component `{id}` asks for inputs {unknown:#x}, which this host does not know (use a newer host, or an older plugin)"
-            );
-            if wanted.contains(Inputs::OPTIMIZER_STATE) {
-                let asks =
-                    format!("component `{id}` asks for the optimizer's state of the last layer");
-                ensure!(
-                    policy.adapter().is_none(),
-                    "{asks}, but an adapter is trained and the head stays as it is: there is none (use the component's own moments, or train all weights)"
-                );
-                ensure!(
-                    !is_sgd,
-                    "{asks}, which is Adam's, but `train.optimizer` is `sgd` (set it to `adamw`, or use the component's own moments)"
-                );
-                ensure!(
-                    !policy.config().tie_word_embeddings,
-                    "{asks}, but the model ties it to the embedding, whose state mixes both (use a model with `tie_word_embeddings = false`, or the component's own moments)"
-                );
-            }
-            ensure!(
-                !(is_sgd && train.sgd_momentum == 0.0 && wanted.contains(Inputs::ALIGNMENT)),
-                "component `{id}` compares each step with the one before, which SGD without momentum does not remember (set `train.sgd_momentum`)"
-            );
+            check(id, wanted, policy, train)?;
             inputs = inputs | wanted;
         }
         Ok(Self {
@@ -121,8 +97,8 @@ impl ComponentInputs {
         }
     }
 
-    /// Outputs of a step's forward passes for every token besides its log-probability. Step
-    /// controls and a `measured` step need the features too.
+    /// Outputs of a step's forward passes for each token, besides its log-probability. Step controls
+    /// and a `measured` step also need the features.
     pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
         let last_layer_k =
             (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);
@@ -138,7 +114,7 @@ impl ComponentInputs {
         self.inputs.contains(Inputs::ROLLOUT_CONTEXT) || self.sampler_top_k() > 0
     }
 
-    /// Number of the sampler's most likely tokens that are needed.
+    /// Number of the sampler's most likely tokens that are needed for each token; 0 without need.
     pub fn sampler_top_k(&self) -> usize {
         if self.inputs.contains(Inputs::SAMPLER_TOP_K) {
             self.last_layer_k
@@ -147,90 +123,129 @@ impl ComponentInputs {
         }
     }
 
+    /// True if the reference model's log-probabilities are needed.
     pub fn reference(&self) -> bool {
         self.inputs.contains(Inputs::REF_LOGPS)
     }
-}
 
-/// The batch with the current policy's log-probabilities and entropy, and all inputs that
-/// components asked for.
-///
-/// If the sampler's own passes gave `outputs`, nothing is recomputed. Otherwise the forward passes
-/// are returned for `backward`: always for a single micro-batch, and within the activation budget
-/// for several. Micro-batches beyond the budget get `None`.
-pub fn of_batch(
-    policy: &Policy,
-    reference: Option<&Reference>,
-    optimizer: &Optimizer,
-    (batch, outputs): (SampledBatch, Option<TokenOutputs>),
-    (inputs, wants): (ComponentInputs, &Wants),
-    work: Work,
-) -> Result<(BatchWithLogps, Vec<Option<Forward>>)> {
-    let (outputs, forwards) = match outputs {
-        Some(outputs) => (
-            outputs,
-            work.micro_batches(batch.dims().completions as usize)
-                .map(|_| None)
-                .collect(),
-        ),
-        None => of_policy(policy, &batch, wants, work)?,
-    };
-    let mut batch = BatchWithLogps::new(batch, outputs)?;
-    if let Some(reference) = reference {
-        let forward =
-            |rows: &Sequences| Ok((reference.forward(rows, work.loss_temperature)?, false));
-        let (outputs, _) = in_parts(&batch.sampled, &Wants::default(), work, forward)?;
-        batch.sampled.arrays.ref_logps = Some(outputs.logps.into());
+    /// True if the last layer's weight and its moments in the optimizer are needed.
+    pub fn optimizer_state(&self) -> bool {
+        self.inputs.contains(Inputs::OPTIMIZER_STATE)
     }
-    if inputs.inputs.contains(Inputs::OPTIMIZER_STATE) {
-        let (exp_avg, exp_avg_sq) = optimizer.moments(HEAD)?;
-        let weight = policy.params().get(HEAD)?.as_tensor();
-        batch.add_head_state([weight, exp_avg, exp_avg_sq])?;
-    }
-    Ok((batch, forwards))
 }
 
-/// Log-probabilities of the sampled tokens, `[B, T]`, nats, without stored activations.
-pub fn detached(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
-    let forward =
-        |rows: &Sequences| Ok((policy.forward_detached(rows, work.loss_temperature)?, false));
-    Ok(in_parts(batch, &Wants::default(), work, forward)?.0.logps)
-}
-
-/// The outputs, and the forward passes that are stored for the backward pass.
-fn of_policy(
-    policy: &Policy,
-    batch: &SampledBatch,
-    wants: &Wants,
-    work: Work,
-) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
-    let mut left = u128::from(work.activation_budget);
-    in_parts(batch, wants, work, |rows| {
-        let (bytes, only) = (
-            policy.activation_bytes(rows),
-            rows.rows() == batch.dims().completions as usize,
+/// Refuses `wanted` inputs of the component `id` that this host or this run cannot provide.
+fn check(id: &str, wanted: Inputs, policy: &Policy, train: &TrainConfig) -> Result<()> {
+    let is_sgd = train.optimizer == OptimizerName::Sgd;
+    let unknown = wanted.0 & !Inputs::KNOWN.0;
+    ensure!(
+        unknown == 0,
+        "component `{id}` asks for inputs {unknown:#x}, which this host does not know \
+         (use a newer host, or an older plugin)"
+    );
+    if wanted.contains(Inputs::OPTIMIZER_STATE) {
+        let asks = format!("component `{id}` asks for the optimizer's state of the last layer");
+        ensure!(
+            policy.adapter().is_none(),
+            "{asks}, but an adapter is trained and the head stays as it is: there is none \
+             (use the component's own moments, or train all weights)"
         );
-        if only || bytes <= left {
-            left -= bytes.min(left);
-            return Ok((policy.forward(rows, work.loss_temperature)?, true));
+        ensure!(
+            !is_sgd,
+            "{asks}, which is Adam's, but `train.optimizer` is `sgd` \
+             (set it to `adamw`, or use the component's own moments)"
+        );
+        ensure!(
+            !policy.config().tie_word_embeddings,
+            "{asks}, but the model ties it to the embedding, whose state mixes both \
+             (use a model with `tie_word_embeddings = false`, or the component's own moments)"
+        );
+    }
+    let remembers = !is_sgd || train.sgd_momentum != 0.0;
+    ensure!(
+        remembers || !wanted.contains(Inputs::ALIGNMENT),
+        "component `{id}` compares each step with the one before, which SGD without momentum does \
+         not remember (set `train.sgd_momentum`)"
+    );
+    Ok(())
+}
+
+/// The forward pass of a step, from which its backward pass goes on.
+pub struct Pass {
+    /// The policy of the pass, with all copies of its weights that passes need.
+    pub policy: Policy,
+    /// For each micro-batch, its forward pass with the stored activations. `None` if they are not
+    /// stored: the backward pass then runs the forward pass again.
+    pub forwards: Vec<Option<Forward>>,
+}
+
+impl Pass {
+    /// A pass of `policy` that stores no activations.
+    pub fn without_activations(policy: Policy, batch: &SampledBatch, work: Work) -> Self {
+        let count = work
+            .micro_batches(batch.dims().completions as usize)
+            .count();
+        Self {
+            policy,
+            forwards: std::iter::repeat_with(|| None).take(count).collect(),
         }
-        Ok((policy.forward_detached(rows, work.loss_temperature)?, false))
+    }
+
+    /// Runs the forward pass of `policy`, and returns its outputs. A single micro-batch always
+    /// stores its activations. Several store theirs as far as the activation budget reaches.
+    pub fn run(
+        policy: Policy,
+        batch: &SampledBatch,
+        wants: &Wants,
+        work: Work,
+    ) -> Result<(Self, TokenOutputs)> {
+        let completions = batch.dims().completions as usize;
+        let mut left = u128::from(work.activation_budget);
+        let mut outputs = Vec::new();
+        let mut forwards = Vec::new();
+        for rows in work.micro_batches(completions) {
+            let rows = batch.sequences.slice(rows);
+            let bytes = policy.activation_bytes(&rows);
+            let is_stored = rows.rows() == completions || bytes <= left;
+            let forward = if is_stored {
+                left -= bytes.min(left);
+                policy.forward(&rows, work.loss_temperature)?
+            } else {
+                policy.forward_detached(&rows, work.loss_temperature)?
+            };
+            outputs.push(forward.outputs(wants)?);
+            forwards.push(is_stored.then_some(forward));
+        }
+        let outputs = TokenOutputs::join(outputs)?;
+        Ok((Self { policy, forwards }, outputs))
+    }
+}
+
+/// Log-probabilities of the sampled tokens under `policy`, `[B, T]`, nats. No activations are
+/// stored.
+pub fn detached(policy: &Policy, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
+    in_micro_batches(batch, work, |rows| {
+        policy.forward_detached(rows, work.loss_temperature)
     })
 }
 
-/// Runs `forward` on each part. It also says if its pass is stored. Returns the joined outputs and
-/// the stored passes.
-fn in_parts(
+/// Log-probabilities of the sampled tokens under the reference model, `[B, T]`, nats.
+pub fn of_reference(reference: &Reference, batch: &SampledBatch, work: Work) -> Result<Vec<f32>> {
+    in_micro_batches(batch, work, |rows| {
+        reference.forward(rows, work.loss_temperature)
+    })
+}
+
+/// Runs `forward` on each micro-batch, and joins the log-probabilities.
+fn in_micro_batches(
     batch: &SampledBatch,
-    wants: &Wants,
     work: Work,
-    mut forward: impl FnMut(&Sequences) -> Result<(Forward, bool)>,
-) -> Result<(TokenOutputs, Vec<Option<Forward>>)> {
-    let (mut outputs, mut forwards) = (Vec::new(), Vec::new());
+    forward: impl Fn(&Sequences) -> Result<Forward>,
+) -> Result<Vec<f32>> {
+    let mut outputs = Vec::new();
     for rows in work.micro_batches(batch.dims().completions as usize) {
-        let (forward, stays) = forward(&batch.sequences.slice(rows))?;
-        outputs.push(forward.outputs(wants)?);
-        forwards.push(stays.then_some(forward));
+        let forward = forward(&batch.sequences.slice(rows))?;
+        outputs.push(forward.outputs(&Wants::default())?);
     }
-    Ok((TokenOutputs::join(outputs)?, forwards))
+    Ok(TokenOutputs::join(outputs)?.logps)
 }

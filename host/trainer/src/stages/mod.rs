@@ -1,5 +1,15 @@
-//! The six stages of a step in the order of the loop, the log-probability pass before the
-//! components, and the record of what a step did.
+//! The parts of the training loop: sampling a rollout, the phases of a step, and the records that
+//! they leave.
+//!
+//! | phase | modules |
+//! | --- | --- |
+//! | sample | [`rollout`], [`dynamic_sampling`], [`context`] |
+//! | score | [`logps`], [`batch`], [`lend`] |
+//! | judge | [`advantage`], [`objective`] |
+//! | decide | [`decision`] |
+//! | backward | [`backward`] |
+//! | step | [`control`], [`measure`], [`effect`] |
+//! | records | [`record`], [`recorder`], [`owners`] |
 
 pub mod advantage;
 pub mod backward;

@@ -1,5 +1,5 @@
-//! Names of metrics and who records them. Each name has one owner, so that no number is averaged
-//! with another's.
+//! Names of metrics and who records them. Each name has one owner, so that numbers of different
+//! owners are never averaged.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub enum Owner {
 pub struct Owners(BTreeMap<String, Owner>);
 
 impl Owners {
-    /// Makes `owner` the owner of `metric`. If it has another one, returns that owner.
+    /// Makes `owner` the owner of `metric`. If the metric has another owner, returns that one.
     pub fn claim(&mut self, metric: &str, owner: Owner) -> Result<(), Owner> {
         let known = self
             .0
@@ -42,12 +42,12 @@ pub fn metric_name(point: Point, component: &str, name: &str) -> String {
     }
 }
 
-/// The names for the mean and the largest value of a per-token array `name`.
+/// The names of the mean and the largest value of the per-token array `name`.
 pub fn of_tokens(name: &str) -> [String; 2] {
     ["mean", "max"].map(|of| format!("{name}/{of}"))
 }
 
-/// The message for a component that records under a name of the host.
+/// The message for a component that records under a name that the host uses.
 pub fn reserved(name: &str) -> String {
     format!("recorded `{name}`, which is the host's own number here (give it another name)")
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use capo_plugin::{AgedContext, Point, Purpose, Sink};
+use capo_plugin::{AgedContext, Completion, Point, Purpose, Sink};
 use host_data::{Dataset, Example, Tokenizer};
 use host_model::{
     Capture, Generation, Policy, SampledTokens, SamplingParams, Sequences, TokenOutputs,
@@ -19,15 +19,15 @@ use crate::stages::dynamic_sampling::{self, Filtered};
 use crate::stages::logps::ComponentInputs;
 use crate::stages::recorder::{Recorded, Recorder};
 
-/// Settings and components for sampling, besides the policy.
+/// Settings and components with which a policy samples a rollout.
 pub struct Sampler<'a, 'r> {
     /// The run's settings.
     pub config: &'a Config,
     /// Number of completed optimizer steps.
     pub step: u64,
-    /// Inputs that the run's components ask for.
+    /// Inputs for which the run's components ask.
     pub inputs: ComponentInputs,
-    /// True if the advantage sees each reward, and not their sum alone.
+    /// True if the advantage estimator sees each reward, and not only their sum.
     pub each_reward: bool,
     /// Outputs to collect in the sampler's passes, for a step that uses the whole rollout. If
     /// `None`, that step runs its own forward pass.
@@ -38,15 +38,17 @@ pub struct Sampler<'a, 'r> {
     pub rewards: &'a mut Rewards,
     /// The environment; `None` if a completion is one turn.
     pub environment: Option<&'a mut Environment>,
-    /// Takes what rewards and environment report.
+    /// Collects the reports of rewards and environment.
     pub recorder: &'a mut Recorder<'r>,
 }
 
+/// A rollout: its completions, and the record of how they were sampled.
 #[derive(Debug)]
 pub struct SampledRollout {
     /// All completions, without the policy's log-probabilities.
     pub batch: SampledBatch,
-    /// Outputs of the sampler's own passes, until a step takes them; `None` unless asked for.
+    /// Outputs of the sampler's own passes, until a step takes them; `None` if they were not asked
+    /// for.
     pub outputs: Option<TokenOutputs>,
     pub record: RolloutRecord,
 }
@@ -54,7 +56,7 @@ pub struct SampledRollout {
 /// The record of a rollout. Metrics, the completions' log and the run's progress observe it.
 #[derive(Debug, Default)]
 pub struct RolloutRecord {
-    /// Number of tokens of each completion that the model drew.
+    /// Number of tokens that the model drew, for each completion.
     pub lengths: Vec<usize>,
     /// `[B]`: 1 where the length limit cut the completion off.
     pub truncated: Vec<u8>,
@@ -64,13 +66,13 @@ pub struct RolloutRecord {
     pub rewards: Scored,
     /// Prompt, completion text and answer of each completion.
     pub texts: Vec<SampledText>,
-    /// The episodes that the completions are; empty without an environment.
+    /// The episode of each completion; empty without an environment.
     pub conversations: Vec<Conversation>,
     /// Number of prompt and completion tokens, including those of dropped groups.
     pub tokens: u64,
     /// Number of prompts used, including those of dropped groups.
     pub prompts: u64,
-    /// Dynamic sampling; `None` unless groups without a difference in reward are dropped.
+    /// The record of dynamic sampling; `None` if groups without a difference in reward are kept.
     pub filtered: Option<Filtered>,
     /// Numbers that the rewards recorded, and the rollout's time.
     pub recorded: Recorded,
@@ -85,34 +87,44 @@ pub struct Part {
     pub rows: Range<usize>,
 }
 
+/// The groups of some prompts, and the outputs of the sampler's passes.
+struct Drawn {
+    groups: Vec<Group>,
+    outputs: Option<TokenOutputs>,
+}
+
 /// Samples `num_generations` completions for each of the next prompts, and scores them with the
 /// rewards.
 ///
-/// Completion `j` of the prompt at `cursor` draws from the random stream
-/// `rollout.sample [cursor, j]` alone.
+/// Completion `j` of the prompt at `cursor` draws only from the random stream
+/// `rollout.sample [cursor, j]`.
 pub fn sample(
     policy: &Policy,
     dataset: &mut Dataset,
     cursor: u64,
     mut sampler: Sampler<'_, '_>,
 ) -> Result<SampledRollout> {
-    let (config, size) = (&sampler.config.rollout, sampler.config.sizes.rollout);
-    let prompts = (size / config.num_generations) as u64;
+    let config = &sampler.config.rollout;
+    let prompts = (sampler.config.sizes.rollout / config.num_generations) as u64;
     if !config.filter_groups {
-        let (groups, outputs) = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
-        return Ok(SampledRollout {
-            outputs,
-            ..assemble(groups, &sampler)?
-        });
+        let drawn = draw(policy, dataset, cursor..cursor + prompts, &mut sampler)?;
+        let mut rollout = assemble(drawn.groups, &sampler)?;
+        rollout.outputs = drawn.outputs;
+        return Ok(rollout);
     }
     let mut next = cursor;
-    let (rewards, each) = (&sampler.config.reward, sampler.each_reward);
-    let differs = |group: &Group| group.rewards.differ(rewards, each);
-    let sampled = dynamic_sampling::fill(prompts, config.max_num_gen_batches, differs, |count| {
-        let numbers = next..next + count;
-        next = numbers.end;
-        Ok(draw(policy, dataset, numbers, &mut sampler)?.0)
-    })?;
+    let rewards = &sampler.config.reward;
+    let each = sampler.each_reward;
+    let sampled = dynamic_sampling::fill(
+        prompts,
+        config.max_num_gen_batches,
+        |group| group.rewards.differ(rewards, each),
+        |count| {
+            let numbers = next..next + count;
+            next = numbers.end;
+            Ok(draw(policy, dataset, numbers, &mut sampler)?.groups)
+        },
+    )?;
     let mut rollout = assemble(sampled.groups, &sampler)?;
     rollout.record.tokens = sampled.tokens;
     rollout.record.prompts = next - cursor;
@@ -126,26 +138,79 @@ fn draw(
     dataset: &mut Dataset,
     numbers: Range<u64>,
     sampler: &mut Sampler<'_, '_>,
-) -> Result<(Vec<Group>, Option<TokenOutputs>)> {
-    let (config, seed) = (&sampler.config.rollout, sampler.config.train.seed);
-    let group = config.num_generations;
-    let examples = numbers
-        .clone()
-        .map(|number| dataset.train(number))
-        .collect::<Result<Vec<Example>>>()?;
+) -> Result<Drawn> {
+    let seed = sampler.config.train.seed;
+    let group_size = sampler.config.rollout.num_generations;
+    let mut examples = Vec::new();
+    let mut indices: Vec<[u64; 2]> = Vec::new();
+    for number in numbers.clone() {
+        examples.push(dataset.train(number)?);
+        indices.extend((0..group_size as u64).map(|j| [number, j]));
+    }
     let each: Vec<&Example> = examples
         .iter()
-        .flat_map(|example| std::iter::repeat_n(example, group))
-        .collect();
-    let indices: Vec<[u64; 2]> = numbers
-        .clone()
-        .flat_map(|number| (0..group as u64).map(move |j| [number, j]))
+        .flat_map(|example| std::iter::repeat_n(example, group_size))
         .collect();
     let mut rngs: Vec<_> = indices
         .iter()
         .map(|index| host_rng::stream(seed, "rollout.sample", index))
         .collect();
-    let generation = Generation {
+    let stage = Stage {
+        purpose: Purpose::TRAINING,
+        step: sampler.step,
+        max_steps: sampler.config.train.max_steps,
+        seed,
+        indices: &indices,
+    };
+    let prompts = Prompts {
+        examples: &each,
+        max_length: sampler.config.data.max_prompt_length,
+        stage: &stage,
+    };
+    let generation = generation(policy, sampler);
+    let drawing = Drawing {
+        generation: &generation,
+        rngs: &mut rngs,
+        capture: sampler.capture,
+    };
+    let mut sink = sampler.recorder.at(Point::Environment);
+    let environment = sampler.environment.as_deref_mut();
+    let playing = environment.map(|environment| Playing {
+        environment,
+        sink: &mut sink,
+    });
+    let completed = complete(policy, sampler.tokenizer, &prompts, drawing, playing)?;
+    drop(sink);
+    let rewards = reward(sampler, &completed, &each)?;
+    drop(each);
+    let mut prompt_ids = completed.prompt_ids.into_iter().step_by(group_size);
+    let mut completions = completed.completions.into_iter();
+    let mut texts = completed.texts.into_iter();
+    let mut conversations = completed.conversations.into_iter();
+    let mut groups = Vec::new();
+    for (number, example) in numbers.zip(examples) {
+        let first = groups.len() * group_size;
+        groups.push(Group {
+            number,
+            example,
+            prompt_ids: prompt_ids.next().unwrap_or_default(),
+            completions: completions.by_ref().take(group_size).collect(),
+            texts: texts.by_ref().take(group_size).collect(),
+            conversations: conversations.by_ref().take(group_size).collect(),
+            rewards: rewards.part(first..first + group_size),
+        });
+    }
+    Ok(Drawn {
+        groups,
+        outputs: completed.outputs,
+    })
+}
+
+/// The settings with which `policy` draws tokens in training.
+fn generation(policy: &Policy, sampler: &Sampler<'_, '_>) -> Generation {
+    let config = &sampler.config.rollout;
+    let inputs = sampler.inputs;
+    Generation {
         sampling: SamplingParams {
             temperature: f64::from(config.temperature),
             top_k: config.top_k,
@@ -155,151 +220,115 @@ fn draw(
         max_turn_length: 0,
         eos_ids: sampler.tokenizer.eos_ids().to_vec(),
         logps: false,
-        sampler_logps: sampler.inputs.context()
-            || sampler.config.sampler_differs()
-            || policy.drops_out(),
-        top_k: sampler.inputs.sampler_top_k(),
+        sampler_logps: inputs.context() || sampler.config.sampler_differs() || policy.drops_out(),
+        top_k: inputs.sampler_top_k(),
         max_num_seqs: config.max_num_seqs,
-    };
-    let max_steps = sampler.config.train.max_steps;
-    let stage = Stage {
-        purpose: Purpose::TRAINING,
-        step: sampler.step,
-        max_steps,
-        seed,
-        indices: &indices,
-    };
-    let lengths = sampler.config.data.max_prompt_length;
-    let completed = complete(
-        policy,
-        (sampler.tokenizer, lengths),
-        (
-            sampler.environment.as_deref_mut(),
-            &mut sampler.recorder.at(Point::Environment),
-        ),
-        (&each, &stage),
-        (&generation, &mut rngs, sampler.capture),
-    )?;
-    let mut sampled = capo_plugin::Rollout::new(completed.views(&each));
-    sampled.step = sampler.step;
-    sampled.max_steps = max_steps;
-    sampled.seed = seed;
-    sampled.group_size = group;
-    sampled.max_completion_length = config.max_completion_length;
+    }
+}
+
+/// The rewards of completions of the `examples`.
+fn reward(
+    sampler: &mut Sampler<'_, '_>,
+    completed: &Completed,
+    examples: &[&Example],
+) -> Result<Scored> {
+    let config = sampler.config;
+    let mut rollout = capo_plugin::Rollout::new(completed.views(examples));
+    rollout.step = sampler.step;
+    rollout.max_steps = config.train.max_steps;
+    rollout.seed = config.train.seed;
+    rollout.group_size = config.rollout.num_generations;
+    rollout.max_completion_length = config.rollout.max_completion_length;
     let mut sink = sampler.recorder.at(Point::Reward);
     let rewards = sampler
         .rewards
-        .score(&mut sink, &sampled, &completed.episodes())?;
+        .score(&mut sink, &rollout, &completed.episodes())?;
     if let Some(environment) = sampler.environment.as_deref_mut() {
         environment.warn_of_reward(&completed.conversations);
     }
-    drop(each);
-    let Completed {
-        prompt_ids,
-        completions,
-        texts,
-        conversations,
-        outputs,
-    } = completed;
-    let (mut prompt_ids, mut completions) = (
-        prompt_ids.into_iter().step_by(group),
-        completions.into_iter(),
-    );
-    let (mut texts, mut conversations) = (texts.into_iter(), conversations.into_iter());
-    let groups = numbers
-        .zip(examples)
-        .enumerate()
-        .map(|(place, (number, example))| Group {
-            number,
-            example,
-            prompt_ids: prompt_ids.next().unwrap_or_default(),
-            completions: completions.by_ref().take(group).collect(),
-            texts: texts.by_ref().take(group).collect(),
-            conversations: conversations.by_ref().take(group).collect(),
-            rewards: rewards.part(place * group..(place + 1) * group),
-        });
-    Ok((groups.collect(), outputs))
+    Ok(rewards)
 }
 
 /// Assembles a rollout from `groups`.
 fn assemble(groups: Vec<Group>, sampler: &Sampler<'_, '_>) -> Result<SampledRollout> {
-    let (tokens, prompts) = (groups.iter().map(Group::tokens).sum(), groups.len() as u64);
-    let group_size = sampler.config.rollout.num_generations;
-    let mut context = sampler
-        .inputs
-        .context()
-        .then(|| context::gather(&groups, sampler.tokenizer))
-        .transpose()?;
-    let (mut prompt_ids, mut completions) = (Vec::new(), Vec::new());
-    let (mut texts, mut conversations, mut rewards) = (Vec::new(), Vec::new(), Scored::default());
-    for group in groups {
-        prompt_ids.extend(std::iter::repeat_n(
-            group.prompt_ids,
-            group.completions.len(),
-        ));
-        completions.extend(group.completions);
-        texts.extend(group.texts);
-        conversations.extend(group.conversations);
-        rewards.append(group.rewards);
-    }
-    for (name, values) in &rewards.per_reward {
-        context
-            .iter_mut()
-            .for_each(|context| context.add_reward(name, values));
-    }
-    let ids: Vec<&[u32]> = completions
-        .iter()
-        .map(|completion| completion.ids.as_slice())
-        .collect();
-    let pad = sampler.tokenizer.pad_id();
-    let mut batch = SampledBatch::new(
-        join(&prompt_ids, &ids, pad),
-        &ids,
-        completions
-            .iter()
-            .map(|completion| u8::from(completion.truncated))
-            .collect(),
-        rewards.total.clone(),
-        group_size,
-        pad,
-    );
-    completions
-        .iter()
-        .enumerate()
-        .for_each(|(b, completion)| batch.leave_out(b, &completion.added));
-    batch.sampled_at = sampler.step;
-    batch.arrays.context = context.map(|data| AgedContext { data, age: 0 });
-    // They are empty unless they were asked for.
-    let sampler_logps = || {
-        completions
-            .iter()
-            .map(|completion| completion.sampler_logps.as_slice())
-    };
-    let asked = sampler_logps()
-        .zip(&ids)
-        .all(|(logps, ids)| logps.len() == ids.len());
-    batch.sampler_logps =
-        asked.then(|| context::padded(sampler_logps(), batch.dims().tokens as usize, 0.0));
-    let (lengths, truncated) = (
-        completions.iter().map(SampledTokens::drawn).collect(),
-        batch.arrays.truncated.to_vec(),
-    );
-    let record = RolloutRecord {
-        lengths,
-        truncated,
-        group_size,
-        rewards,
-        texts,
-        conversations,
-        tokens,
-        prompts,
+    let mut record = RolloutRecord {
+        group_size: sampler.config.rollout.num_generations,
+        tokens: groups.iter().map(Group::tokens).sum(),
+        prompts: groups.len() as u64,
         ..RolloutRecord::default()
     };
+    let mut context = if sampler.inputs.context() {
+        Some(context::gather(&groups, sampler.tokenizer)?)
+    } else {
+        None
+    };
+    let mut prompt_ids = Vec::new();
+    let mut completions = Vec::new();
+    for group in groups {
+        let copies = std::iter::repeat_n(group.prompt_ids, group.completions.len());
+        prompt_ids.extend(copies);
+        completions.extend(group.completions);
+        record.texts.extend(group.texts);
+        record.conversations.extend(group.conversations);
+        record.rewards.append(group.rewards);
+    }
+    record.lengths = completions.iter().map(SampledTokens::drawn).collect();
+
+    let pad = sampler.tokenizer.pad_id();
+    let mut batch = batch(&prompt_ids, &completions, &record, pad);
+    batch.sampled_at = sampler.step;
+    if let Some(context) = &mut context {
+        for (name, values) in &record.rewards.per_reward {
+            context.add_reward(name, values);
+        }
+    }
+    batch.arrays.context = context.map(|data| AgedContext { data, age: 0 });
+    record.truncated = batch.arrays.truncated.to_vec();
     Ok(SampledRollout {
         batch,
         outputs: None,
         record,
     })
+}
+
+/// The batch of some completions, whose rewards are in `record`.
+fn batch(
+    prompt_ids: &[Vec<u32>],
+    completions: &[SampledTokens],
+    record: &RolloutRecord,
+    pad: u32,
+) -> SampledBatch {
+    let ids: Vec<&[u32]> = completions
+        .iter()
+        .map(|completion| completion.ids.as_slice())
+        .collect();
+    let truncated = completions
+        .iter()
+        .map(|completion| u8::from(completion.truncated))
+        .collect();
+    let mut batch = SampledBatch::new(
+        join(prompt_ids, &ids, pad),
+        &ids,
+        truncated,
+        record.rewards.total.clone(),
+        record.group_size,
+        pad,
+    );
+    for (b, completion) in completions.iter().enumerate() {
+        batch.leave_out(b, &completion.added);
+    }
+    // The sampler leaves its log-probabilities empty if they were not asked for.
+    let has_logps = completions
+        .iter()
+        .all(|completion| completion.sampler_logps.len() == completion.ids.len());
+    if has_logps {
+        let logps = completions
+            .iter()
+            .map(|completion| completion.sampler_logps.as_slice());
+        let padded = context::padded(logps, batch.dims().tokens as usize, 0.0);
+        batch.sampler_logps = Some(padded);
+    }
+    batch
 }
 
 /// Token ids of the prompts. A prompt beyond `limit` tokens is an error.
@@ -310,77 +339,122 @@ pub fn encode(examples: &[&Example], tokenizer: &Tokenizer, limit: usize) -> Res
         .collect()
 }
 
-/// Completions of some prompts, as tokens and as texts; all are `[B]`.
+/// Prompts to complete.
+pub struct Prompts<'a> {
+    /// The row of each prompt.
+    pub examples: &'a [&'a Example],
+    /// Most tokens of a prompt. A longer prompt is an error.
+    pub max_length: usize,
+    /// Where the episodes stand in the run.
+    pub stage: &'a Stage<'a>,
+}
+
+/// How the tokens of completions are drawn.
+pub struct Drawing<'a, R> {
+    pub generation: &'a Generation,
+    /// The random stream of each completion.
+    pub rngs: &'a mut [R],
+    /// Outputs of the sampler's passes to collect, if any.
+    pub capture: Option<Capture>,
+}
+
+/// The environment that answers the model's turns, and the sink for its reports.
+pub struct Playing<'a> {
+    pub environment: &'a mut Environment,
+    pub sink: &'a mut dyn Sink,
+}
+
+/// Completions of some prompts, as tokens and as texts. Each list has one entry per completion.
 pub struct Completed {
     pub prompt_ids: Vec<Vec<u32>>,
     pub completions: Vec<SampledTokens>,
     pub texts: Vec<SampledText>,
-    /// The episodes that the completions are; empty without an environment.
+    /// The episode of each completion; empty without an environment.
     pub conversations: Vec<Conversation>,
     /// Outputs of the sampler's passes, if they were asked for.
     pub outputs: Option<TokenOutputs>,
 }
 
-/// Samples a completion of each example, whose prompt has at most `limit` tokens. With an
-/// environment a completion is an episode.
+/// Samples a completion of each prompt. With an environment, a completion is an episode.
 pub fn complete<R: Rng + Send>(
     policy: &Policy,
-    (tokenizer, limit): (&Tokenizer, usize),
-    (environment, sink): (Option<&mut Environment>, &mut dyn Sink),
-    (examples, stage): (&[&Example], &Stage<'_>),
-    (generation, rngs, capture): (&Generation, &mut [R], Option<Capture>),
+    tokenizer: &Tokenizer,
+    prompts: &Prompts<'_>,
+    drawing: Drawing<'_, R>,
+    playing: Option<Playing<'_>>,
 ) -> Result<Completed> {
-    let Some(environment) = environment else {
-        let prompt_ids = encode(examples, tokenizer, limit)?;
-        let (completions, outputs) =
-            policy.generate_with_outputs(&prompt_ids, generation, capture, rngs, None)?;
-        let prompts = examples.iter().map(|example| example.prompt.clone());
-        let texts = decode(&completions, prompts, examples, tokenizer)?;
-        return Ok(Completed {
-            prompt_ids,
-            completions,
-            texts,
-            conversations: Vec::new(),
-            outputs,
-        });
-    };
-    let mut conversations = environment.begin(sink, tokenizer, examples, stage)?;
-    let begun = conversations.iter().zip(examples).map(|(conversation, example)| {
-        if conversation.prompt == example.prompt {
-            return example.prompt_ids(tokenizer, limit);
-        }
-        // The row is not to blame for what the environment adds to its prompt.
-        let begun = Example { prompt: conversation.prompt.clone(), row: None, ..(*example).clone() };
-        begun.prompt_ids(tokenizer, limit).with_context(|| {
-            let id = environment.component().id();
-            format!("component `{id}`: the model cannot read a prompt with the message that begins the episode")
-        })
-    });
-    let prompt_ids = begun.collect::<Result<Vec<_>>>()?;
+    match playing {
+        Some(playing) => play(policy, tokenizer, prompts, drawing, playing),
+        None => complete_one_turn(policy, tokenizer, prompts, drawing),
+    }
+}
+
+fn complete_one_turn<R: Rng + Send>(
+    policy: &Policy,
+    tokenizer: &Tokenizer,
+    prompts: &Prompts<'_>,
+    drawing: Drawing<'_, R>,
+) -> Result<Completed> {
+    let Prompts {
+        examples,
+        max_length,
+        ..
+    } = *prompts;
+    let Drawing {
+        generation,
+        rngs,
+        capture,
+    } = drawing;
+    let prompt_ids = encode(examples, tokenizer, max_length)?;
+    let (completions, outputs) =
+        policy.generate_with_outputs(&prompt_ids, generation, capture, rngs, None)?;
+    let texts = examples.iter().map(|example| example.prompt.clone());
+    let texts = decode(&completions, texts, examples, tokenizer)?;
+    Ok(Completed {
+        prompt_ids,
+        completions,
+        texts,
+        conversations: Vec::new(),
+        outputs,
+    })
+}
+
+/// Plays an episode for each prompt: the environment begins it, and answers the model's turns.
+fn play<R: Rng + Send>(
+    policy: &Policy,
+    tokenizer: &Tokenizer,
+    prompts: &Prompts<'_>,
+    drawing: Drawing<'_, R>,
+    playing: Playing<'_>,
+) -> Result<Completed> {
+    let Playing { environment, sink } = playing;
+    let Drawing {
+        generation,
+        rngs,
+        capture,
+    } = drawing;
+    let examples = prompts.examples;
+    let mut conversations = environment.begin(sink, tokenizer, examples, prompts.stage)?;
+    let prompt_ids = begun_prompts(environment, tokenizer, prompts, &conversations)?;
     let generation = Generation {
         max_turn_length: environment.max_turn_length(),
         ..generation.clone()
     };
-    let answered = (&mut conversations[..], generation.max_completion_length);
-    let (mut completions, outputs) = environment.converse(sink, tokenizer, answered, |lines| {
-        let partner = |rows| lines.partner(rows);
-        policy.generate_with_outputs(&prompt_ids, &generation, capture, rngs, Some(&partner))
-    })?;
+    let longest = generation.max_completion_length;
+    let (mut completions, outputs) =
+        environment.converse(sink, tokenizer, &mut conversations, longest, |lines| {
+            let partner = |rows| lines.partner(rows);
+            policy.generate_with_outputs(&prompt_ids, &generation, capture, rngs, Some(&partner))
+        })?;
     for (completion, conversation) in completions.iter_mut().zip(&mut conversations) {
         completion.truncated |= conversation.cut;
-        let ids = &completion.ids;
-        let ends = ids
-            .last()
-            .is_some_and(|last| tokenizer.eos_ids().contains(last));
-        let spoken = &ids[..ids.len() - usize::from(ends)];
+        let ids = without_end(&completion.ids, tokenizer);
         conversation.text = environment
-            .text(tokenizer, spoken)
+            .text(tokenizer, ids)
             .context("a sampled completion is not text")?;
     }
-    let prompts = conversations
-        .iter()
-        .map(|conversation| conversation.prompt.clone());
-    let texts = decode(&completions, prompts, examples, tokenizer)?;
+    let begun = conversations.iter().map(|one| one.prompt.clone());
+    let texts = decode(&completions, begun, examples, tokenizer)?;
     Ok(Completed {
         prompt_ids,
         completions,
@@ -390,23 +464,63 @@ pub fn complete<R: Rng + Send>(
     })
 }
 
+/// Token ids of the prompts, with the messages by which the environment began the episodes.
+fn begun_prompts(
+    environment: &Environment,
+    tokenizer: &Tokenizer,
+    prompts: &Prompts<'_>,
+    conversations: &[Conversation],
+) -> Result<Vec<Vec<u32>>> {
+    let mut ids = Vec::new();
+    for (conversation, example) in conversations.iter().zip(prompts.examples) {
+        if conversation.prompt == example.prompt {
+            ids.push(example.prompt_ids(tokenizer, prompts.max_length)?);
+            continue;
+        }
+        // An error must not name the row: the environment made this prompt.
+        let begun = Example {
+            prompt: conversation.prompt.clone(),
+            row: None,
+            ..(*example).clone()
+        };
+        let encoded = begun.prompt_ids(tokenizer, prompts.max_length);
+        ids.push(encoded.with_context(|| {
+            format!(
+                "component `{}`: the model cannot read a prompt with the message that begins the \
+                 episode",
+                environment.component().id()
+            )
+        })?);
+    }
+    Ok(ids)
+}
+
+/// The tokens of a completion without its end token.
+fn without_end<'a>(ids: &'a [u32], tokenizer: &Tokenizer) -> &'a [u32] {
+    match ids.split_last() {
+        Some((last, rest)) if tokenizer.eos_ids().contains(last) => rest,
+        _ => ids,
+    }
+}
+
 fn decode(
-    tokens: &[SampledTokens],
+    completions: &[SampledTokens],
     prompts: impl Iterator<Item = String>,
-    rows: &[&Example],
+    examples: &[&Example],
     tokenizer: &Tokenizer,
 ) -> Result<Vec<SampledText>> {
-    let text = |((tokens, prompt), row): ((&SampledTokens, String), &&Example)| {
+    let mut texts = Vec::new();
+    for ((tokens, prompt), example) in completions.iter().zip(prompts).zip(examples) {
         let completion = tokenizer
             .decode(&tokens.ids)
             .context("a sampled completion is not text")?;
-        Ok(SampledText {
+        texts.push(SampledText {
             prompt,
             completion,
-            answer: row.answer.clone(),
-        })
-    };
-    tokens.iter().zip(prompts).zip(rows).map(text).collect()
+            answer: example.answer.clone(),
+        });
+    }
+    Ok(texts)
 }
 
 impl Completed {
@@ -418,26 +532,17 @@ impl Completed {
             .collect()
     }
 
-    /// Views for reward components of the completions of `examples`.
-    pub fn views<'a>(&'a self, examples: &[&'a Example]) -> Vec<capo_plugin::Completion<'a>> {
-        let view = |((sample, completion), example): (
-            (&'a SampledText, &'a SampledTokens),
-            &&'a Example,
-        )| {
-            let mut view = capo_plugin::Completion::new(&sample.prompt, &sample.completion);
-            view.ids = &completion.ids;
-            view.truncated = completion.truncated;
+    /// Views of the completions of `examples`, as reward components see them.
+    pub fn views<'a>(&'a self, examples: &[&'a Example]) -> Vec<Completion<'a>> {
+        let mut views = Vec::new();
+        for ((text, tokens), example) in self.texts.iter().zip(&self.completions).zip(examples) {
+            let mut view = Completion::new(&text.prompt, &text.completion);
+            view.ids = &tokens.ids;
+            view.truncated = tokens.truncated;
             view.answer = &example.answer;
             view.columns = &example.columns;
-            view
-        };
-        let mut views: Vec<_> = self
-            .texts
-            .iter()
-            .zip(&self.completions)
-            .zip(examples)
-            .map(view)
-            .collect();
+            views.push(view);
+        }
         for (view, conversation) in views.iter_mut().zip(&self.conversations) {
             view.text = conversation.turns().next_back().unwrap_or_default();
             view.messages = &conversation.json;
@@ -460,30 +565,26 @@ pub fn join(prompts: &[Vec<u32>], completions: &[&[u32]], pad: u32) -> Sequences
         ids.extend(*completion);
         ids.extend(std::iter::repeat_n(pad, completion_len - completion.len()));
     }
-    let (lengths, numbers) = (
-        completions.iter().map(|ids| ids.len()).collect(),
-        Sequences::numbered(starts.len()),
-    );
     Sequences {
         ids,
-        starts,
         prompt_len,
         completion_len,
-        lengths,
-        numbers,
+        lengths: completions.iter().map(|ids| ids.len()).collect(),
+        numbers: Sequences::numbered(starts.len()),
+        starts,
     }
 }
 
 impl SampledRollout {
-    /// The parts of `size` completions, one per optimizer step, in order; all of them come
-    /// `iterations` times.
+    /// The parts of `size` completions, one for each optimizer step, in order. The whole sequence
+    /// comes `iterations` times.
     pub fn parts(&self, size: usize, iterations: u64) -> impl Iterator<Item = Part> + use<> {
         let completions = self.batch.dims().completions as usize;
-        let parts = move || {
-            (0..completions)
-                .step_by(size)
-                .map(move |start| start..start + size)
-        };
-        (0..iterations).flat_map(move |iteration| parts().map(move |rows| Part { iteration, rows }))
+        (0..iterations).flat_map(move |iteration| {
+            (0..completions).step_by(size).map(move |start| Part {
+                iteration,
+                rows: start..start + size,
+            })
+        })
     }
 }

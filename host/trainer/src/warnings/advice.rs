@@ -1,11 +1,11 @@
-//! The advice of checks. A test applies every way out to a run that was advised to take it.
+//! The advice of checks. A test gives every piece of advice to a run, and applies it.
 
 use toml::Value;
 
 use super::setup::Setup;
 use crate::config::TrainConfig;
 
-/// Lists the ways out, each with its words. Braces stand for what a run's settings fill in.
+/// Lists the ways out, each with its words. A run's settings fill in the braces.
 macro_rules! ways {
     ($($way:ident: $words:literal,)*) => {
         /// A way out of what a check found.
@@ -21,22 +21,26 @@ macro_rules! ways {
     };
 }
 
-// Text in backticks is an addition to the run's command, or a command.
+// Text in backticks is something to add to the run's command, or a command of its own.
 ways! {
     LowerRate: "try `--set train.learning_rate={}`, a third",
-    RaiseRate: "raise the rate, which is the highest that it can find: `--set train.learning_rate={}`",
+    RaiseRate: "raise the rate, which is the highest that it can find: \
+        `--set train.learning_rate={}`",
     Govern: "limit each step: `--plugin libgovernor.so{} --step-control governor.kl`",
     BothMoments: "have the optimizer remember: `--set train.second_moment=kept_and_rejected`",
     Bound: "{} its bound: `--set {}={}`",
     Rate: "have it find its bounds: `--set {}.target_rejection_rate=0.02`",
-    Auto: "have the bound follow the run, since the default was found on whole models and an adapter's m_F are larger: `--set {}=auto`",
+    Auto: "have the bound follow the run, since the default was found on whole models and an \
+        adapter's m_F are larger: `--set {}=auto`",
     Keys: "{} `{}`, whose keys `host plugins --verbose --plugin {}` lists",
     LeaveOut: "leave it out",
     Longer: "allow more tokens: `--set rollout.max_completion_length={}`",
     Drop: "drop what was cut off: `--plugin libmasks.so{} --mask masks.truncated`",
-    Answers: "try easier or harder prompts, or more answers to each: `--set rollout.num_generations={}{}`",
+    Answers: "try easier or harder prompts, or more answers to each: \
+        `--set rollout.num_generations={}{}`",
     Resample: "replace such prompts: `--set rollout.filter_groups=true`",
-    Explore: "stop here where the answers are right, else begin again with an entropy bonus: `--set train.entropy_coef={}`",
+    Explore: "stop here where the answers are right, else begin again with an entropy bonus: \
+        `--set train.entropy_coef={}`",
 }
 
 /// Advice to take a way out.
@@ -46,13 +50,13 @@ pub struct Advice {
     pub text: String,
 }
 
-/// Advice on `way`, whose braces become `parts`.
+/// Advice to take `way`, with `parts` in place of its braces.
 pub(super) fn advise<const N: usize>(way: Way, parts: [&str; N]) -> Option<Advice> {
-    let text = parts
-        .iter()
-        .fold(Way::ALL[way as usize].1.to_owned(), |text, part| {
-            text.replacen("{}", part, 1)
-        });
+    let (_, words) = Way::ALL[way as usize];
+    let mut text = words.to_owned();
+    for part in parts {
+        text = text.replacen("{}", part, 1);
+    }
     Some(Advice { way, text })
 }
 
@@ -73,7 +77,8 @@ pub(super) fn govern(setup: &Setup) -> Option<Advice> {
     advise(Way::Govern, [&with_recipe(setup)]).filter(|_| is_free)
 }
 
-/// The run's recipe for its command, to which a plugin brings others.
+/// The option that names the run's recipe. Its command needs the option once a plugin brings other
+/// recipes.
 fn with_recipe(setup: &Setup) -> String {
     setup
         .settings
@@ -82,39 +87,51 @@ fn with_recipe(setup: &Setup) -> String {
         .map_or_else(String::new, |recipe| format!(" --set recipe={recipe}"))
 }
 
-/// Has the component `name` of `[[section]]` do less by a bound ten times as wide.
+/// Makes the component `name` of `[[section]]` do less: its bound becomes ten times as wide.
 pub(super) fn loosen(setup: &Setup, section: &str, name: &str) -> Option<Advice> {
-    turn(setup, section, name, ["raise", "loosen"], 10.0)
+    turn(setup, section, name, &LOOSEN)
 }
 
-/// Has it do more by a tenth of its bound.
+/// Makes the component `name` of `[[section]]` do more: its bound becomes a tenth.
 pub(super) fn tighten(setup: &Setup, section: &str, name: &str) -> Option<Advice> {
-    turn(setup, section, name, ["lower", "tighten"], 0.1)
+    turn(setup, section, name, &TIGHTEN)
 }
 
-fn turn(
-    setup: &Setup,
-    section: &str,
-    name: &str,
-    [bound_word, word]: [&str; 2],
+/// A change of a component's bound.
+struct Turn {
+    /// The word for a bound.
+    bound: &'static str,
+    /// The word for a component whose bound is unknown.
+    component: &'static str,
+    /// Factor of the bound.
     factor: f64,
-) -> Option<Advice> {
+}
+
+const LOOSEN: Turn = Turn {
+    bound: "raise",
+    component: "loosen",
+    factor: 10.0,
+};
+
+const TIGHTEN: Turn = Turn {
+    bound: "lower",
+    component: "tighten",
+    factor: 0.1,
+};
+
+fn turn(setup: &Setup, section: &str, name: &str, turn: &Turn) -> Option<Advice> {
     let id = id(name);
-    // With the default, where the setting leaves it out.
+    // The key of the component's bound, and the default if the settings do not have the key.
     let (key, default) = match id.split_once('.') {
         Some((_, "curvature-weight")) => ("fisher_threshold", Some(1e-6)),
         Some((_, "curvature")) => ("fisher_threshold", None),
         Some(("governor", _)) => ("target", None),
         _ => ("", None),
     };
-    let (path, given) = (format!("{section}.{name}"), |key: &str| {
-        setup.key(section, name, key)
-    });
-    if let Some(bound) = given(key).map_or(default, number) {
-        return advise(
-            Way::Bound,
-            [bound_word, &format!("{path}.{key}"), &short(factor * bound)],
-        );
+    let path = format!("{section}.{name}");
+    if let Some(bound) = setup.key(section, name, key).map_or(default, number) {
+        let key = format!("{path}.{key}");
+        return advise(Way::Bound, [turn.bound, &key, &short(turn.factor * bound)]);
     }
     let bounds = [
         "fisher_threshold",
@@ -122,12 +139,14 @@ fn turn(
         "hessian_range",
         "hessian_interval",
     ];
-    let has_defaults =
-        setup.component(section, name).is_some() && bounds.iter().all(|key| given(key).is_none());
+    let has_defaults = setup.component(section, name).is_some()
+        && bounds
+            .iter()
+            .all(|key| setup.key(section, name, key).is_none());
     if has_defaults && id.ends_with(".curvature") {
         return advise(Way::Rate, [&path]);
     }
-    advise(Way::Keys, [word, name, &setup.library(id)])
+    advise(Way::Keys, [turn.component, name, &setup.library(id)])
 }
 
 /// A bound for a weight that does too much.
@@ -143,7 +162,7 @@ pub(super) fn weight_bound(setup: &Setup, name: &str) -> Option<Advice> {
     loosen(setup, "weight", name)
 }
 
-/// Has a mask that rejected every token do less.
+/// Makes a mask that rejected every token do less.
 pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
     if id(mask) == TRUNCATED {
         longer(setup)
@@ -152,7 +171,7 @@ pub(super) fn less_rejection(setup: &Setup, mask: &str) -> Option<Advice> {
     }
 }
 
-/// Completions twice as long, as far as the model has positions.
+/// Completions twice as long, or as long as the model's positions allow.
 pub(super) fn longer(setup: &Setup) -> Option<Advice> {
     let now = setup.settings.rollout.as_ref()?.max_completion_length as f64;
     let prompt = setup
@@ -165,74 +184,60 @@ pub(super) fn longer(setup: &Setup) -> Option<Advice> {
     advise(Way::Longer, [&longest.to_string()]).filter(|_| longest > now)
 }
 
-/// A mask of completions that were cut off, for a run without it.
+/// A mask that drops completions that were cut off, for a run without this mask.
 pub(super) fn drop_truncated(setup: &Setup) -> Option<Advice> {
     let drops = setup.settings.mask.iter().any(|mask| mask.id == TRUNCATED);
     advise(Way::Drop, [&with_recipe(setup)]).filter(|_| !drops)
 }
 
-/// Twice as many answers to each prompt; of twice as many completions in a step, where they would
-/// not be whole groups.
+/// Twice as many answers to each prompt. Doubles the batch if groups would not divide it.
 pub(super) fn answers(setup: &Setup) -> Option<Advice> {
-    let answers = setup
-        .settings
-        .rollout
-        .as_ref()?
-        .num_generations
-        .saturating_mul(2);
-    let doubled = |train: &TrainConfig| {
-        let step = train
-            .per_device_train_batch_size
-            .saturating_mul(train.gradient_accumulation_steps);
-        let sizes = [
+    let rollout = setup.settings.rollout.as_ref()?;
+    let answers = rollout.num_generations.saturating_mul(2);
+    let mut more = String::new();
+    if let Some(train) = &setup.settings.train
+        && !completions_of_step(train).is_multiple_of(answers)
+    {
+        for (key, size) in [
             (
                 "gradient_accumulation_steps",
                 train.gradient_accumulation_steps,
             ),
             ("steps_per_generation", train.steps_per_generation),
             ("generation_batch_size", train.generation_batch_size),
-        ];
-        let sizes = sizes
-            .into_iter()
-            .filter(|(_, size)| *size > 0 && !step.is_multiple_of(answers));
-        sizes
-            .map(|(key, size)| format!(" --set train.{key}={}", size.saturating_mul(2)))
-            .collect::<String>()
-    };
-    let more = setup
-        .settings
-        .train
-        .as_ref()
-        .map_or_else(String::new, doubled);
+        ] {
+            if size > 0 {
+                more += &format!(" --set train.{key}={}", size.saturating_mul(2));
+            }
+        }
+    }
     advise(Way::Answers, [&answers.to_string(), &more])
 }
 
-/// Other prompts for those whose answers earn alike.
-pub(super) fn resample(setup: &Setup) -> Option<Advice> {
-    setup
-        .settings
-        .rollout
-        .as_ref()
-        .filter(|rollout| !rollout.filter_groups && rollout.num_generations > 1)?;
-    let is_scored = setup
-        .settings
-        .train
-        .as_ref()
-        .is_some_and(|train| train.score_at_sampling);
-    advise(Way::Resample, []).filter(|_| !is_scored)
+fn completions_of_step(train: &TrainConfig) -> usize {
+    train
+        .per_device_train_batch_size
+        .saturating_mul(train.gradient_accumulation_steps)
 }
 
+/// Other prompts in place of those whose answers all earn the same.
+pub(super) fn resample(setup: &Setup) -> Option<Advice> {
+    let rollout = setup.settings.rollout.as_ref()?;
+    let train = setup.settings.train.as_ref();
+    let is_scored = train.is_some_and(|train| train.score_at_sampling);
+    if rollout.filter_groups || rollout.num_generations <= 1 || is_scored {
+        return None;
+    }
+    advise(Way::Resample, [])
+}
+
+/// An entropy bonus, or three times the present one.
 pub(super) fn explore(setup: &Setup) -> Option<Advice> {
-    let now = setup
-        .settings
-        .train
-        .as_ref()
-        .map(|train| train.entropy_coef)
-        .filter(|coefficient| *coefficient > 0.0);
-    advise(
-        Way::Explore,
-        [&short(now.map_or(0.01, |coefficient| 3.0 * coefficient))],
-    )
+    let now = match &setup.settings.train {
+        Some(train) if train.entropy_coef > 0.0 => 3.0 * train.entropy_coef,
+        _ => 0.01,
+    };
+    advise(Way::Explore, [&short(now)])
 }
 
 fn number(value: &Value) -> Option<f64> {
@@ -241,12 +246,12 @@ fn number(value: &Value) -> Option<f64> {
         .or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
-/// Id of the component that reports call `name`.
+/// Id of the component whose name in reports is `name`.
 pub(super) fn id(name: &str) -> &str {
     name.split('#').next().unwrap_or(name)
 }
 
-/// The number with two digits, or with one where that says as much.
+/// The number with two digits, or with one if the second is 0.
 fn short(number: f64) -> String {
     format!("{number:.1e}").replace(".0e", "e")
 }

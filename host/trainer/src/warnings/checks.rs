@@ -19,9 +19,9 @@ pub struct Finding {
     pub severity: Severity,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
-    /// The event, with its numbers.
+    /// What was found, with its numbers.
     pub what: String,
-    /// Ways out; what is in backticks works on this run.
+    /// Ways out. Text in backticks works on this run.
     #[serde(serialize_with = "joined")]
     pub advice: Vec<Advice>,
     /// The documentation page with details.
@@ -175,8 +175,8 @@ pub(super) const CHECKS: [Check; 13] = [
     },
 ];
 
-/// Number of checks that apply after a fall in reward. Such a run has the signs of the other checks
-/// too, which then mean nothing.
+/// Number of checks that apply after a fall in reward. The signs of the other checks mean nothing
+/// then.
 const AFTER_A_FALL: usize = 2;
 
 /// Findings that apply to the newest steps, the most serious first.
@@ -186,33 +186,20 @@ pub(super) fn find(window: &Window, setup: &Setup) -> Vec<Finding> {
     } else {
         &CHECKS[AFTER_A_FALL..]
     };
-    let found = |check: &Check| {
-        let finding = |Sign {
-                           component,
-                           what,
-                           advice,
-                       }| {
-            let Check {
-                name,
-                severity,
-                page,
-                ..
-            } = *check;
-            Finding {
-                check: name,
-                severity,
-                component,
-                what,
-                advice,
-                page,
-            }
-        };
-        (check.find)(window, setup)
-            .into_iter()
-            .map(finding)
-            .collect::<Vec<_>>()
-    };
-    asked.iter().flat_map(found).collect()
+    let mut findings = Vec::new();
+    for check in asked {
+        for sign in (check.find)(window, setup) {
+            findings.push(Finding {
+                check: check.name,
+                severity: check.severity,
+                component: sign.component,
+                what: sign.what,
+                advice: sign.advice,
+                page: check.page,
+            });
+        }
+    }
+    findings
 }
 
 /// A sign about the run as a whole.
@@ -224,7 +211,7 @@ fn of_run<const N: usize>(what: String, advice: [Option<Advice>; N]) -> Vec<Sign
     }]
 }
 
-/// The advice for which the run's settings say enough.
+/// The pieces of advice that the run's settings allow to give.
 fn known<const N: usize>(advice: [Option<Advice>; N]) -> Vec<Advice> {
     advice.into_iter().flatten().collect()
 }
@@ -234,44 +221,50 @@ fn of_each(
     components: Vec<String>,
     sign: impl Fn(&str) -> Option<(String, Vec<Advice>)>,
 ) -> Vec<Sign> {
-    let of = |component: String| {
-        let (what, advice) = sign(&component)?;
-        Some(Sign {
-            component: Some(component),
-            what,
-            advice,
-        })
-    };
-    components.into_iter().filter_map(of).collect()
+    let mut signs = Vec::new();
+    for component in components {
+        if let Some((what, advice)) = sign(&component) {
+            signs.push(Sign {
+                component: Some(component),
+                what,
+                advice,
+            });
+        }
+    }
+    signs
 }
 
-/// True where a mask or weight follows the run, and so records its threshold:
-/// `target_rejection_rate`, or a bound of `"auto"`.
+/// True if a mask or weight adapts its threshold to the run, by `target_rejection_rate` or a bound of
+/// `"auto"`. It then records the threshold.
 fn finds_its_threshold(window: &Window, component: &str) -> bool {
     window.now(&format!("{component}/threshold")).is_some()
 }
 
-/// True where a step control finds the share of each step by itself, and so records it.
+/// True if a step control finds the share of each step by itself. It then records the share.
 fn finds_its_share(window: &Window, control: &str) -> bool {
     window.now(&format!("{control}/share")).is_some()
 }
 
-/// KL divergence of a step, in nats per token, below which an increase is no jump: healthy runs
+/// KL divergence of a step, in nats per token, below which an increase is not a jump. Healthy runs
 /// have begun with half of it.
 const SMALL_KL: f64 = 1e-2;
 /// Smallest number of measured steps before a step's size is judged.
 const MEASURED: usize = 10;
-/// Number of steps in a row, or of steps in a mean.
+/// Number of steps in a row in which every token was rejected.
 const WHOLE: usize = 3;
+/// Number of steps in a row in which a mask rejected much.
 const REJECTIONS: usize = 5;
+/// Number of steps in a mean.
 const MEANS: usize = 10;
+/// Number of steps in the mean of a weight.
 const WEIGHTS: usize = 20;
+/// Number of steps in a row that a step control shortened much.
 const CONTROLS: usize = 50;
 /// Smallest share of the squared gradient that makes a difference to Adam.
 const MOST_OF_THE_GRADIENT: f64 = 0.5;
 /// Number of standard errors within which two mean rewards count as equal.
 const ERRORS: f64 = 4.0;
-/// Masks whose share the user chose, or whose effect has another warning.
+/// Masks that may reject much: the user chose the share, or another warning covers it.
 const MEANT: [&str; 4] = [
     "masks.entropy-quantile",
     "masks.probability-quantile",
@@ -279,12 +272,13 @@ const MEANT: [&str; 4] = [
     "masks.truncated",
 ];
 
-/// The fall of the mean reward or of the held-out answers to less than half, in words.
+/// The fall of the mean reward or of the held-out answers by more than `warnings.reward_fall`, in
+/// words.
 fn fall(window: &Window, setup: &Setup) -> Option<String> {
     let limit = Some(setup.settings.warnings.reward_fall).filter(|limit| *limit > 0.0)?;
     if let (Some(best), Some(now)) = (window.best, window.level())
         && best.mean > 0.0
-        && is_fall([best.mean, now.mean], limit, best.error.hypot(now.error))
+        && is_fall(best.mean, now.mean, limit, best.error.hypot(now.error))
     {
         return Some(format!(
             "the mean reward of {REWARDS} steps fell from {:.3}, after step {}, to {:.3}",
@@ -296,7 +290,7 @@ fn fall(window: &Window, setup: &Setup) -> Option<String> {
 
 /// True if the fall from `best` to `now` is more than the share `limit` of the best, and more than
 /// chance.
-fn is_fall([best, now]: [f64; 2], limit: f64, error: f64) -> bool {
+fn is_fall(best: f64, now: f64, limit: f64, error: f64) -> bool {
     best - now > limit * best.abs() && best - now > ERRORS * error
 }
 
@@ -310,36 +304,34 @@ fn held_out_fall(window: &Window, setup: &Setup, limit: f64) -> Option<String> {
         .as_ref()
         .map(|eval| eval.num_prompts as f64)
         .filter(|prompts| *prompts > 0.0)?;
-    let deviation = |value: f64| match window.held_out_metric {
-        // Of a share of right answers.
-        HeldOut::Accuracy => (value * (1.0 - value)).sqrt(),
-        // Greedy answers to held-out prompts differ no more than sampled ones of several prompts.
-        HeldOut::Reward => window.reward_deviation,
+    let deviations = match window.held_out_metric {
+        HeldOut::Accuracy => [best, now].map(|share| (share.value * (1.0 - share.value)).sqrt()),
+        // Greedy answers to held-out prompts vary no more than sampled answers to several prompts.
+        HeldOut::Reward => [window.reward_deviation; 2],
     };
-    let error = deviation(best.value).hypot(deviation(now.value)) / prompts.sqrt();
-    is_fall([best.value, now.value], limit, error).then(|| {
-        let when = if best.step == 0 {
-            "before training".to_owned()
-        } else {
-            format!("after step {}", best.step)
-        };
-        match window.held_out_metric {
-            HeldOut::Accuracy => {
-                let [best, now] =
-                    [best, now].map(|measured| format!("{:.1}%", 100.0 * measured.value));
-                format!("the held-out accuracy fell from {best}, {when}, to {now}")
-            }
-            HeldOut::Reward => {
-                format!(
-                    "the held-out reward fell from {:.3}, {when}, to {:.3}",
-                    best.value, now.value
-                )
-            }
-        }
+    let error = deviations[0].hypot(deviations[1]) / prompts.sqrt();
+    if !is_fall(best.value, now.value, limit, error) {
+        return None;
+    }
+    let when = if best.step == 0 {
+        "before training".to_owned()
+    } else {
+        format!("after step {}", best.step)
+    };
+    Some(match window.held_out_metric {
+        HeldOut::Accuracy => format!(
+            "the held-out accuracy fell from {:.1}%, {when}, to {:.1}%",
+            100.0 * best.value,
+            100.0 * now.value
+        ),
+        HeldOut::Reward => format!(
+            "the held-out reward fell from {:.3}, {when}, to {:.3}",
+            best.value, now.value
+        ),
     })
 }
 
-/// A fall of the held-out answers that leaves more than half; a larger one is a fall of the reward.
+/// A fall of the held-out answers that is smaller than [`reward_fell`] reports.
 fn held_out_fell(window: &Window, setup: &Setup) -> Vec<Sign> {
     let limit = Some(setup.settings.warnings.held_out_fall).filter(|limit| *limit > 0.0);
     let what = limit.and_then(|limit| held_out_fall(window, setup, limit));
@@ -364,7 +356,8 @@ fn mask_undone(window: &Window, setup: &Setup) -> Vec<Sign> {
         return Vec::new();
     };
     let what = format!(
-        "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that the steps stayed as long",
+        "masks took {:.0}% of the squared gradient; Adam's second moment shrank with it, so that \
+         the steps stayed as long",
         100.0 * share
     );
     of_run(what, [advise(Way::BothMoments, [])])
@@ -375,15 +368,16 @@ fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
     if rejected.is_none_or(|rates| rates.iter().any(|rate| *rate < 1.0)) {
         return Vec::new();
     }
-    let rate = |mask: &String| {
-        window
-            .now(&format!("{mask}/{REJECTION_RATE}"))
-            .unwrap_or(0.0)
-    };
-    let most = window
-        .components(REJECTION_RATE)
-        .into_iter()
-        .max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let mut most = None;
+    let mut largest = 0.0;
+    for mask in window.components(REJECTION_RATE) {
+        let rate = window.now(&format!("{mask}/{REJECTION_RATE}"));
+        let rate = rate.unwrap_or(0.0);
+        if rate >= largest {
+            most = Some(mask);
+            largest = rate;
+        }
+    }
     let by = most
         .as_ref()
         .map_or_else(String::new, |most| format!(", most by `{most}`"));
@@ -397,10 +391,8 @@ fn all_rejected(window: &Window, setup: &Setup) -> Vec<Sign> {
 }
 
 fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
-    let (entropy, alike) = (
-        window.mean("entropy", MEANS),
-        window.mean(ZERO_ADVANTAGE, MEANS),
-    );
+    let entropy = window.mean("entropy", MEANS);
+    let alike = window.mean(ZERO_ADVANTAGE, MEANS);
     let (Some(entropy), Some(alike)) = (entropy, alike) else {
         return Vec::new();
     };
@@ -409,7 +401,8 @@ fn entropy_gone(window: &Window, setup: &Setup) -> Vec<Sign> {
         return Vec::new();
     }
     let what = format!(
-        "the policy is sure of every token: entropy {entropy:.1e} nats in the last {MEANS} steps, and {:.0}% of completions teach nothing",
+        "the policy is sure of every token: entropy {entropy:.1e} nats in the last {MEANS} steps, \
+         and {:.0}% of completions teach nothing",
         100.0 * alike
     );
     of_run(what, [advice::explore(setup), advice::lower_rate(setup)])
@@ -422,7 +415,8 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
         return Vec::new();
     };
     let what = format!(
-        "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end without an answer",
+        "the length limit cut off {:.0}% of the completions of the last {MEANS} steps, which end \
+         without an answer",
         100.0 * share
     );
     of_run(
@@ -436,20 +430,17 @@ fn cut_off(window: &Window, setup: &Setup) -> Vec<Sign> {
 
 fn no_signal(window: &Window, setup: &Setup) -> Vec<Sign> {
     let steps = setup.settings.warnings.no_signal_steps;
-    let (shares, reward) = (
-        window.last(ZERO_ADVANTAGE, steps),
-        window.mean("reward", steps),
-    );
-    let (Some(shares), Some(reward), Some(first)) =
-        (shares.filter(|_| steps > 0), reward, window.first)
-    else {
+    let shares = window.last(ZERO_ADVANTAGE, steps);
+    let reward = window.mean("reward", steps);
+    let (Some(shares), Some(reward), Some(first)) = (shares, reward, window.first) else {
         return Vec::new();
     };
-    if shares.iter().any(|share| *share < 1.0) {
+    if steps == 0 || shares.iter().any(|share| *share < 1.0) {
         return Vec::new();
     }
     let what = format!(
-        "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on average ({first:.3} in the first step), so that rewards taught nothing"
+        "the completions of each prompt earned alike in the last {steps} steps, {reward:.3} on \
+         average ({first:.3} in the first step), so that rewards taught nothing"
     );
     let slower = advice::lower_rate(setup).filter(|_| reward < first);
     of_run(
@@ -482,7 +473,8 @@ fn kl_jump(window: &Window, setup: &Setup) -> Vec<Sign> {
         return Vec::new();
     }
     let what = format!(
-        "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the steps before at this rate; the reward may fall after it"
+        "this step moved the policy by {kl:.1e} nats per token, {ratio:.0} times the median of the \
+         steps before at this rate; the reward may fall after it"
     );
     of_run(what, [advice::lower_rate(setup), advice::govern(setup)])
 }
@@ -513,7 +505,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(WEIGHTED_AWAY), |weight| {
         let mean = window.mean(&format!("{weight}/{MEAN_WEIGHT}"), WEIGHTS)?;
         let what = format!(
-            "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that little is learned"
+            "`{weight}` let tokens count {mean:.2} on average in the last {WEIGHTS} steps, so that \
+             little is learned"
         );
         let is_small =
             mean < setup.settings.warnings.weight_mean && !finds_its_threshold(window, weight);
@@ -524,7 +517,7 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
-        // Its learning rate is meant to be too high.
+        // A control that finds the share is meant to have too high a learning rate.
         if finds_its_share(window, control)
             || applied
                 .iter()
@@ -537,7 +530,7 @@ fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
             100.0 * mean(&applied)
         );
         let loosen = advice::loosen(setup, "step_control", control);
-        // Nothing is known of how others decide, so the rate may have no part in it.
+        // Other controls may decide by something that the rate does not change.
         Some(if id(control).starts_with("governor.") {
             let what = format!("{left}: the rate is far above what its target allows");
             (what, known([advice::lower_rate(setup), loosen]))
@@ -578,7 +571,7 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             setup.settings.warnings.idle_control_steps
         );
         Some(match finds_its_share(window, control) {
-            // It shortens steps later in a run.
+            // Such a control shortens steps later in a run.
             true => (what, known([advice::raise_rate(setup)])),
             false => (
                 what,
@@ -591,13 +584,14 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
     })
 }
 
-/// The components that did nothing in this number of steps.
+/// The components that have had no effect in `steps` steps, by their metric `ID/last`; 0 steps finds
+/// none.
 fn idle(window: &Window, last: &str, steps: usize) -> Vec<String> {
-    let is_long = |(_, chances): &(String, u64)| steps > 0 && *chances >= steps as u64;
-    window
-        .idle(last)
-        .into_iter()
-        .filter(is_long)
-        .map(|(component, _)| component)
-        .collect()
+    let mut components = Vec::new();
+    for (component, chances) in window.idle(last) {
+        if steps > 0 && chances >= steps as u64 {
+            components.push(component);
+        }
+    }
+    components
 }

@@ -1,4 +1,4 @@
-//! Warnings during a run: checks of its newest metrics, each reported once.
+//! Warnings during a run: checks of its newest metrics. Each finding is reported once.
 
 mod advice;
 mod checks;
@@ -21,8 +21,8 @@ use crate::metrics::names::REJECTION_RATE;
 pub struct Watch {
     setup: Setup,
     window: Window,
-    /// Findings that were reported, by their metrics.
-    told: BTreeSet<String>,
+    /// The findings that were reported, by the names of their metrics.
+    reported: BTreeSet<String>,
 }
 
 impl Watch {
@@ -31,7 +31,7 @@ impl Watch {
         Self {
             setup,
             window: Window::default(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -46,24 +46,20 @@ impl Watch {
     /// Adds a step's metrics; returns the findings after it that were never reported.
     pub fn step(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Vec<Finding> {
         let mut found = self.look(step, values);
-        found.retain(|finding| self.told.insert(finding.metric()));
+        found.retain(|finding| self.reported.insert(finding.metric()));
         found
     }
 
-    /// Adds the metrics of a step before a resume; they include the warnings that were reported.
+    /// Adds the metrics of a step before a resume. They name the findings that were reported then.
     pub fn recall(&mut self, step: u64, values: &BTreeMap<String, f64>) {
         self.window
             .push(step, values, self.setup.learning_rate().unwrap_or(0.0));
-        self.told.extend(
-            values
-                .keys()
-                .filter(|name| name.starts_with("warnings/"))
-                .cloned(),
-        );
+        let findings = values.keys().filter(|name| name.starts_with("warnings/"));
+        self.reported.extend(findings.cloned());
     }
 
-    /// A line for a run's summary, about steps without a learning signal, or masks that never
-    /// rejected a token.
+    /// A line for a run's summary, if no step had a learning signal, or if masks never rejected a
+    /// token.
     pub fn closing(&self) -> Option<String> {
         let Window {
             count, with_signal, ..
@@ -72,7 +68,8 @@ impl Watch {
             let advice = advice::answers(&self.setup)
                 .map_or_else(String::new, |advice| format!(" ({})", advice.text));
             return Some(format!(
-                "no signal          the completions of each prompt earned alike in all {count} steps, so that nothing was learned from rewards{advice}"
+                "no signal          the completions of each prompt earned alike in all {count} \
+                 steps, so that nothing was learned from rewards{advice}"
             ));
         }
         let idle: Vec<String> = self
@@ -137,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_masks_that_never_rejected() {
+    fn the_summary_names_masks_that_never_rejected() {
         let mut watch = watch("");
         assert_eq!(watch.closing(), None, "no step, no verdict");
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("a.mask/rejection_rate", 0.0)]);
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_is_no_jump_and_no_idleness() {
+    fn a_warm_up_is_neither_a_jump_nor_idle() {
         let step = |rate: f64, kl: f64| {
             values(&[
                 ("learning_rate", rate),
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn held_out_answers_that_got_worse_are_told_however_short_the_run_is() {
+    fn warns_of_worse_held_out_answers_in_a_run_of_any_length() {
         let accuracies = |settings: &str, shares: &[f64]| {
             let mut watch = watch(settings);
             let steps = (0..)
@@ -217,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_accuracy_the_held_out_reward_is_watched() {
+    fn watches_the_held_out_reward_without_an_accuracy() {
         let rewards = |deviation: f64, means: &[f64]| {
             let mut watch = watch("eval.num_prompts = 100");
             let steps = (0..).zip(means).flat_map(|(step, mean)| {
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_told_is_not_told_again() {
+    fn a_resumed_run_does_not_repeat_warnings() {
         let untaught = || values(&[("frac_advantage_zero", 1.0), ("reward", 0.0)]);
         let mut before = watch("");
         let lines: Vec<_> = (1..=12)

@@ -19,8 +19,8 @@ pub struct Setup {
     plugins: Vec<LoadedPlugin>,
 }
 
-/// The settings that checks and their advice read. There is no advice on a section that is not
-/// known.
+/// The settings that checks and their advice read. If a section is unknown, there is no advice that
+/// needs it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Settings {
@@ -51,20 +51,13 @@ impl From<&Config> for Settings {
             step_control,
             ..
         } = config.clone();
-        let (model, data, rollout, train, eval) = (
-            Some(model),
-            Some(data),
-            Some(rollout),
-            Some(train),
-            Some(eval),
-        );
         Self {
             recipe,
-            model,
-            data,
-            rollout,
-            train,
-            eval,
+            model: Some(model),
+            data: Some(data),
+            rollout: Some(rollout),
+            train: Some(train),
+            eval: Some(eval),
             warnings,
             mask,
             weight,
@@ -76,7 +69,7 @@ impl From<&Config> for Settings {
 impl Setup {
     /// Facts about a run with these settings and plugins.
     pub fn of(settings: Settings, plugins: Vec<LoadedPlugin>) -> Self {
-        // A model that cannot be read has its own error.
+        // If the model cannot be read, the run reports that itself.
         let files = settings
             .model
             .as_ref()
@@ -98,22 +91,21 @@ impl Setup {
             .filter(|rate| *rate > 0.0)
     }
 
-    /// Value of `key` of the component that reports call `name`, in `[[section]]`.
+    /// Value of `key` of the component of `[[section]]` whose name in reports is `name`.
     pub(super) fn key(&self, section: &str, name: &str, key: &str) -> Option<&Value> {
         self.component(section, name)?.table.get(key)
     }
 
+    /// The component of `[[section]]` whose name in reports is `name`.
     pub(super) fn component(&self, section: &str, name: &str) -> Option<&ComponentConfig> {
         let list = match section {
             "mask" => &self.settings.mask,
             "weight" => &self.settings.weight,
             _ => &self.settings.step_control,
         };
-        list.get(
-            component_names(list)
-                .iter()
-                .position(|known| known == name)?,
-        )
+        let names = component_names(list);
+        let index = names.iter().position(|known| known == name)?;
+        list.get(index)
     }
 
     /// The plugin with the component `id`, as `--plugin` takes it.

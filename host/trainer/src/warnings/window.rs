@@ -13,22 +13,24 @@ pub(super) const REWARDS: usize = 10;
 pub struct Window {
     /// Finite metrics of the newest steps, by name.
     steps: VecDeque<BTreeMap<String, f64>>,
-    /// Number of steps so far, then number of steps in which some advantage was not 0.
+    /// Number of steps so far.
     pub(super) count: u64,
+    /// Number of steps in which some advantage was not 0.
     pub(super) with_signal: u64,
     /// Reward of the first step.
     pub(super) first: Option<f64>,
     /// Best mean reward so far.
     pub(super) best: Option<Level>,
-    /// What the held-out measurements are.
+    /// The metric of the held-out measurements.
     pub(super) held_out_metric: HeldOut,
     /// Best held-out measurement so far, and the newest.
     pub(super) held_out: Option<[Measured; 2]>,
     /// Largest standard deviation of a step's rewards.
     pub(super) reward_deviation: f64,
-    /// Number of steps in which a mask or a step control could have acted, by its metric.
+    /// Number of steps in which a mask or a step control could have acted, by the name of the metric
+    /// that shows its effect.
     chances: BTreeMap<String, u64>,
-    /// Metrics among these that ever showed an effect.
+    /// Those of these metrics that have shown an effect.
     acted: BTreeSet<String>,
 }
 
@@ -43,10 +45,10 @@ pub(super) struct Level {
     pub(super) step: u64,
 }
 
-/// What is measured on held-out prompts.
+/// The metric that is measured on held-out prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) enum HeldOut {
-    /// Mean reward; in runs in which no reward decides what is right.
+    /// Mean reward, if no reward of the run decides which answers are right.
     #[default]
     Reward,
     /// Share of right answers.
@@ -87,10 +89,10 @@ impl Window {
             && self
                 .now("learning_rate")
                 .is_none_or(|now| now >= rate / 2.0);
-        for (last, of_none) in [(REJECTION_RATE, 0.0), (APPLIED, 1.0)] {
+        for (last, without_effect) in [(REJECTION_RATE, 0.0), (APPLIED, 1.0)] {
             for component in self.components(last) {
                 let name = format!("{component}/{last}");
-                if self.now(&name) != Some(of_none) {
+                if self.now(&name) != Some(without_effect) {
                     self.acted.insert(name.clone());
                 }
                 *self.chances.entry(name).or_default() += u64::from(chance);
@@ -103,19 +105,22 @@ impl Window {
         }
     }
 
-    /// Takes a held-out accuracy; a reward only of a run that has no accuracy.
+    /// Takes a held-out accuracy, or a held-out reward if the run has no accuracy.
     fn measure(&mut self, step: u64, values: &BTreeMap<String, f64>) {
-        let finite = |name: &str| values.get(name).copied().filter(|value| value.is_finite());
-        let (metric, value) = match (finite("eval_accuracy"), finite("eval_reward")) {
-            (Some(accuracy), _) => (HeldOut::Accuracy, accuracy),
-            (None, Some(reward)) if self.held_out_metric == HeldOut::Reward => {
-                (HeldOut::Reward, reward)
-            }
-            _ => return,
+        let (metric, value) = if let Some(accuracy) = finite(values, "eval_accuracy") {
+            (HeldOut::Accuracy, accuracy)
+        } else if let Some(reward) = finite(values, "eval_reward")
+            && self.held_out_metric == HeldOut::Reward
+        {
+            (HeldOut::Reward, reward)
+        } else {
+            return;
         };
         let now = Measured { value, step };
-        let before = self.held_out.filter(|_| self.held_out_metric == metric);
-        let best = before.map_or(now, |[best, _]| if value > best.value { now } else { best });
+        let best = match self.held_out {
+            Some([best, _]) if self.held_out_metric == metric && value <= best.value => best,
+            _ => now,
+        };
         self.held_out_metric = metric;
         self.held_out = Some([best, now]);
     }
@@ -127,8 +132,13 @@ impl Window {
 
     /// The newest `count` values of `name`, over the steps that have it; `None` if there are fewer.
     pub(super) fn last(&self, name: &str, count: usize) -> Option<Vec<f64>> {
-        let of = |step: &BTreeMap<String, f64>| step.get(name).copied();
-        let values: Vec<f64> = self.steps.iter().rev().filter_map(of).take(count).collect();
+        let values: Vec<f64> = self
+            .steps
+            .iter()
+            .rev()
+            .filter_map(|step| step.get(name).copied())
+            .take(count)
+            .collect();
         (values.len() == count).then_some(values)
     }
 
@@ -163,31 +173,38 @@ impl Window {
 
     /// The components with a metric `ID/last` in the newest step.
     pub(super) fn components(&self, last: &str) -> Vec<String> {
-        let id = |name: &String| {
-            name.strip_suffix(last)?
-                .strip_suffix('/')
-                .map(str::to_owned)
-        };
-        // These two metrics are totals over all masks and over all step controls.
-        let own = |id: &String| !["mask", "step_control"].contains(&id.as_str());
-        self.steps.back().map_or_else(Vec::new, |step| {
-            step.keys().filter_map(id).filter(own).collect()
-        })
+        let mut components = Vec::new();
+        for name in self.steps.back().into_iter().flat_map(BTreeMap::keys) {
+            let id = name
+                .strip_suffix(last)
+                .and_then(|name| name.strip_suffix('/'));
+            // The metrics of these two names are totals over all masks, and over all step controls.
+            components.extend(
+                id.filter(|id| !["mask", "step_control"].contains(id))
+                    .map(str::to_owned),
+            );
+        }
+        components
     }
 
     /// Components whose metric `ID/last` never showed an effect, with the number of steps in which
     /// they could have acted.
     pub(super) fn idle(&self, last: &str) -> Vec<(String, u64)> {
-        let idle = |component: String| {
+        let mut idle = Vec::new();
+        for component in self.components(last) {
             let name = format!("{component}/{last}");
-            let chances = self
-                .chances
-                .get(&name)
-                .filter(|_| !self.acted.contains(&name));
-            chances.map(|chances| (component, *chances))
-        };
-        self.components(last).into_iter().filter_map(idle).collect()
+            if let Some(chances) = self.chances.get(&name)
+                && !self.acted.contains(&name)
+            {
+                idle.push((component, *chances));
+            }
+        }
+        idle
     }
+}
+
+fn finite(values: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
+    values.get(name).copied().filter(|value| value.is_finite())
 }
 
 pub(super) fn mean(values: &[f64]) -> f64 {

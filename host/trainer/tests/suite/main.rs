@@ -1,4 +1,5 @@
-//! The trainer's parts, from outside: objectives, reductions, the sampler's mismatch.
+//! Tests of the trainer's parts through its public interface: objectives, reductions, mismatch of the
+//! sampler.
 
 mod examples;
 mod mismatch;

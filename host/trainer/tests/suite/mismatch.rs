@@ -1,5 +1,4 @@
-//! The metrics of sampler against trainer, against the formulas of TRL and verl
-//! (`data/mismatch/make.py`).
+//! Compares the mismatch metrics with the formulas of TRL and verl (`data/mismatch/make.py`).
 
 use std::collections::BTreeMap;
 
@@ -24,12 +23,13 @@ fn dims(completions: usize, tokens: usize) -> Dims {
 }
 
 #[test]
-fn the_formulas_of_trl_and_verl() {
+fn agrees_with_trl_and_verl() {
     let cases: BTreeMap<String, Case> =
         serde_json::from_str(include_str!("../data/mismatch/golden.json")).unwrap();
     assert_eq!(cases.len(), 5);
     for (name, case) in cases {
-        let (b, t) = (case.mask.len(), case.mask[0].len());
+        let b = case.mask.len();
+        let t = case.mask[0].len();
         let [training, sampler] = [case.training, case.sampler].map(|rows| rows.concat());
         let found: BTreeMap<String, f64> =
             mismatch(&training, &sampler, &case.mask.concat(), dims(b, t))
@@ -52,11 +52,9 @@ fn the_formulas_of_trl_and_verl() {
 }
 
 #[test]
-fn padding_and_completions_without_a_token_do_not_count() {
-    let (training, sampler) = (
-        [-1.0, -2.0, -0.5, f32::NAN],
-        [-1.5, -1.0, -0.25, f32::INFINITY],
-    );
+fn ignores_padding_and_empty_completions() {
+    let training = [-1.0, -2.0, -0.5, f32::NAN];
+    let sampler = [-1.5, -1.0, -0.25, f32::INFINITY];
     let two = mismatch(&training[..2], &sampler[..2], &[1, 1], dims(1, 2));
     let padded = mismatch(&training, &sampler, &[1, 1, 0, 0], dims(2, 2));
     assert_eq!(two, padded);
@@ -65,7 +63,7 @@ fn padding_and_completions_without_a_token_do_not_count() {
 }
 
 #[test]
-fn by_hand() {
+fn agrees_with_numbers_computed_by_hand() {
     // Log-ratios 0.5 and −1 of one completion.
     let values: BTreeMap<String, f64> = mismatch(&[-1.0, -2.0], &[-1.5, -1.0], &[1, 1], dims(1, 2))
         .into_iter()

@@ -1,5 +1,5 @@
-//! The built-in advantages and objectives: TRL's numbers, and gradients that are those of the
-//! reduced loss.
+//! The built-in advantages and objectives: their numbers agree with TRL's, and their gradients with
+//! differences of the reduced loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ struct Rewarded {
     cases: Vec<Case>,
 }
 
-/// A batch and the losses of it.
+/// A batch and its losses.
 #[derive(Deserialize)]
 struct Scored {
     name: String,
@@ -60,7 +60,7 @@ struct Case {
     keys: Table,
     /// `[B]`
     advantages: Vec<f64>,
-    /// `[B, T]`, where tokens of a completion have others.
+    /// `[B, T]`, if the tokens of a completion have different advantages.
     token_advantages: Vec<f64>,
     loss: f64,
     gradient: Vec<f64>,
@@ -77,25 +77,20 @@ fn info(reduction: Reduction, limit: usize) -> StepInfo {
 
 /// Completions of these lengths after prompts of one token.
 pub fn batch(lengths: &[usize], group: usize, rewards: Vec<f32>) -> SampledBatch {
-    let (rows, longest) = (lengths.len(), *lengths.iter().max().unwrap());
+    let rows = lengths.len();
+    let longest = *lengths.iter().max().unwrap();
     let longest_ids = vec![7; longest];
     let completions: Vec<&[u32]> = lengths
         .iter()
         .map(|&length| &longest_ids[..length])
         .collect();
-    let (ids, starts, numbers) = (
-        vec![7; rows * (longest + 1)],
-        vec![0; rows],
-        Sequences::numbered(rows),
-    );
-    let lengths = lengths.to_vec();
     let sequences = Sequences {
-        ids,
-        starts,
+        ids: vec![7; rows * (longest + 1)],
+        starts: vec![0; rows],
         prompt_len: 1,
         completion_len: longest,
-        lengths,
-        numbers,
+        lengths: lengths.to_vec(),
+        numbers: Sequences::numbered(rows),
     };
     SampledBatch::new(sequences, &completions, vec![0; rows], rewards, group, 0)
 }
@@ -146,8 +141,8 @@ impl Scored {
         .dims()
     }
 
-    /// The loss of an objective where the policy, and the one that sampled, give these
-    /// log-probabilities.
+    /// The loss of an objective, from the log-probabilities of the policy and of the policy that
+    /// sampled.
     fn reduced(
         &self,
         component: &mut ObjectiveHandle,
@@ -166,7 +161,7 @@ impl Scored {
             .flat_map(|&advantage| vec![advantage; tokens])
             .collect();
         let info = info(component.reduction(), limit);
-        // As far off the policy that sampled, however that is moved.
+        // The sampler keeps its distance from the policy that sampled.
         let sampler: Vec<f32> = (0..)
             .zip(old_logps)
             .map(|(i, logp)| logp - 0.4 * (i as f32).sin())
@@ -183,13 +178,13 @@ impl Scored {
     }
 }
 
-/// True if they agree to `relative` of the larger one, or of `scale`.
+/// True if `a` and `b` differ by at most `relative` times the larger one, or times `scale`.
 fn agree(a: f64, b: f64, relative: f64, scale: f64) -> bool {
     (a - b).abs() <= relative * a.abs().max(b.abs()).max(scale)
 }
 
 #[test]
-fn losses_gradients_and_metrics_are_trls() {
+fn losses_gradients_and_metrics_agree_with_trl() {
     let golden = golden();
     for scored in &golden.losses {
         for case in &scored.cases {
@@ -233,7 +228,7 @@ fn losses_gradients_and_metrics_are_trls() {
 }
 
 #[test]
-fn on_policy_a_ratio_is_one() {
+fn ratios_are_one_on_policy() {
     let golden = golden();
     for scored in golden
         .losses
@@ -270,7 +265,7 @@ fn name_of(id: &str) -> &'static str {
 }
 
 #[test]
-fn advantages_are_trls_and_verls() {
+fn advantages_agree_with_trl_and_verl() {
     let golden = golden();
     let given = &golden.advantages;
     let registry = Registry::open(&[]).unwrap();
@@ -316,7 +311,7 @@ fn advantages_are_trls_and_verls() {
     }
 }
 
-/// A context of places for rewards and these log-probabilities of the sampler, `[B, T]`.
+/// A rollout's context without rewards, with the sampler's log-probabilities, `[B, T]`.
 fn context(lengths: &[usize], group: usize, sampler_logps: &[f32]) -> ContextData {
     let tokens = sampler_logps.len() / lengths.len();
     let prompts = (0..lengths.len() / group).map(|number| PromptContext {
@@ -430,11 +425,11 @@ fn tables() -> Vec<Case> {
     cases
 }
 
-/// The objectives that hold ratios constant in their surrogates.
+/// The objectives whose surrogates treat ratios as constants.
 const HELD: [&str; 2] = ["cispo", "vespo"];
 
 #[test]
-fn every_gradient_is_that_of_its_reduced_loss() {
+fn gradients_agree_with_differences_of_the_reduced_loss() {
     let golden = golden();
     let mut used = BTreeSet::new();
     for case in tables() {
@@ -468,13 +463,13 @@ fn every_gradient_is_that_of_its_reduced_loss() {
     }
 }
 
-/// How far a log-probability is moved, nats: less than the narrowest limit on a ratio.
+/// How far a log-probability is moved, in nats. It is less than the narrowest limit on a ratio.
 const NUDGE: f32 = 1.0 / 4096.0;
-/// How much a difference may be off by the rounding of losses, of the largest gradient.
+/// How far a difference may be off because losses are rounded, as a share of the largest gradient.
 const TOLERANCE: f64 = 5e-3;
 
-/// Compares every token's gradient with differences to either side, which are far apart at a kink
-/// alone; returns at how many the loss has a kink.
+/// Compares every token's gradient with the differences of the loss to either side. They are far
+/// apart only at a kink. Returns the number of kinks.
 fn check_slopes(scored: &Scored, case: &Case, limit: usize) -> usize {
     let mut losses = Losses::new(scored, case, limit);
     let (whole, _) = scored.reduced(&mut losses.whole, limit, [&scored.logps, &scored.old_logps]);
@@ -509,7 +504,7 @@ struct Losses<'a> {
     scored: &'a Scored,
     limit: usize,
     whole: ObjectiveHandle,
-    /// The surrogate without a penalty, where it holds ratios constant.
+    /// The objective without its penalty, if its surrogate treats ratios as constants.
     held: Option<ObjectiveHandle>,
 }
 
@@ -530,11 +525,13 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// The loss where token `i` is more probable by `nudge` nats.
+    /// The loss if token `i` is more probable by `nudge` nats.
     fn at(&mut self, i: usize, nudge: f32) -> f64 {
-        let (mut logps, mut old_logps) = (self.scored.logps.clone(), self.scored.old_logps.clone());
+        let scored = self.scored;
+        let limit = self.limit;
+        let mut logps = scored.logps.clone();
+        let mut old_logps = scored.old_logps.clone();
         logps[i] += nudge;
-        let (scored, limit) = (self.scored, self.limit);
         let loss = |of: &mut ObjectiveHandle, old_logps: &[f32]| {
             scored.reduced(of, limit, [&logps, old_logps]).0.loss
         };
@@ -542,7 +539,7 @@ impl<'a> Losses<'a> {
         let Some(held) = &mut self.held else {
             return whole;
         };
-        // The penalty's ratio moves, the surrogate's does not.
+        // The ratio moves in the penalty, but not in the surrogate.
         let moved = loss(held, &old_logps);
         old_logps[i] += nudge;
         whole - moved + loss(held, &old_logps)

@@ -1,4 +1,4 @@
-//! Derivatives that a reduction gives to the backward passes.
+//! The derivatives that `reduce` hands to the backward passes.
 
 use capo_loader::decision::{Decision, Factors};
 use capo_plugin::{Denominator, OptimizerKind, Reduction};
@@ -51,7 +51,7 @@ fn reduced(
 const BOTH: OptimizerKind = OptimizerKind::ADAMW_KEPT_AND_REJECTED;
 
 #[test]
-fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
+fn d_logps_and_rest_add_up_to_the_derivatives_without_rejection() {
     let constant = [Reduction::FIXED_LENGTH, Reduction::COMPLETION_SUM];
     for reduction in [Reduction::COMPLETION_MEAN, Reduction::TOKEN_MEAN]
         .into_iter()
@@ -70,8 +70,8 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
                     "{reduction:?} {denominator:?}, token {at}"
                 );
             }
-            // Survivors weigh more where the accepted ones are counted, and that is a difference
-            // too: of their own completion or of all.
+            // If the denominator counts kept tokens, each kept token weighs more once others are
+            // rejected. Then `rest` is not 0 for kept tokens of the same completion, or of all.
             let more_in_its_completion =
                 denominator == Denominator::KEPT && !constant.contains(&reduction);
             assert_eq!(rest[0] != 0.0, more_in_its_completion);
@@ -85,7 +85,7 @@ fn d_logps_and_rest_are_the_d_logps_with_nothing_rejected() {
 }
 
 #[test]
-fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
+fn computes_rest_only_for_optimizers_that_ask() {
     for kind in [OptimizerKind::SGD, OptimizerKind::ADAMW] {
         assert!(
             reduced(
@@ -101,11 +101,12 @@ fn no_rest_is_computed_that_the_optimizer_does_not_ask_for() {
 }
 
 #[test]
-fn an_entropy_bonus_is_a_mean_over_kept_tokens() {
+fn the_entropy_bonus_is_a_mean_over_kept_tokens() {
     let batch = batch();
-    // Of the nine tokens two are rejected; places 6, 7 and 11 are padding. A weight of 0 takes no
-    // token out of the bonus.
-    let (by_masks, mut by_weight) = (decision(&batch, &[0, 8]), decision(&batch, &[0, 1, 8]));
+    // Two of the nine tokens are rejected; places 6, 7 and 11 are padding. A weight of 0 does not take
+    // a token out of the bonus.
+    let by_masks = decision(&batch, &[0, 8]);
+    let mut by_weight = decision(&batch, &[0, 1, 8]);
     let token_mask = by_masks.token_mask.clone();
     by_weight.factors.push(Factors {
         by: "test.weight".into(),

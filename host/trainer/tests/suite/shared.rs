@@ -1,4 +1,4 @@
-//! Code that tests of several files share: numbers in `tests/data`, and the first step of a run.
+//! Code that several test files share: numbers in `tests/data`, and the first step of a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub fn json<T: DeserializeOwned>(path: &Path) -> T {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// The first step of a run of one, with completions of at most `limit` tokens.
+/// The first step of a run, with completions of at most `limit` tokens.
 pub fn first_step(
     kind: OptimizerKind,
     reduction: Reduction,

@@ -1,5 +1,6 @@
-//! Completions of several turns, beside TRL on the same ids (`data/objectives-golden/turns.py`):
-//! tokens that are not the model's are read, and have no part in the loss and its gradients.
+//! Completions of several turns, compared with TRL on the same ids
+//! (`data/objectives-golden/turns.py`): the model reads tokens that it did not draw, but they have no
+//! part in the loss and its gradients.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ struct Golden {
     /// 1 for the model's tokens.
     mask: Vec<Vec<u8>>,
     advantages: Vec<f32>,
-    /// `[B, T]`, 0 where the mask is.
+    /// `[B, T]`: 0 where the mask is 0.
     logps: Vec<f64>,
     cases: Vec<Case>,
 }
@@ -36,12 +37,12 @@ struct Golden {
 struct Case {
     loss_type: String,
     loss: f64,
-    /// Of each weight: norm of its gradient, and its product with `cos(0.37 i)`.
+    /// For each weight, the norm of its gradient, and the product of the gradient with `cos(0.37 i)`.
     gradients: BTreeMap<String, [f64; 2]>,
 }
 
 impl Golden {
-    /// The rows, padded to the longest.
+    /// The rows, padded to the longest one.
     fn batch(&self) -> SampledBatch {
         let longest = self.completions.iter().map(Vec::len).max().unwrap();
         let rows = self.completions.len();
@@ -103,7 +104,7 @@ fn worst(gradients: &Gradients, expected: &BTreeMap<String, [f64; 2]>) -> f64 {
 }
 
 #[test]
-fn loss_and_gradients_of_turns_are_trls() {
+fn loss_and_gradients_of_turns_agree_with_trl() {
     let golden: Golden = json(&data("objectives-golden/turns.json"));
     let files = embedded::model_files("embedded:tiny-arithmetic").unwrap();
     let policy = Policy::load(&files, &Device::Cpu).unwrap();

@@ -1,6 +1,7 @@
 //! Columns of a step's completions, with the known values of their tokens.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use host_data::Tokenizer;
@@ -38,49 +39,82 @@ fn chosen(texts: &[SampledText], logging: &LoggingConfig) -> Vec<usize> {
         logging.num_completions
     };
     let mut seen = BTreeSet::new();
-    let is_wanted = |b: &usize| !logging.log_unique_prompts || seen.insert(&texts[*b].prompt);
-    (0..texts.len()).filter(is_wanted).take(most).collect()
+    (0..texts.len())
+        .filter(|&b| !logging.log_unique_prompts || seen.insert(&texts[b].prompt))
+        .take(most)
+        .collect()
 }
 
 /// Columns of prompts, texts and rewards.
 fn said(record: &StepRecord, rollout: &RolloutRecord, chosen: &[usize]) -> Vec<(String, Column)> {
-    let first = record.rows.start;
-    let text = |of: fn(&SampledText) -> &String| {
-        Column::Text(
-            chosen
-                .iter()
-                .map(|b| of(&rollout.texts[first + b]).clone())
-                .collect(),
-        )
-    };
-    let numbers =
-        |values: &[f32]| Column::Number(chosen.iter().map(|b| values[first + b]).collect());
+    let rows: Vec<usize> = chosen.iter().map(|b| record.rows.start + b).collect();
+    let mut prompts = Vec::new();
+    let mut completions = Vec::new();
+    let mut answers = Vec::new();
+    for &row in &rows {
+        let text = rollout.texts[row].clone();
+        prompts.push(text.prompt);
+        completions.push(text.completion);
+        answers.push(text.answer);
+    }
     let mut columns = vec![
         ("step".to_owned(), Column::Step(record.info.step + 1)),
-        ("prompt".to_owned(), text(|sample| &sample.prompt)),
-        ("completion".to_owned(), text(|sample| &sample.completion)),
-        ("answer".to_owned(), text(|sample| &sample.answer)),
-        ("reward".to_owned(), numbers(&rollout.rewards.total)),
+        ("prompt".to_owned(), Column::Text(prompts)),
+        ("completion".to_owned(), Column::Text(completions)),
+        ("answer".to_owned(), Column::Text(answers)),
+        ("reward".to_owned(), numbers(&rollout.rewards.total, &rows)),
     ];
-    let parts = &rollout.rewards.per_reward;
-    columns.extend(
-        parts
-            .iter()
-            .map(|(name, values)| (format!("rewards/{name}"), numbers(values))),
-    );
+    for (name, values) in &rollout.rewards.per_reward {
+        columns.push((format!("rewards/{name}"), numbers(values, &rows)));
+    }
     if !rollout.conversations.is_empty() {
-        let messages = chosen
+        let messages = rows
             .iter()
-            .map(|b| rollout.conversations[first + b].json.clone())
+            .map(|&row| rollout.conversations[row].json.clone())
             .collect();
         columns.push(("messages".to_owned(), Column::Text(messages)));
     }
-    let truncated = chosen
+    let truncated = rows
         .iter()
-        .map(|b| rollout.truncated[first + b] == 1)
+        .map(|&row| rollout.truncated[row] == 1)
         .collect();
     columns.push(("truncated".to_owned(), Column::Flag(truncated)));
     columns
+}
+
+fn numbers(values: &[f32], rows: &[usize]) -> Column {
+    Column::Number(rows.iter().map(|&row| values[row]).collect())
+}
+
+/// The indices of each chosen completion's tokens, in arrays `[B, T]`.
+struct Places(Vec<Range<usize>>);
+
+impl Places {
+    fn of(batch: &SampledBatch, chosen: &[usize]) -> Self {
+        let places = chosen.iter().map(|&b| {
+            let first = batch.dims().row(b).start;
+            first..first + batch.sequences.lengths[b]
+        });
+        Self(places.collect())
+    }
+
+    fn numbers(&self, values: &[f32]) -> Column {
+        let lists = self.0.iter().map(|place| values[place.clone()].to_vec());
+        Column::Numbers(lists.collect())
+    }
+
+    fn wholes(&self, value: impl Fn(usize) -> u32) -> Column {
+        let lists = self
+            .0
+            .iter()
+            .map(|place| place.clone().map(&value).collect());
+        Column::Wholes(lists.collect())
+    }
+
+    fn texts(&self, values: &[Option<String>]) -> Column {
+        let lists = self.0.iter().map(|place| values[place.clone()].to_vec());
+        Column::Texts(lists.collect())
+    }
 }
 
 /// Columns with a value for each token.
@@ -91,102 +125,50 @@ fn tokens(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<(String, Column)>> {
     let StepRecord {
-        batch: StepBatch {
-            scored, advantages, ..
-        },
-        decision,
-        ..
+        batch, decision, ..
     } = record;
-    let SampledBatch {
-        sequences,
-        arrays,
-        sampler_logps,
-        ..
-    } = &scored.sampled;
-    let dims = scored.sampled.dims();
-    let places = |b: usize| dims.row(b).take(sequences.lengths[b]);
-    let numbers = |values: &[f32]| {
-        Column::Numbers(
-            chosen
-                .iter()
-                .map(|b| places(*b).map(|i| values[i]).collect())
-                .collect(),
-        )
-    };
-    let wholes = |of: &dyn Fn(usize) -> u32| {
-        Column::Wholes(
-            chosen
-                .iter()
-                .map(|b| places(*b).map(of).collect())
-                .collect(),
-        )
-    };
-    let texts = chosen.iter().map(|b| {
-        let ids: Vec<u32> = places(*b).map(|i| arrays.completion_ids[i]).collect();
+    let StepBatch {
+        scored, advantages, ..
+    } = batch;
+    let sampled = &scored.sampled;
+    let places = Places::of(sampled, chosen);
+    let mut texts = Vec::new();
+    for (&b, place) in chosen.iter().zip(&places.0) {
+        let ids = &sampled.arrays.completion_ids[place.clone()];
         let text = &rollout.texts[record.rows.start + b].completion;
-        let spans = tokenizer
-            .spans(&ids, text)
-            .context("a sampled completion is not text")?;
-        let piece = |[start, end]: [u32; 2]| {
-            text.get(start as usize..end as usize)
-                .filter(|piece| !piece.is_empty())
-        };
-        Ok(spans
-            .into_iter()
-            .map(|span| piece(span).map(str::to_owned))
-            .collect())
-    });
-    let texts = texts.collect::<Result<Vec<Vec<Option<String>>>>>()?;
-    let mut who = vec![None; dims.len()];
-    decision.rejected.iter().for_each(|one| {
-        one.tokens
-            .iter()
-            .for_each(|i| who[*i] = Some(one.by.clone()))
-    });
-    let rejected_by = chosen
-        .iter()
-        .map(|b| places(*b).map(|i| who[i].clone()).collect())
-        .collect();
+        texts.push(pieces(ids, text, tokenizer)?);
+    }
     let mut columns = vec![
-        ("id".to_owned(), wholes(&|i| arrays.completion_ids[i])),
-        ("text".to_owned(), Column::Texts(texts)),
+        ("id", places.wholes(|i| sampled.arrays.completion_ids[i])),
+        ("text", Column::Texts(texts)),
         (
-            "token_mask".to_owned(),
-            wholes(&|i| decision.token_mask[i].into()),
+            "token_mask",
+            places.wholes(|i| decision.token_mask[i].into()),
         ),
-        ("rejected_by".to_owned(), Column::Texts(rejected_by)),
-        ("advantage".to_owned(), numbers(advantages)),
-        ("logp".to_owned(), numbers(scored.logps())),
+        ("rejected_by", places.texts(&rejected_by(record))),
+        ("advantage", places.numbers(advantages)),
+        ("logp", places.numbers(scored.logps())),
+        ("old_logp", places.numbers(scored.old_logps())),
     ];
-    let others = [
-        ("old_logp", Some(scored.old_logps())),
-        ("ref_logp", arrays.ref_logps.as_deref()),
-        ("sampler_logp", sampler_logps.as_deref()),
-        ("entropy", Some(scored.entropy())),
-    ];
-    columns.extend(
-        others
-            .into_iter()
-            .filter_map(|(name, values)| Some((name.to_owned(), numbers(values?)))),
-    );
+    if let Some(logps) = &sampled.arrays.ref_logps {
+        columns.push(("ref_logp", places.numbers(logps)));
+    }
+    if let Some(logps) = &sampled.sampler_logps {
+        columns.push(("sampler_logp", places.numbers(logps)));
+    }
+    columns.push(("entropy", places.numbers(scored.entropy())));
     if !rollout.conversations.is_empty() {
-        columns.push((
-            "observed".to_owned(),
-            wholes(&|i| u32::from(arrays.completion_mask[i] == 0)),
-        ));
+        let observed = places.wholes(|i| u32::from(sampled.completion_mask()[i] == 0));
+        columns.push(("observed", observed));
     }
     if !decision.factors.is_empty() {
-        columns.push(("weight".to_owned(), numbers(&decision.token_weights)));
+        columns.push(("weight", places.numbers(&decision.token_weights)));
     }
-    for (name, values) in record
-        .recorded
-        .arrays
-        .iter()
-        .filter(|(_, values)| values.len() == dims.len())
-    {
+    for (name, values) in &record.recorded.arrays {
         // A component's column is left out if the host has a column of that name.
-        if columns.iter().all(|(taken, _)| taken != name) {
-            columns.push((name.clone(), numbers(values)));
+        let is_free = columns.iter().all(|(taken, _)| taken != name);
+        if is_free && values.len() == sampled.dims().len() {
+            columns.push((name, places.numbers(values)));
         }
     }
     Ok(columns
@@ -195,12 +177,36 @@ fn tokens(
         .collect())
 }
 
+/// The part of `text` that each token of `ids` stands for; `None` for a token without a part.
+fn pieces(ids: &[u32], text: &str, tokenizer: &Tokenizer) -> Result<Vec<Option<String>>> {
+    let spans = tokenizer
+        .spans(ids, text)
+        .context("a sampled completion is not text")?;
+    let pieces = spans.into_iter().map(|[start, end]| {
+        text.get(start as usize..end as usize)
+            .filter(|piece| !piece.is_empty())
+            .map(str::to_owned)
+    });
+    Ok(pieces.collect())
+}
+
+/// `[B, T]`: the mask that rejected each token, if one did.
+fn rejected_by(record: &StepRecord) -> Vec<Option<String>> {
+    let mut rejected_by = vec![None; record.batch.sampled().dims().len()];
+    for mask in &record.decision.rejected {
+        for &token in &mask.tokens {
+            rejected_by[token] = Some(mask.by.clone());
+        }
+    }
+    rejected_by
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn as_many_as_are_asked_for() {
+    fn chooses_as_many_completions_as_are_asked_for() {
         // The first prompt was drawn twice.
         let text = |prompt: &str| SampledText {
             prompt: prompt.into(),
@@ -208,20 +214,18 @@ mod tests {
             answer: "2".into(),
         };
         let texts = ["a", "a", "b", "b", "a", "a", "c", "c"].map(text);
-        let of = |num_completions, log_unique_prompts| {
-            chosen(
-                &texts,
-                &LoggingConfig {
-                    num_completions,
-                    log_unique_prompts,
-                    ..LoggingConfig::default()
-                },
-            )
-        };
-        assert_eq!(of(0, false), (0..8).collect::<Vec<_>>());
-        assert_eq!(
-            [of(3, false), of(0, true), of(1, true)],
-            [vec![0, 1, 2], vec![0, 2, 6], vec![0]]
-        );
+        for (num_completions, log_unique_prompts, expected) in [
+            (0, false, vec![0, 1, 2, 3, 4, 5, 6, 7]),
+            (3, false, vec![0, 1, 2]),
+            (0, true, vec![0, 2, 6]),
+            (1, true, vec![0]),
+        ] {
+            let logging = LoggingConfig {
+                num_completions,
+                log_unique_prompts,
+                ..LoggingConfig::default()
+            };
+            assert_eq!(chosen(&texts, &logging), expected);
+        }
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_what_was_written() {
         let columns = [
             ("step", Column::Step(3)),
             ("prompt", Column::Text(vec!["a\n".into(), "ü".into()])),

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_per_completion() {
+    fn writes_a_line_per_completion() {
         let columns = [
             ("step", Column::Step(3)),
             ("prompt", Column::Text(vec!["a\n".into(), "\"b\"".into()])),

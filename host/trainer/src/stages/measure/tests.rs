@@ -28,7 +28,8 @@ fn policy(tied: bool) -> Policy {
 }
 
 fn batch(policy: &Policy) -> BatchWithLogps {
-    let (prompt, tokens) = (4, 6);
+    let prompt = 4;
+    let tokens = 6;
     let ids = (0..ROWS * (prompt + tokens))
         .map(|i| (i * 37 + i / 4) as u32 % 300)
         .collect::<Vec<_>>();
@@ -36,14 +37,13 @@ fn batch(policy: &Policy) -> BatchWithLogps {
     let own: Vec<&[u32]> = (0..ROWS)
         .map(|b| &ids[b * 10 + prompt..b * 10 + prompt + lengths[b]])
         .collect();
-    let (starts, numbers) = (vec![0, 3, 1, 2, 0], Sequences::numbered(5));
     let rows = Sequences {
         ids: ids.clone(),
-        starts,
+        starts: vec![0, 3, 1, 2, 0],
         prompt_len: prompt,
         completion_len: tokens,
         lengths: lengths.to_vec(),
-        numbers,
+        numbers: Sequences::numbered(5),
     };
     let sampled = SampledBatch::new(rows, &own, vec![0; ROWS], vec![0.0; ROWS], 1, 0);
     let forward = policy
@@ -80,10 +80,8 @@ struct Case {
 impl Case {
     fn new(tied: bool) -> Self {
         let policy = policy(tied);
-        let (batch, before) = (
-            batch(&policy),
-            policy.params().deep_copy(DType::F32).unwrap(),
-        );
+        let batch = batch(&policy);
+        let before = policy.params().deep_copy(DType::F32).unwrap();
         let optimizer = Optimizer::new(
             policy.params(),
             OptimizerConfig::AdamW(AdamWConfig::default()),
@@ -104,14 +102,17 @@ impl Case {
             activation_budget: 0,
             loss_temperature: TEMPERATURE,
         };
-        Proposal::new(
-            (&self.policy, &self.before),
-            &self.optimizer,
-            &self.groups,
-            &self.batch,
-            (5, 9),
-            work,
-        )
+        let step = Step {
+            policy: &self.policy,
+            before: &self.before,
+            optimizer: &self.optimizer,
+            groups: &self.groups,
+            batch: &self.batch,
+        };
+        let mut info = StepInfo::new(self.batch.sampled.dims(), self.optimizer.info(1e-3, 1.0));
+        info.seed = 5;
+        info.step = 9;
+        Proposal::new(step, &info, work)
     }
 
     /// Log-probabilities over the vocabulary in f64, `[rows][V]`, from the features `hidden` and
@@ -176,7 +177,7 @@ fn assert_near(found: f64, expected: f64, tolerance: f64, what: &str) {
 }
 
 #[test]
-fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
+fn kl_divergence_agrees_with_a_dense_computation_for_steps_of_every_size() {
     for tied in [false, true] {
         for size in [1e-5, 1e-4, 3e-3, 0.1, 1.0] {
             let case = Case::new(tied);
@@ -227,7 +228,7 @@ fn the_kl_divergence_is_that_of_a_dense_computation_for_steps_of_every_size() {
 }
 
 #[test]
-fn a_step_that_moves_nothing_has_no_divergence() {
+fn a_step_that_changes_nothing_has_no_divergence() {
     let case = Case::new(false);
     let mut still = case.proposal(ROWS);
     assert_eq!(
