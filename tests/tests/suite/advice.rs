@@ -46,7 +46,7 @@ fn metrics(case: &Value) -> String {
 /// A check whose finding no run here has, or a way out that none of them is shown, fails the test:
 /// add a line to `runs.jsonl`.
 #[test]
-fn every_way_out_works_on_the_run_that_is_shown_it() {
+fn every_piece_of_advice_works_on_the_run_that_gets_it() {
     let (mut taken, mut checks, mut said) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for case in json_lines(&data("runs.jsonl")) {
         let (folder, about, args) = (Folder::new(), &case["about"], case["run"].as_str().unwrap());
@@ -99,7 +99,7 @@ fn every_way_out_works_on_the_run_that_is_shown_it() {
 }
 
 #[test]
-fn what_an_error_says_to_give_is_enough() {
+fn following_the_advice_of_an_error_is_enough() {
     for args in data("refused.txt").lines() {
         let (folder, mut given) = (Folder::new(), format!("{TWO_STEPS} {args} "));
         for more in 0.. {

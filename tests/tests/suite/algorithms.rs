@@ -10,7 +10,7 @@ use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP, ONE_STEP, split};
 const REUSED: &str = "--set train.num_iterations=2";
 
 #[test]
-fn every_recipe_trains_and_no_two_are_the_same() {
+fn every_recipe_trains_differently() {
     let folder = Folder::new();
     let recipes = "grpo dr_grpo bnpo dapo gspo luspo cispo sapo vespo rloo reinforce reinforce_plus_plus \
         reinforce_plus_plus_baseline";
@@ -35,7 +35,7 @@ fn every_recipe_trains_and_no_two_are_the_same() {
 }
 
 #[test]
-fn a_reference_costs_by_each_estimate() {
+fn every_estimator_measures_the_distance_from_the_reference() {
     let folder = Folder::new();
     for estimator in ["k1", "k2", "k3"] {
         let args = format!(
@@ -52,7 +52,7 @@ fn a_reference_costs_by_each_estimate() {
 }
 
 #[test]
-fn on_policy_the_ratio_is_exactly_one() {
+fn ratios_are_exactly_one_on_policy() {
     let folder = Folder::new();
     // With no room at all a limit holds wherever the ratio is anything else.
     let args = format!("--set objective.epsilon=0 {FOUR_STEPS}");
@@ -110,7 +110,7 @@ fn batches_are_counted_as_trl_counts_them() {
 }
 
 #[test]
-fn weights_of_rewards_are_one_thing_wherever_they_are_given() {
+fn weights_of_rewards_mean_the_same_everywhere() {
     let folder = Folder::new();
     let run = |name: &str, [first, second, advantage]: [&str; 3]| {
         let rewards = format!(r#"[{{use="number"{first}}},{{use="regex",pattern="1"{second}}}]"#);
@@ -132,7 +132,7 @@ fn weights_of_rewards_are_one_thing_wherever_they_are_given() {
 }
 
 #[test]
-fn groups_that_say_nothing_make_room_for_others() {
+fn replaces_groups_without_a_difference() {
     let folder = Folder::new();
     let args = format!("--set rollout.filter_groups=true {FOUR_STEPS} --set train.save_steps=2");
     let whole = folder.assert_resumes(&args, [2]);
@@ -202,7 +202,7 @@ fn an_entropy_bonus_keeps_entropy_up() {
 }
 
 #[test]
-fn the_loss_can_be_over_what_the_sampler_draws_from() {
+fn the_loss_can_use_the_samplers_distribution() {
     let folder = Folder::new();
     let args =
         format!("{FOUR_STEPS} --set rollout.temperature=0.9 --set train.loss_temperature=0.9");

@@ -24,7 +24,7 @@ fn folder() -> Folder {
 const BENCHMARKS: &str = "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=4,temperature=1.0},{name=\"hard\",file=\"hard.jsonl\",max_prompts=7}]";
 
 #[test]
-fn every_answer_is_kept_and_counted() {
+fn keeps_and_counts_every_answer() {
     let folder = folder();
     let said = folder.said(&format!("eval {BENCHMARKS} --output answers.jsonl"));
     assert_snapshot!(said, @"
@@ -74,7 +74,7 @@ fn every_answer_is_kept_and_counted() {
 }
 
 #[test]
-fn an_answer_depends_on_no_other() {
+fn answers_do_not_depend_on_each_other() {
     let folder = folder();
     let run = |name: &str, more: &str| {
         folder.said(&format!("eval {BENCHMARKS} --output {name} {more}"));
@@ -209,7 +209,7 @@ fn any_other_model_is_measured_with_the_defaults() {
 
 /// Answers that were graded in one way are not joined with others.
 #[test]
-fn an_evaluation_goes_on_with_the_same_programs_alone() {
+fn an_evaluation_continues_only_with_the_same_programs() {
     let folder = folder();
     folder.write("grade", "exit 1");
     let eval = "eval --benchmark hard.jsonl --set reward=[{use=\"command\",command=[\"sh\",\"grade\"]}] --output answers.jsonl";
@@ -221,7 +221,7 @@ fn an_evaluation_goes_on_with_the_same_programs_alone() {
 }
 
 #[test]
-fn what_is_kept_of_an_evaluation_is_read_with_care() {
+fn checks_the_saved_part_of_an_evaluation() {
     let folder = folder();
     let eval = "eval --benchmark hard.jsonl --output answers.jsonl";
     folder.write("answers.jsonl.partial", "no head\n");
@@ -306,7 +306,7 @@ fn a_run_records_its_benchmarks_and_resumes() {
 }
 
 #[test]
-fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
+fn measures_benchmarks_without_held_out_prompts() {
     let folder = folder();
     let one = "--set eval.benchmark=[{name=\"hard\",file=\"hard.jsonl\"}] --set eval.num_prompts=0 --set eval.eval_steps=1";
     let args = format!(
@@ -341,6 +341,6 @@ fn a_run_without_held_out_prompts_has_benchmarks_all_the_same() {
 }
 
 #[test]
-fn benchmarks_that_cannot_be() {
+fn refuses_impossible_benchmarks() {
     assert_refused("benchmarks", &folder());
 }

@@ -39,7 +39,7 @@ fn folder() -> Folder {
 }
 
 #[test]
-fn conversations_train_as_the_texts_that_they_make() {
+fn training_on_conversations_equals_training_on_their_texts() {
     let folder = folder();
     let (chat, text) = (
         folder.train("chat", &format!("{CHAT} {MODEL} {STEPS}")),
@@ -58,7 +58,7 @@ fn conversations_train_as_the_texts_that_they_make() {
 }
 
 #[test]
-fn conversations_are_taught_and_asked_as_the_texts_that_they_make() {
+fn teaching_and_asking_conversations_equals_their_texts() {
     let folder = folder();
     let train = "--set train.max_steps=3 --set train.per_device_train_batch_size=4 --set eval.num_prompts=0 \
         --set model={model_name_or_path=\"model\"}";
@@ -139,7 +139,7 @@ fn a_template_may_end_turns_with_another_token() {
 }
 
 #[test]
-fn prompts_begin_with_the_tokens_that_the_tokenizer_puts_there() {
+fn prompts_begin_with_the_tokenizers_own_tokens() {
     let folder = folder();
     let processor = json!({
         "type": "TemplateProcessing", "pair": [],
@@ -218,7 +218,7 @@ fn prompts_begin_with_the_tokens_that_the_tokenizer_puts_there() {
 }
 
 #[test]
-fn settings_and_rows_that_cannot_be() {
+fn refuses_impossible_settings_and_rows() {
     let folder = folder();
     for (name, prompt) in [
         ("critic", r#"[{"role": "critic", "content": "1"}]"#),
@@ -357,7 +357,7 @@ fn templates_end_within_their_time_and_memory() {
 }
 
 #[test]
-fn a_host_whose_file_is_gone_applies_templates() {
+fn applies_templates_after_its_own_file_is_deleted() {
     let folder = folder();
     let gone = "cp \"$0\" gone && exec 3< gone && rm gone && exec /proc/self/fd/3 generate --model model --max-completion-length 8 --chat 1+1";
     let mut command = std::process::Command::new("sh");

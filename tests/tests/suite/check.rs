@@ -53,7 +53,7 @@ fn the_shipped_plugins_are_green() {
 }
 
 #[test]
-fn what_is_built_in_is_green() {
+fn built_in_components_are_green() {
     green("");
     let report = green("--only creation --only save-load");
     let said =
@@ -154,7 +154,7 @@ fn folded(report: &str) -> String {
 }
 
 #[test]
-fn a_whole_report() {
+fn prints_a_whole_report() {
     let folder = Folder::new();
     let sins = "--set misbehave.mask.sin=revive --set misbehave.advantage.sin=none";
     let outcome = folder.host(&format!("check libmisbehave.so {sins}"));
@@ -191,7 +191,7 @@ fn a_whole_report() {
 }
 
 #[test]
-fn a_reward_that_reads_columns_of_its_own() {
+fn checks_a_reward_that_reads_its_own_columns() {
     let folder = Folder::new();
     let row = |i: u32| json!({"prompt": format!("{i}+1="), "answer": i + 1, "grade": i % 3});
     folder.write("rows.jsonl", to_json_lines((0..7).map(row)));
@@ -238,7 +238,7 @@ fn recipes_are_checked() {
 }
 
 #[test]
-fn random_batches_and_one_of_them_again() {
+fn repeats_one_of_its_random_batches() {
     green("libcapo.so --only fuzz --fuzz 120 --seed 3");
     let folder = Folder::new();
     let sin = "--set misbehave.mask.sin=counts_calls";
@@ -272,7 +272,7 @@ fn last_line(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn as_json() {
+fn reports_as_json() {
     let outcome = Folder::new().host("check libcapo.so --json").succeeded();
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
     let checks = report["libraries"][0]["checks"].as_array().unwrap();
@@ -299,7 +299,7 @@ fn as_json() {
 }
 
 #[test]
-fn a_word_that_toml_takes_for_a_number() {
+fn accepts_a_word_that_toml_takes_for_a_number() {
     let folder = Folder::new();
     let others = "--set misbehave.environment.sin=none --set misbehave.reward.sin=none --set misbehave.objective.sin=none --set misbehave.mask.sin=none \
         --set misbehave.weight.sin=none --set misbehave.control.sin=none";

@@ -101,7 +101,7 @@ fn masks_that_panic_or_do_not_come_back() {
 /// The checks share a process, which the second one ends. The third has not run by then, and runs
 /// again alone.
 #[test]
-fn a_check_behind_a_crash_runs_again() {
+fn runs_checks_again_after_a_crash() {
     let none = ["reward", "advantage", "objective", "weight", "control"]
         .map(|point| format!("--set misbehave.{point}.sin=none"));
     let args = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=4 --only one-token --only outputs-finite \
@@ -128,7 +128,7 @@ fn a_check_behind_a_crash_runs_again() {
 }
 
 #[test]
-fn a_library_whose_panics_abort() {
+fn reports_a_library_whose_panics_abort() {
     let library = aborting().display().to_string();
     let folder = Folder::new();
     let checked = |max_nats: u32, only: &str| {
@@ -183,7 +183,7 @@ fn a_mask_that_never_comes_back_is_not_waited_for_again_and_again() {
 }
 
 #[test]
-fn a_range_with_an_end_that_is_refused() {
+fn reports_a_range_whose_end_is_refused() {
     let outcome = Folder::new().host("check libimpostor.so --only key-docs");
     let line = outcome
         .stdout
@@ -196,7 +196,7 @@ fn a_range_with_an_end_that_is_refused() {
 }
 
 #[test]
-fn a_library_that_misbehaves_while_it_is_loaded() {
+fn reports_a_library_that_misbehaves_while_it_is_loaded() {
     let with = |listed: &str| {
         let folder = Folder::new().env("MISBEHAVE_LISTED", listed);
         let outcome =

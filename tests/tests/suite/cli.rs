@@ -54,7 +54,7 @@ fn help() {
 }
 
 #[test]
-fn version_and_wrong_words() {
+fn prints_its_version_and_refuses_wrong_words() {
     let folder = Folder::new();
     assert_snapshot!(folder.said("--version").trim_end(), @"host 0.1.0");
     assert!(
@@ -155,7 +155,7 @@ fn the_shipped_plugins_train_and_resume() {
 }
 
 #[test]
-fn a_dry_run_says_what_a_run_takes_and_writes_nothing() {
+fn a_dry_run_estimates_a_run_and_writes_nothing() {
     let folder = Folder::new();
     let args = "train --plugin libcapo.so --set train.max_steps=4 --set train.per_device_train_batch_size=16 --set train.gradient_accumulation_steps=3";
     let told = folder.said(&format!("{args} --dry-run"));
@@ -304,7 +304,7 @@ fn sft_refuses_bad_input() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
     for args in [
         "plugins --plugin libcapo.so",

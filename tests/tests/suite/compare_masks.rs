@@ -36,7 +36,7 @@ fn portable(said: &str) -> String {
 }
 
 #[test]
-fn without_names_every_mask_that_can_run_does() {
+fn compares_every_usable_mask_by_default() {
     let folder = Folder::new();
     let masks = format!("{} --plugin libmasks.so", plugins());
     let said = without_times(folder.host(&format!(
@@ -52,7 +52,7 @@ fn without_names_every_mask_that_can_run_does() {
 }
 
 #[test]
-fn a_target_is_searched_for_all_masks_at_once() {
+fn searches_a_target_for_all_masks_at_once() {
     let folder = Folder::new();
     let masks = format!("{} --plugin libmisbehave.so", plugins());
     let (batches, set) = (
@@ -89,7 +89,7 @@ fn a_target_is_searched_for_all_masks_at_once() {
 }
 
 #[test]
-fn a_component_may_stand_twice_and_what_is_set_stays() {
+fn compares_a_component_twice_with_its_settings() {
     let folder = Folder::new();
     let two = "[[mask]]\nuse = \"capo.curvature\"\n\n[[mask]]\nuse = \"capo.curvature\"\nfisher_threshold = 1e-3\n";
     let config = folder.write("two.toml", two);
@@ -107,7 +107,7 @@ fn a_component_may_stand_twice_and_what_is_set_stays() {
 }
 
 #[test]
-fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
+fn a_single_mask_rejects_the_same_tokens_as_in_its_run() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
     let run = folder.train(
@@ -137,7 +137,7 @@ fn a_mask_alone_rejects_what_it_did_in_the_run_that_recorded_the_batches() {
 }
 
 #[test]
-fn what_is_wrong_is_a_sentence() {
+fn refuses_bad_input() {
     let folder = with_case();
     std::os::unix::fs::symlink(
         example("surprise-cap", "dev"),
@@ -148,7 +148,7 @@ fn what_is_wrong_is_a_sentence() {
 }
 
 #[test]
-fn on_policy_a_mask_of_ratios_has_nothing_to_act_on() {
+fn says_that_ratios_are_one_on_policy() {
     let folder = Folder::new();
     // Sampler and trainer compute the same distribution.
     let steps = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.save_steps=0 --set rollout.temperature=1.0 \

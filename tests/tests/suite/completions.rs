@@ -32,7 +32,7 @@ fn kept_mean(token_mask: &[f64], values: &[f64]) -> f64 {
 }
 
 #[test]
-fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
+fn columns_of_tokens_agree_with_the_metrics() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{STEPS} {TOKENS}"));
     let found = found(&run);
@@ -92,7 +92,7 @@ fn what_is_known_of_tokens_is_what_the_metrics_are_made_of() {
 }
 
 #[test]
-fn both_formats_have_the_same_and_a_resume_writes_the_same_bytes() {
+fn formats_agree_and_a_resume_writes_the_same_bytes() {
     let folder = Folder::new();
     let jsonl = |run: &RunDir| vec![std::fs::read(run.path().join("completions.jsonl")).unwrap()];
     let parquet = |run: &RunDir| {
@@ -117,7 +117,7 @@ fn both_formats_have_the_same_and_a_resume_writes_the_same_bytes() {
 }
 
 #[test]
-fn as_many_are_written_as_are_asked_for() {
+fn writes_as_many_completions_as_are_asked_for() {
     let folder = Folder::new();
     let train = |name: &str, keys: &[&str]| {
         let keys: String = keys

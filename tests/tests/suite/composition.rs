@@ -34,7 +34,7 @@ fn rejected(run: &RunDir, mask: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
+fn the_order_of_two_masks_changes_only_who_rejects() {
     let folder = Folder::new();
     let (one, other) = ([SURPRISE, TRUNCATED], [TRUNCATED, SURPRISE]);
     let first = train(&folder, "first", &one, "--dump-batches dump");
@@ -90,7 +90,7 @@ fn the_order_of_two_masks_changes_who_answers_and_not_what_is_left() {
 }
 
 #[test]
-fn a_mask_sees_what_is_left() {
+fn a_mask_sees_the_tokens_that_are_left() {
     let folder = Folder::new();
     let surprise = "{use=\"example.surprise-cap\",max_nats=0.1}";
     let run = train(

@@ -5,7 +5,7 @@ use tests::Folder;
 use crate::refused::assert_refused;
 
 #[test]
-fn what_is_appended_joins_a_whole_list_that_is_set() {
+fn appends_to_a_list_that_is_set_as_a_whole() {
     let args = "train --dry-run --plugin libmasks.so --set recipe=grpo --mask masks.random --set train.top_entropy_quantile=0.5";
     let said = Folder::new().said(&format!("{args} --set mask=[{{use=\"masks.truncated\"}}]"));
     assert!(
@@ -15,7 +15,7 @@ fn what_is_appended_joins_a_whole_list_that_is_set() {
 }
 
 #[test]
-fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
+fn evaluates_without_plugins_that_only_training_uses() {
     for set in [
         "train.mask_truncated_completions=true",
         "mask=[{use=\"masks.truncated\"}]",
@@ -25,7 +25,7 @@ fn an_evaluation_needs_no_plugin_for_what_only_training_uses() {
 }
 
 #[test]
-fn a_run_of_as_many_steps_as_can_be_counted() {
+fn accepts_the_largest_number_of_steps() {
     // As many steps as can be counted are no more than one can wait for.
     let endless =
         "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
@@ -35,7 +35,7 @@ fn a_run_of_as_many_steps_as_can_be_counted() {
 }
 
 #[test]
-fn config_files() {
+fn refuses_bad_config_files() {
     let folder = Folder::new();
     folder.write("torn.toml", "[train\nseed = 1");
     folder.write("value.toml", "train = 1");

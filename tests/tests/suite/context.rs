@@ -106,7 +106,7 @@ fn a_run_that_samples_in_bf16_goes_on_bit_for_bit() {
 }
 
 #[test]
-fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
+fn knows_its_age_and_its_prompts() {
     let (_folder, run) = train("--set train.num_iterations=2");
     assert_eq!(run.metric("misbehave.mask/age"), [0.0, 1.0, 0.0, 1.0]);
     assert_eq!(
@@ -124,7 +124,7 @@ fn it_knows_how_old_it_is_and_which_prompts_it_is_of() {
 }
 
 #[test]
-fn who_has_not_asked_gets_nothing() {
+fn components_that_do_not_ask_get_nothing() {
     let folder = Folder::new();
     let outcome = folder.attempt("run", &settings("peek_context", ""));
     assert_snapshot!(outcome.failed().split_once("): ").unwrap().1, @"component `misbehave.mask`: `rollout_context` is not in this batch (return `Inputs::ROLLOUT_CONTEXT` from `inputs`)");
@@ -140,7 +140,7 @@ fn replay(sin: &str, batches: &str) -> String {
 }
 
 #[test]
-fn a_replay_lends_what_training_lent() {
+fn a_replay_shows_the_context_of_the_training() {
     let folder = Folder::new();
     let run = folder.train(
         "run",
@@ -221,7 +221,7 @@ fn recorded(folder: &Folder, step: u64, name: &str) -> f64 {
 }
 
 #[test]
-fn a_replay_drops_what_training_dropped() {
+fn a_replay_rejects_the_same_tokens_as_the_training() {
     let folder = Folder::new();
     // Another temperature than the loss's, half of the rollout for each step.
     let parts = "--set train.per_device_train_batch_size=24 --set train.steps_per_generation=2 --set rollout.temperature=1.3";
@@ -245,7 +245,7 @@ fn a_replay_drops_what_training_dropped() {
 }
 
 #[test]
-fn batches_hold_the_context_whoever_asked() {
+fn batches_always_hold_the_context() {
     let folder = Folder::new();
     folder.train("run", &format!("{FOUR_STEPS} --dump-batches dump"));
     folder.said(&replay("context", &dumped(4)));

@@ -35,7 +35,7 @@ fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
 }
 
 #[test]
-fn no_file_of_a_checkpoint_can_change() {
+fn refuses_any_changed_file_of_a_checkpoint() {
     let (folder, run) = stopped("--plugin libcapo.so");
     let checkpoint = "run/checkpoints/step-000002";
     let (_, files) = run.files();
@@ -71,7 +71,7 @@ fn no_file_of_a_checkpoint_can_change() {
 }
 
 #[test]
-fn a_checkpoint_under_another_steps_name() {
+fn refuses_a_checkpoint_under_another_steps_name() {
     let (folder, run) = stopped("");
     fs::rename(
         run.last_checkpoint(),
@@ -84,7 +84,7 @@ fn a_checkpoint_under_another_steps_name() {
 }
 
 #[test]
-fn whatever_reads_a_checkpoint_compares_what_it_reads() {
+fn every_reader_of_a_checkpoint_compares_hashes() {
     let (folder, _) = stopped("");
     let checkpoint = "run/checkpoints/step-000002";
     let readers = [
@@ -120,7 +120,7 @@ fn whatever_reads_a_checkpoint_compares_what_it_reads() {
 }
 
 #[test]
-fn changed_settings_are_told_and_taken_when_meant() {
+fn names_changed_settings_and_takes_them_if_told_to() {
     let (folder, run) = stopped("--plugin libcapo.so");
     folder.replace(
         "run/config.toml",
@@ -162,7 +162,7 @@ fn changed_settings_are_told_and_taken_when_meant() {
 }
 
 #[test]
-fn changed_settings_before_the_first_checkpoint() {
+fn names_changed_settings_before_the_first_checkpoint() {
     let (folder, run) = stopped("");
     fs::remove_dir_all(run.path().join("checkpoints")).unwrap();
     folder.replace("run/config.toml", "seed = 42", "seed = 43");
@@ -182,7 +182,7 @@ fn changed_settings_before_the_first_checkpoint() {
 }
 
 #[test]
-fn what_a_run_was_made_with_cannot_change() {
+fn refuses_a_changed_record_of_a_runs_origin() {
     let (folder, _) = stopped("--plugin libcapo.so");
     let sentence = with_a_flip(&folder, "run/provenance.json", "train --resume run");
     assert!(

@@ -43,7 +43,7 @@ fn rows() -> String {
 }
 
 #[test]
-fn rows_are_the_same_in_whatever_file() {
+fn reads_the_same_rows_from_every_format() {
     let folder = folder();
     folder.write("train.jsonl", rows());
     let train = |name: &str, data: &str| folder.train(name, &format!("{STEPS} {data}")).weights();
@@ -64,7 +64,7 @@ fn rows_are_the_same_in_whatever_file() {
 }
 
 #[test]
-fn a_cached_dataset_goes_by_its_id() {
+fn finds_a_cached_dataset_by_its_id() {
     let folder = folder();
     text_model::write(&folder);
     let cache = folder.path().join("samples/hub");
@@ -121,7 +121,7 @@ fn a_cached_dataset_goes_by_its_id() {
 }
 
 #[test]
-fn what_is_left_out_is_counted() {
+fn counts_rows_that_are_left_out() {
     let folder = folder();
     let long = format!(
         "{{\"prompt\": \"{}=\", \"answer\": 1, \"level\": 0}}\n",
@@ -154,7 +154,7 @@ fn a_mixture_goes_on_after_a_kill() {
 }
 
 #[test]
-fn a_run_does_not_go_on_with_other_rows() {
+fn refuses_to_resume_with_other_rows() {
     let folder = folder();
     let others = || rows().replace("\"answer\":300", "\"answer\":301");
     for name in ["train", "eval", "bench"] {
@@ -187,7 +187,7 @@ fn a_run_does_not_go_on_with_other_rows() {
 }
 
 #[test]
-fn settings_of_data_that_silence_one_another() {
+fn refuses_settings_that_cancel_each_other() {
     assert_refused("data", &folder());
 }
 
@@ -214,7 +214,7 @@ const BAD: [(usize, &str); 3] = [
 ];
 
 #[test]
-fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
+fn skips_bad_rows_without_changing_the_others() {
     let folder = Folder::new();
     let all = sums(&BAD);
     folder.write("train.jsonl", &all);
@@ -240,7 +240,7 @@ fn bad_rows_can_be_skipped_and_the_run_is_that_of_the_others() {
 }
 
 #[test]
-fn a_prompt_alone_is_a_row_where_no_reward_reads_an_answer() {
+fn rows_need_no_answer_if_no_reward_reads_it() {
     let folder = Folder::new();
     folder.write(
         "train.jsonl",
@@ -258,7 +258,7 @@ fn a_prompt_alone_is_a_row_where_no_reward_reads_an_answer() {
 }
 
 #[test]
-fn held_out_rows_and_targets_are_checked_where_they_are_used() {
+fn checks_held_out_rows_and_targets_where_they_are_used() {
     let folder = Folder::new();
     folder.write(
         "train.jsonl",

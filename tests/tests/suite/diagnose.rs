@@ -38,7 +38,7 @@ fn said(name: &str) -> String {
 
 /// Runs of known fate, those that went well included.
 #[test]
-fn what_is_said_of_the_recorded_runs() {
+fn diagnoses_the_recorded_runs() {
     let names = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/diagnose"));
     let said: Vec<String> = names
         .iter()
@@ -54,7 +54,7 @@ const IDLE: &str = "--plugin libmasks.so --set recipe=dppo --plugin libgovernor.
     --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set eval.num_prompts=0";
 
 #[test]
-fn a_warning_is_told_once_and_a_resume_goes_on_counting() {
+fn warns_once_also_after_a_resume() {
     let folder = Folder::new();
     let whole = folder.attempt("whole", IDLE).succeeded();
     assert_snapshot!(whole.stderr, @"

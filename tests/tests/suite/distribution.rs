@@ -64,7 +64,7 @@ fn an_installed_plugin_is_found_by_its_name() {
 }
 
 #[test]
-fn an_installed_plugin_takes_the_place_of_no_other() {
+fn an_installed_plugin_replaces_no_other() {
     let folder = home(".local/share/capo/plugins/libcapo.so");
     let comes_from = |folder: &Folder, place: &str| {
         let listed = folder.said("plugins --plugin libcapo.so");
@@ -82,7 +82,7 @@ fn an_installed_plugin_takes_the_place_of_no_other() {
 }
 
 #[test]
-fn installed_plugins_are_listed_unopened() {
+fn lists_installed_plugins_without_opening_them() {
     let folder = Folder::new();
     for file in [
         "data/capo/plugins/libb.so",
@@ -157,7 +157,7 @@ fn as_text(listing: &Value) -> String {
 }
 
 #[test]
-fn the_json_says_what_the_lines_say() {
+fn json_agrees_with_the_lines() {
     let folder = Folder::new();
     for args in ["", ALL, "--plugin libmisbehave.so"] {
         let said = folder.command(&format!("plugins {args}")).output().unwrap();
@@ -170,7 +170,7 @@ fn the_json_says_what_the_lines_say() {
 }
 
 #[test]
-fn the_json_says_what_keys_mean_what_is_asked_for_and_what_was_loaded() {
+fn json_describes_keys_inputs_and_files() {
     let folder = Folder::new();
     let all = listing(&folder, ALL);
     let verbose = folder.said(&format!("--verbose plugins {ALL}"));

@@ -278,7 +278,7 @@ fn a_fetch_that_breaks_off_once_goes_on_by_itself() {
 }
 
 #[test]
-fn a_silence_and_a_flood_have_an_end() {
+fn ends_a_silent_and_an_endless_answer() {
     let said = |faults: Vec<Fault>| {
         let (folder, hub) = Hub::open(faults);
         let folder = impatient(folder);
@@ -320,7 +320,7 @@ fn redirects_are_followed_whatever_comes_with_them() {
 }
 
 #[test]
-fn contents_that_are_not_those_are_thrown_away() {
+fn discards_contents_with_another_hash() {
     let (folder, hub) = Hub::open(vec![]);
     let partial = format!(
         "{CACHE}/blobs/{}.incomplete",
@@ -333,7 +333,7 @@ fn contents_that_are_not_those_are_thrown_away() {
 }
 
 #[test]
-fn what_the_hub_does_not_give() {
+fn refuses_bad_answers_of_the_hub() {
     let (folder, hub) = Hub::open(vec![]);
     let refused = |args: &str| {
         folder

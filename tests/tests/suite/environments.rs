@@ -40,7 +40,7 @@ pub fn with(keys: &str, word: &str) -> String {
 }
 
 #[test]
-fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
+fn counts_only_the_models_tokens_and_ignores_timing() {
     let folder = folder();
     let whole = folder.train("whole", &with("", "0"));
     let line = &whole.metrics()[0];
@@ -119,7 +119,7 @@ fn the_models_tokens_alone_count_and_no_timing_changes_a_bit() {
 /// The mask reads the log-probabilities with which the tokens were drawn, so a bit of them would
 /// reach the weights.
 #[test]
-fn no_timing_changes_a_bit_of_an_adapter() {
+fn timing_changes_no_bit_of_an_adapter() {
     let folder = folder();
     let adapter = "--plugin libmasks.so --set recipe=dppo --set model.use_peft=true --set train.learning_rate=0.01";
     let run = |name: &str, keys: &str, delay: &str| {
@@ -310,7 +310,7 @@ fn host_generate_plays_an_environment() {
 }
 
 #[test]
-fn the_settings_of_a_run_are_enough_to_play_its_episodes() {
+fn plays_episodes_from_a_runs_settings() {
     let folder = Folder::new();
     let environment = "--set environment={use=\"calculator\",plain=true}";
     let run = folder.train(
@@ -358,7 +358,7 @@ fn calls_are_read_where_their_marks_are_special_tokens() {
 }
 
 #[test]
-fn an_error_about_a_call_has_the_name_of_a_tool() {
+fn errors_about_calls_name_the_tool() {
     let folder = Folder::new();
     text_model::write(&folder);
     for file in ["model/tokenizer.json", "model/tokenizer_config.json"] {
@@ -474,7 +474,7 @@ fn observations_are_data_and_every_episode_ends() {
 }
 
 #[test]
-fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
+fn keeps_thoughts_that_a_template_drops() {
     let folder = Folder::new();
     text_model::write(&folder);
     folder.write(
@@ -504,7 +504,7 @@ fn thoughts_that_a_template_drops_stay_where_they_are_kept() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn refuses_what_does_not_fit() {
     let folder = folder();
     for (name, schemas) in [
         ("twice", r#"{"name": "f"}, {"name": "f"}"#),
@@ -528,7 +528,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn what_goes_wrong_in_an_episode_ends_the_run_with_a_sentence() {
+fn errors_in_an_episode_end_the_run_with_a_sentence() {
     let folder = folder();
     let failed = |name: &str, script: &str| {
         folder.write(name, GAME.replace("sleep $1;", script));
@@ -564,7 +564,7 @@ fn what_goes_wrong_in_an_episode_ends_the_run_with_a_sentence() {
 }
 
 #[test]
-fn what_begins_an_episode_and_is_too_long_is_the_environments() {
+fn blames_the_environment_for_a_beginning_that_is_too_long() {
     let folder = folder();
     folder.write(
         "long",
@@ -583,7 +583,7 @@ fn what_begins_an_episode_and_is_too_long_is_the_environments() {
 }
 
 #[test]
-fn rewards_that_nothing_reads_are_told_of_once() {
+fn warns_once_of_rewards_that_nothing_reads() {
     let folder = folder();
     let game = with("", "0");
     let said = |name: &str, reward: &str| {

@@ -21,7 +21,7 @@ const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessia
 const SPLIT_BOUND: f32 = 1e-6;
 
 #[test]
-fn circumstances_that_change_no_bit() {
+fn repetition_checkpointing_and_threads_change_no_bit() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS}");
     let first = folder.train("first", &args);
@@ -53,7 +53,7 @@ fn circumstances_that_change_no_bit() {
 }
 
 #[test]
-fn linked_is_loaded() {
+fn linked_components_equal_loaded_ones() {
     let folder = Folder::new();
     let loaded = folder.train("loaded", &format!("{CAPO} {FOUR_STEPS}"));
     let registry = Registry::open(&[]).unwrap();
@@ -77,7 +77,7 @@ fn linked_is_loaded() {
 }
 
 #[test]
-fn a_mask_that_keeps_all_is_no_mask() {
+fn a_mask_that_keeps_all_changes_no_bit() {
     let folder = Folder::new();
     let none = folder.train("none", FOUR_STEPS);
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"none\"}]";
@@ -157,7 +157,7 @@ fn activations_stored_for_the_backward_pass_change_no_bit() {
 }
 
 #[test]
-fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
+fn log_probabilities_from_sampling_equal_those_of_a_separate_pass() {
     let folder = Folder::new();
     let args = format!("{CAPO} {FOUR_STEPS} {} {AS_IT_IS}", split(16));
     let own = folder.train("own", &args);
@@ -186,7 +186,7 @@ fn logps_from_sampling_are_those_of_a_pass_of_their_own() {
 }
 
 #[test]
-fn the_first_step_of_a_reused_rollout_is_a_whole_one() {
+fn the_first_step_of_a_reused_rollout_equals_a_whole_one() {
     // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used
     // once.
     let folder = Folder::new();

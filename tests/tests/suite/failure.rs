@@ -28,7 +28,7 @@ fn failed(args: &str) -> (String, Vec<u64>) {
 }
 
 #[test]
-fn a_component_that_fails_before_the_weights_change() {
+fn saves_if_a_component_fails_before_the_weights_change() {
     // The first mask counts its calls, and has counted one of the step that fails. What is saved is
     // that of the last whole step.
     let stateful = "{use=\"misbehave.mask\",sin=\"stateful\"}";
@@ -38,14 +38,14 @@ fn a_component_that_fails_before_the_weights_change() {
 }
 
 #[test]
-fn a_component_that_fails_after_the_weights_changed() {
+fn does_not_save_if_a_component_fails_after_the_weights_changed() {
     let (sentence, saved) = failed(&masks(&sinner("error_in_step_end")));
     assert_snapshot!(sentence, @"the run stopped after step 2, without a checkpoint (`host train --resume run` begins again at step 1): component `misbehave.mask`: step_end gives up (as it was told to)");
     assert_eq!(saved, [0; 0]);
 }
 
 #[test]
-fn large_states_that_have_moved_are_not_saved() {
+fn does_not_save_large_states_after_a_call() {
     let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
     let folder = Folder::new();
     let args = masks(&format!("{growing},{}", sinner("error")));
@@ -54,7 +54,7 @@ fn large_states_that_have_moved_are_not_saved() {
 }
 
 #[test]
-fn large_states_that_no_call_has_moved_are_saved() {
+fn saves_large_states_before_the_first_call() {
     let growing = "{use=\"misbehave.mask\",sin=\"growing\"}";
     let folder = Folder::new();
     // Weights without a finite logit: the next rollout breaks before any component is called.
@@ -71,7 +71,7 @@ fn large_states_that_no_call_has_moved_are_saved() {
 /// The second step is the first with a rate. The last good checkpoint stays, and what the sentence
 /// advises makes the run go on.
 #[test]
-fn weights_that_are_not_finite_are_never_saved() {
+fn never_saves_weights_that_are_not_finite() {
     let folder = Folder::new();
     let schedule = "--set train.lr_scheduler_type=constant_with_warmup --set train.warmup_ratio=0.5 --set train.max_steps=4";
     let saves = "--set train.save_steps=1 --set train.save_total_limit=1 --set eval.num_prompts=0";
@@ -98,7 +98,7 @@ fn weights_that_are_not_finite_are_never_saved() {
 }
 
 #[test]
-fn a_last_step_that_is_not_finite_makes_no_model() {
+fn a_last_step_that_is_not_finite_leaves_no_model() {
     let last = "--set train.max_steps=1 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
     for (name, keys) in [
         ("adamw", "--set train.learning_rate=1e38"),

@@ -77,7 +77,7 @@ fn a_file_trains_and_its_checkpoint_is_a_directory() {
 }
 
 #[test]
-fn what_is_exported_scores_the_same() {
+fn an_exported_model_scores_the_same() {
     for name in ["llama-f16", "llama-k", "qwen2-q4_0", "qwen3-q4_1"] {
         let (folder, (model, golden)) = (Folder::new(), golden(name));
         folder.write(
@@ -113,7 +113,7 @@ fn conversations_go_through_the_template() {
 }
 
 #[test]
-fn files_that_are_none_are_told() {
+fn refuses_files_of_other_formats() {
     let folder = Folder::new();
     folder.write("some/model.Q4_K_M.gguf", "GGUF");
     let refused = |model: &str| folder.refused(&format!("generate --model {model} 1+1="));

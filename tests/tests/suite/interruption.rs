@@ -52,7 +52,7 @@ pub(crate) fn terminate(child: &Child) {
 }
 
 #[test]
-fn killed() {
+fn resumes_after_a_kill() {
     let folder = Folder::new();
     let whole = folder.train(
         "whole",
@@ -99,7 +99,7 @@ fn killed() {
 }
 
 #[test]
-fn interrupted() {
+fn resumes_after_an_interruption() {
     let folder = Folder::new();
     let whole = folder.train("whole", THIRTY_STEPS);
     let mut command = folder.command(&format!("train --output-dir run {THIRTY_STEPS}"));
@@ -138,7 +138,7 @@ fn interrupted() {
 
 /// Batch systems warn a job with these before they end it.
 #[test]
-fn warned_by_a_batch_system() {
+fn stops_at_the_warning_of_a_batch_system() {
     let folder = Folder::new();
     let endless = THIRTY_STEPS.replace("max_steps=30", "max_steps=100000");
     for signal in ["-USR1", "-USR2"] {
@@ -166,7 +166,7 @@ fn warned_by_a_batch_system() {
 
 /// `nohup` starts a process that ignores the hang-up, a script with `&` one that ignores Ctrl-C.
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn keeps_ignored_signals_ignored() {
     let folder = Folder::new();
     let signals = "trap '' HUP INT; (until [ -s run/metrics.jsonl ]; do sleep 0.02; done; kill -HUP $$; kill -INT $$) &";
     let outcome = folder.host_after(
@@ -178,7 +178,7 @@ fn what_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn interrupted_twice() {
+fn resumes_after_two_interruptions() {
     let folder = Folder::new();
     let args = THIRTY_STEPS
         .replace("max_steps=30", "max_steps=100000")

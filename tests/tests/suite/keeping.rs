@@ -28,7 +28,7 @@ fn best(run: &RunDir) -> u64 {
 }
 
 #[test]
-fn the_best_checkpoint_is_kept_and_patience_ends_the_run() {
+fn keeps_the_best_checkpoint_and_stops_early() {
     let folder = Folder::new();
     let patience = format!("{SPOILED} --set train.early_stopping_patience=3");
     let said = folder.said(&format!("train --output-dir whole {patience}"));
@@ -173,7 +173,7 @@ fn a_run_is_exported_with_its_card() {
 }
 
 #[test]
-fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollout() {
+fn a_longer_run_resumes_inside_a_rollout_with_its_saves_and_evaluations() {
     let folder = Folder::new();
     folder.train("run", SHORT);
     // Another metric has another best value, and rollouts are counted with the completions that
@@ -227,7 +227,7 @@ fn a_longer_run_goes_on_with_its_saves_and_evaluations_behind_a_part_of_a_rollou
 }
 
 #[test]
-fn a_metric_that_no_step_has() {
+fn refuses_a_metric_that_no_step_has() {
     let misspelt = |metric: &str| {
         let set = format!(
             "--set train.metric_for_best_model={metric} --set eval={{num_prompts=4,eval_steps=1,benchmark=[{{name=\"b\",file=\"b.jsonl\"}}]}}"

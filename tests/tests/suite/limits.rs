@@ -17,7 +17,7 @@ fn settings(sin: &str) -> String {
 }
 
 #[test]
-fn a_call_that_does_not_come_back() {
+fn ends_a_call_that_does_not_return() {
     assert_snapshot!(committed_with(Point::Mask, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert_snapshot!(committed_with(Point::Mask, "hang_in_save", ONE_SECOND), @"the run stopped after step 3 (`host train --resume run` goes on from the checkpoint of step 2): component `misbehave.mask`: `save` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
     assert_snapshot!(committed_with(Point::Reward, "hang", ONE_SECOND), @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.reward`: `score` did not come back within 1 s (the limit is `train.component_timeout`; 0 waits without one)");
@@ -25,7 +25,7 @@ fn a_call_that_does_not_come_back() {
 }
 
 #[test]
-fn a_creation_that_does_not_come_back() {
+fn ends_a_creation_that_does_not_return() {
     let folder = Folder::new();
     let outcome = folder.host(&format!(
         "train {} {ONE_SECOND}",
@@ -39,7 +39,7 @@ fn a_creation_that_does_not_come_back() {
 }
 
 #[test]
-fn a_limit_on_time_changes_nothing_else() {
+fn a_time_limit_changes_nothing_else() {
     let folder = Folder::new();
     let off = folder.train(
         "off",
@@ -71,7 +71,7 @@ fn ended_by(sin: &str, signal: i32) -> String {
 }
 
 #[test]
-fn a_component_that_ends_the_process_leaves_a_run_that_goes_on() {
+fn a_component_that_exits_leaves_a_resumable_run() {
     assert_snapshot!(ended_by("abort", 6).trim_end(), @r#"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
     assert_snapshot!(ended_by("segfault", 11).trim_end(), @"error: the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask`: `mask` was running when the process was ended by SIGSEGV: memory that is not its own, or a stack that is too deep");
     let said = ended_by("overflow", 6);
@@ -91,7 +91,7 @@ fn a_component_that_ends_the_process_leaves_a_run_that_goes_on() {
 }
 
 #[test]
-fn a_drop_that_ends_the_process_or_does_not_come_back() {
+fn reports_a_drop_that_exits_or_does_not_return() {
     let dropped = |sin: &str| {
         let folder = Folder::new();
         folder.attempt("run", &format!("{} {ONE_SECOND}", settings(sin)))
@@ -107,7 +107,7 @@ fn a_drop_that_ends_the_process_or_does_not_come_back() {
 }
 
 #[test]
-fn a_thread_of_a_plugin_that_ends_the_process() {
+fn reports_a_plugins_thread_that_exits() {
     let folder = Folder::new();
     let outcome = folder.attempt(
         "run",
@@ -124,7 +124,7 @@ fn a_thread_of_a_plugin_that_ends_the_process() {
 }
 
 #[test]
-fn a_sentence_without_end() {
+fn cuts_an_endless_sentence() {
     let sentence = committed(Point::Mask, "long_error");
     assert!(
         sentence.len() < 5000 && sentence.ends_with("e… (cut: 100000000 bytes in all)"),
@@ -134,7 +134,7 @@ fn a_sentence_without_end() {
 }
 
 #[test]
-fn limits_of_the_system_are_sentences() {
+fn explains_limits_of_the_system() {
     let folder = Folder::new();
     let sizes = r#""vocab_size": 10000000, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "max_position_embeddings": 64"#;
@@ -172,7 +172,7 @@ fn limits_of_the_system_are_sentences() {
 }
 
 #[test]
-fn a_replay_that_a_component_ends() {
+fn reports_a_component_that_ends_a_replay() {
     let folder = Folder::new();
     folder.train(
         "run",
@@ -186,7 +186,7 @@ fn a_replay_that_a_component_ends() {
 }
 
 #[test]
-fn a_state_that_grows_without_bound() {
+fn refuses_a_state_that_grows_without_bound() {
     let folder = Folder::new();
     let args = |point| {
         format!(
@@ -220,14 +220,14 @@ fn a_state_that_grows_without_bound() {
 }
 
 #[test]
-fn huge_numbers_are_kept() {
+fn keeps_huge_numbers() {
     let folder = Folder::new();
     let run = folder.train("run", &settings("huge_records"));
     assert_eq!(run.metric("misbehave.mask/huge"), [1e300]);
 }
 
 #[test]
-fn warnings_without_end() {
+fn stops_showing_endless_warnings() {
     let folder = Folder::new();
     let outcome = folder
         .attempt("run", &settings("many_warnings"))
@@ -246,7 +246,7 @@ fn a_warning_is_one_line_and_is_shown_once() {
 }
 
 #[test]
-fn a_list_that_panics_is_an_empty_one() {
+fn treats_a_list_that_panics_as_empty() {
     let folder = Folder::new().env("MISBEHAVE_LISTED", "panic");
     let listed = folder.said("plugins --plugin libmisbehave.so");
     let (_, objective) = listed.split_once("misbehave.objective ").unwrap();

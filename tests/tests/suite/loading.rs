@@ -97,7 +97,7 @@ fn the_working_folder_comes_before_the_path_and_the_path_before_the_executable()
 }
 
 #[test]
-fn files_that_are_no_libraries() {
+fn refuses_files_that_are_not_libraries() {
     assert_snapshot!(about_file("libtext.so", "GROUP(libcapo.so)\n".repeat(100).as_bytes()), @r#"`FOLDER/libtext.so` is not a shared library: it has no ELF header (a plugin is a crate with `crate-type = ["cdylib"]`; give the `.so` in its `target/release`)"#);
     assert_snapshot!(about_file("libempty.so", b""), @"`FOLDER/libempty.so` is empty (build or copy it again)");
     let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
@@ -105,7 +105,7 @@ fn files_that_are_no_libraries() {
 }
 
 #[test]
-fn files_that_are_something_else() {
+fn refuses_files_of_another_kind() {
     assert_snapshot!(about_file("libcapo.rlib", b"!<arch>\nand more"), @r#"`FOLDER/libcapo.rlib` is not a shared library but an archive for the Rust or C compiler (set `crate-type = ["cdylib"]` in the plugin's Cargo.toml and build it again)"#);
     assert_snapshot!(about_file("capo.dll", b"MZ\x90\0"), @"`FOLDER/capo.dll` is not a shared library but a library or program for Windows (build it for this machine)");
     let mut other = std::fs::read(artifacts::file("libcapo.so")).unwrap();
@@ -128,12 +128,12 @@ fn files_that_are_something_else() {
 }
 
 #[test]
-fn a_plugin_that_offers_nothing() {
+fn refuses_a_plugin_without_components() {
     assert_snapshot!(about(&Folder::new(), "libidle.so"), @"`BUILD/libidle.so` is a plugin that offers nothing (call `register!` or `recipe!` in it)");
 }
 
 #[test]
-fn a_plugin_of_which_nothing_is_used() {
+fn reports_a_plugin_that_is_not_used() {
     let folder = Folder::new();
     let header = |args: &str| {
         let said = folder.said(&format!("train {args} {ONE_STEP}"));
@@ -156,7 +156,7 @@ fn a_plugin_of_which_nothing_is_used() {
 }
 
 #[test]
-fn a_library_cut_short_anywhere() {
+fn refuses_a_library_cut_off_anywhere() {
     let whole = std::fs::read(artifacts::file("libcapo.so")).unwrap();
     let folder = Folder::new();
     // Debug information, which is never mapped, makes up the end of the file.
@@ -182,7 +182,7 @@ fn a_library_cut_short_anywhere() {
 }
 
 #[test]
-fn a_folder_in_place_of_a_plugin() {
+fn refuses_a_folder_in_place_of_a_plugin() {
     let folder = Folder::new();
     folder.write("libdir.so/file", "");
     assert_snapshot!(folder.refused("plugins --plugin ./libdir.so"), @"plugin `./libdir.so` is a folder (give the path of a library)");
@@ -204,7 +204,7 @@ fn patched(library: &str, from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn another_abi_stable() {
+fn refuses_another_version_of_abi_stable() {
     let bytes = patched(
         "libcapo.so",
         "abi stable library for Rust",
@@ -214,7 +214,7 @@ fn another_abi_stable() {
 }
 
 #[test]
-fn the_same_plugin_twice() {
+fn loads_the_same_plugin_once() {
     let folder = Folder::new();
     std::os::unix::fs::symlink(
         artifacts::file("libcapo.so"),
@@ -241,7 +241,7 @@ fn the_same_plugin_twice() {
 }
 
 #[test]
-fn several_plugins_together() {
+fn loads_several_plugins_together() {
     let folder = Folder::new();
     let args = "--plugin libcapo.so --plugin libmisbehave.so --set recipe=capo --set mask=[]";
     let run = folder.train("run", &format!("{args} {ONE_STEP}"));
@@ -279,7 +279,7 @@ fn with_constructor(folder: &Folder, body: &str) {
 }
 
 #[test]
-fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
+fn reports_a_library_that_exits_or_hangs_while_it_is_opened() {
     let opened = |body: &str| {
         let folder = Folder::new();
         with_constructor(&folder, body);
@@ -316,7 +316,7 @@ fn a_library_that_ends_or_hangs_the_process_while_it_is_opened() {
 }
 
 #[test]
-fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
+fn restores_the_hosts_arithmetic_after_opening_a_library() {
     let folder = Folder::new();
     // A library built with `-ffast-math` does this to arithmetic, and worse.
     with_constructor(
@@ -333,7 +333,7 @@ fn arithmetic_is_the_hosts_own_again_once_a_library_is_open() {
 }
 
 #[test]
-fn names_and_descriptions_forge_no_line() {
+fn names_and_descriptions_cannot_forge_lines() {
     let listed = |library: &str, from: &str, to: &str| {
         let folder = Folder::new();
         folder.write("libpatched.so", patched(library, from, to));

@@ -29,7 +29,7 @@ fn apart(a: &RunDir, b: &RunDir) -> f32 {
 }
 
 #[test]
-fn a_short_run_learns_and_says_what_it_trains() {
+fn a_short_run_learns_and_prints_what_it_trains() {
     let folder = Folder::new();
     let args = "--set train.max_steps=30 --set train.learning_rate=3e-4 --set eval.num_prompts=128";
     let out = folder.said(&format!("train {CAPO} {LORA} {args} --output-dir run"));
@@ -171,7 +171,7 @@ const ALL: [&str; 4] = [
 ];
 
 #[test]
-fn a_resumed_run_is_the_uninterrupted_one() {
+fn a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     for args in ALL {
         let args = format!("{LORA} {args} {FOUR_STEPS} --set model.lora_dropout=0.2");
         let folder = Folder::new();
@@ -248,7 +248,7 @@ fn a_step_is_measured_without_a_head() {
 }
 
 #[test]
-fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
+fn refuses_a_control_that_measures_the_head() {
     let folder = Folder::new();
     let control = "--plugin libmisbehave.so --set step_control=[{use=\"misbehave.control\",sin=\"measures\"}]";
     let sentence = folder
@@ -260,7 +260,7 @@ fn a_control_that_asks_for_the_heads_part_of_a_step_is_told() {
 }
 
 #[test]
-fn settings_that_cannot_be() {
+fn refuses_impossible_settings() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{LORA} {ONE_STEP}"));
     fs::rename(run.last_checkpoint(), folder.path().join("adapter")).unwrap();
@@ -269,7 +269,7 @@ fn settings_that_cannot_be() {
 
 /// A base that is not what it was ends a resume, and every other use of the adapter.
 #[test]
-fn a_base_that_has_changed_is_refused() {
+fn refuses_a_changed_base_model() {
     let folder = Folder::new();
     folder.said("export --model embedded:tiny-arithmetic --out base");
     let run = folder.train(
@@ -299,7 +299,7 @@ fn a_base_that_has_changed_is_refused() {
 
 /// Training continues an adapter that PEFT made.
 #[test]
-fn an_adapter_of_pefts_is_a_model() {
+fn reads_an_adapter_of_peft() {
     let folder = Folder::new();
     let data = workspace().join("host/model/tests/data");
     let config = fs::read_to_string(data.join("lora-golden/llama3/adapter_config.json")).unwrap();

@@ -209,7 +209,7 @@ impl Corrected {
 }
 
 #[test]
-fn every_loss_with_every_correction_at_both_levels_is_trls() {
+fn every_loss_with_every_correction_agrees_with_trl() {
     let file =
         artifacts::workspace().join("host/trainer/tests/data/objectives-golden/corrections.json");
     let mut golden: Corrections = serde_json::from_value(tests::json(&file)).unwrap();
@@ -284,7 +284,7 @@ fn golden() -> Golden {
 }
 
 #[test]
-fn recipes_have_the_gradients_of_their_sources() {
+fn gradients_of_recipes_agree_with_their_sources() {
     let (registry, golden) = (
         Registry::open(&[artifacts::file("libmasks.so")]).unwrap(),
         golden(),
@@ -301,7 +301,7 @@ fn recipes_have_the_gradients_of_their_sources() {
 }
 
 #[test]
-fn trls_settings_have_the_gradients_of_trls_loss() {
+fn gradients_of_trls_settings_agree_with_trl() {
     let (registry, golden) = (
         Registry::open(&[artifacts::file("libmasks.so")]).unwrap(),
         golden(),
@@ -338,7 +338,7 @@ fn every_recipe_trains_and_resumes_to_the_same_bits() {
 }
 
 #[test]
-fn thresholds_that_follow_a_run_do_so_in_a_resumed_one() {
+fn adaptive_thresholds_continue_after_a_resume() {
     let folder = Folder::new();
     let rates = "--set mask.capo.curvature.target_rejection_rate=0.2 --set mask.masks.probability-floor.target_rejection_rate=0.1";
     let args = format!(

@@ -3,7 +3,7 @@
 use tests::Folder;
 
 #[test]
-fn the_accuracy_before_training_stands_before_the_first_step() {
+fn the_accuracy_before_training_comes_first() {
     let folder = Folder::new();
     let run = folder.train("run", "--set train.max_steps=2 --set eval.num_prompts=8");
     let steps: Vec<_> = run

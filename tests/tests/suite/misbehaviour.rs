@@ -147,7 +147,7 @@ fn weights() {
 }
 
 #[test]
-fn a_panic_in_drop_ends_nothing() {
+fn survives_a_panic_in_drop() {
     let folder = Folder::new();
     let outcome = folder
         .attempt("run", &settings(Point::Mask, "panic_in_drop"))
@@ -197,7 +197,7 @@ fn numbers_that_are_not_finite_become_null() {
 }
 
 #[test]
-fn the_optimizers_moments_are_those_of_the_last_layer() {
+fn components_see_the_moments_of_the_last_layer() {
     let folder = Folder::new();
     folder
         .train("run", &settings(Point::Mask, "optimizer_state"))
@@ -221,7 +221,7 @@ fn the_optimizers_moments_are_those_of_the_last_layer() {
 }
 
 #[test]
-fn a_batch_rejected_whole_is_a_step_skipped() {
+fn skips_the_step_of_a_wholly_rejected_batch() {
     let folder = Folder::new();
     let run = folder.train(
         "step",
@@ -259,7 +259,7 @@ fn a_batch_rejected_whole_is_a_step_skipped() {
 }
 
 #[test]
-fn a_run_of_skipped_steps_alone_succeeds() {
+fn a_run_with_only_skipped_steps_succeeds() {
     let folder = Folder::new();
     let outcome = folder
         .attempt("run", &settings(Point::Mask, "reject_all"))
@@ -281,7 +281,7 @@ fn a_run_of_skipped_steps_alone_succeeds() {
 }
 
 #[test]
-fn a_mask_that_never_rejects_is_named_at_the_end() {
+fn names_masks_that_never_rejected() {
     let outcome = Folder::new()
         .host(&format!("train {}", settings(Point::Mask, "none")))
         .succeeded();
@@ -295,7 +295,7 @@ fn a_mask_that_never_rejects_is_named_at_the_end() {
 }
 
 #[test]
-fn a_name_belongs_to_one_component() {
+fn refuses_a_name_that_another_component_records() {
     let table =
         |point: &str| format!("--set {point}={{use=\"misbehave.{point}\",sin=\"shared_name\"}}");
     let both = format!(
@@ -308,7 +308,7 @@ fn a_name_belongs_to_one_component() {
 }
 
 #[test]
-fn all_that_the_host_records_is_documented() {
+fn documents_every_metric_of_the_host() {
     let text = [Point::Mask, Point::Weight]
         .map(|point| std::fs::read_to_string(clean(point).path().join("metrics.jsonl")).unwrap())
         .concat();
@@ -329,7 +329,7 @@ fn all_that_the_host_records_is_documented() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_withheld() {
+fn withholds_inputs_that_were_not_asked_for() {
     let folder = Folder::new();
     // Others ask for all there is.
     let asking = "{use=\"misbehave.mask\",sin=\"optimizer_state\"},{use=\"capo.curvature\"}";
@@ -348,7 +348,7 @@ fn what_was_not_asked_for_is_withheld() {
 }
 
 #[test]
-fn half_a_batch_rejected() {
+fn measures_the_rejected_half_of_a_batch() {
     let run = Folder::new();
     let run = run.train("run", &settings(Point::Mask, "reject_half"));
     let shares = run.metric("misbehave.mask/rejected_gradient_share");

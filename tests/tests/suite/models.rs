@@ -49,7 +49,7 @@ fn a_checkpoint_is_a_model() {
 
 /// An error about a missing file names the files that the folder has in its place, and the way out.
 #[test]
-fn models_that_are_elsewhere_or_not_whole() {
+fn refuses_missing_and_incomplete_models() {
     let folder = with_model();
     folder.train("run", ONE_STEP);
     let (cache, index) = (
@@ -135,7 +135,7 @@ fn oversized(key: &str, value: u64) -> String {
 }
 
 #[test]
-fn sizes_that_no_machine_has() {
+fn refuses_sizes_that_no_machine_has() {
     assert_snapshot!(oversized("vocab_size", 1 << 62), @"cannot use `FOLDER/model/config.json`: `vocab_size` is 4611686018427387904, expected at most 2147483647 (correct `config.json`)");
     assert_snapshot!(oversized("vocab_size", 2_147_483_647), @r"
     `FOLDER/model/config.json` describes a model of 274878030272 weights, which need 512.1 GiB or more, but `FOLDER/model/model.safetensors` has 492.5 KiB (fetch it again; weights and `config.json` must be of one model)
@@ -154,7 +154,7 @@ fn sizes_that_no_machine_has() {
 }
 
 #[test]
-fn tokenizers_that_are_damaged() {
+fn refuses_damaged_tokenizers() {
     let said = |from: &str, to: &str| changed("tokenizer.json", |text| text.replace(from, to));
     // The tokenizers crate panics over a merge that is shorter than the prefix which it should
     // begin with.
@@ -172,7 +172,7 @@ fn tokenizers_that_are_damaged() {
 }
 
 #[test]
-fn configurations_that_are_wrong() {
+fn refuses_wrong_configurations() {
     assert_snapshot!(changed("config.json", |text| text.replace("qwen2", "gpt2")), @"cannot use `FOLDER/model/config.json`: `model_type` is `gpt2`, supported are `llama`, `mistral`, `qwen2` and `qwen3` (use a checkpoint of one of these families)");
     assert_snapshot!(changed("config.json", |text| text[..30].to_owned()), @"cannot use `FOLDER/model/config.json`: not a JSON object: EOF while parsing a string at line 3 column 7");
     assert_snapshot!(changed("config.json", |text| text.replace("embeddings\": 64", "embeddings\": 0")), @"cannot use `FOLDER/model/config.json`: `max_position_embeddings` is 0, expected at least 1 (correct `config.json`)");
@@ -181,7 +181,7 @@ fn configurations_that_are_wrong() {
 }
 
 #[test]
-fn settings_of_an_author_are_passed_over() {
+fn ignores_the_authors_training_settings() {
     let folder = with_model();
     let more = r#""_model_name_or_path": "org/model", "auto_map": {"AutoConfig": "a.B"}, "author": "somebody", "_rate": 3,"#;
     folder.replace(

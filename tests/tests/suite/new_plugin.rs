@@ -114,7 +114,7 @@ fn carried() -> (Folder, PathBuf) {
 }
 
 #[test]
-fn it_carries_what_cargo_packs() {
+fn carries_the_files_that_cargo_packs() {
     let (_folder, vendored) = carried();
     let packed = cargo_says(&[
         "package",
@@ -147,7 +147,7 @@ fn it_carries_what_cargo_packs() {
 }
 
 #[test]
-fn its_manifest_says_what_that_of_the_package_says() {
+fn its_manifest_agrees_with_the_package() {
     let (_folder, vendored) = carried();
     let flags = [
         "--no-verify",
@@ -206,7 +206,7 @@ fn its_manifest_says_what_that_of_the_package_says() {
 }
 
 #[test]
-fn a_mask() {
+fn a_new_mask_builds_and_passes_the_checks() {
     let folder = made("mask");
     let run = folder.run_dir("run");
     assert!(run.metric("my-mask.mask/surprise/max")[0] > 0.5);
@@ -244,7 +244,7 @@ fn every_other_point() {
 }
 
 #[test]
-fn what_it_says() {
+fn prints_what_to_do_next() {
     let folder = Folder::new();
     assert_snapshot!(folder.said("new-plugin calm --dir plugins --capo-plugin 1.0"), @r#"
     made `plugins/calm` with the mask `calm.mask`; next:
@@ -301,7 +301,7 @@ fn what_it_says() {
 }
 
 #[test]
-fn what_it_refuses() {
+fn refuses_bad_names_and_folders() {
     let folder = Folder::new();
     folder.write("taken/file", "");
     folder.write("file", "");

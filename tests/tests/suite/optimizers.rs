@@ -21,7 +21,7 @@ const ADDED: [&str; 3] = [
 ];
 
 #[test]
-fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
+fn equals_plain_adamw_if_nothing_is_rejected() {
     let folder = Folder::new();
     let args = format!("{CAPO} {NO_LIMITS} {FOUR_STEPS}");
     let (plain, both) = (
@@ -41,7 +41,7 @@ fn where_nothing_is_rejected_every_bit_is_plain_adamws() {
 }
 
 #[test]
-fn what_is_rejected_is_remembered_and_shortens_the_step() {
+fn remembers_rejected_gradients_and_shortens_the_step() {
     let folder = Folder::new();
     // One step on the same batch, at a rate above 0: at 0 no token moves anything.
     let args = format!("{CAPO} {STRICT} {FROM_THE_FIRST_STEP} {ONE_STEP}");
@@ -81,7 +81,7 @@ fn what_is_rejected_is_remembered_and_shortens_the_step() {
 }
 
 #[test]
-fn the_norm_of_both_is_that_of_a_step_without_a_mask() {
+fn the_norm_of_both_gradients_equals_that_without_a_mask() {
     let folder = Folder::new();
     for coefficient in [0, 1] {
         let args = format!(
@@ -129,7 +129,7 @@ fn a_split_batch_is_the_whole_batch() {
 }
 
 #[test]
-fn resumed_runs_are_the_uninterrupted_ones() {
+fn resumed_runs_have_the_bits_of_uninterrupted_ones() {
     let steps = "--set train.save_steps=0 --set train.max_steps=5 --set eval.num_prompts=0";
     for optimizer in [BOTH, SGD, "--set train.optimizer=sgd"] {
         Folder::new().assert_resumes(&format!("{CAPO} {STRICT} {optimizer} {steps}"), [2]);
@@ -175,7 +175,7 @@ fn the_header_names_the_optimizer() {
 }
 
 #[test]
-fn a_checkpoint_of_another_optimizer_is_refused() {
+fn refuses_a_checkpoint_of_another_optimizer() {
     let folder = Folder::new();
     folder.train("run", &format!("{FOUR_STEPS} --stop-after 2"));
     folder.replace(

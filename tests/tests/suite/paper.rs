@@ -72,7 +72,7 @@ fn every_run_opens_without_the_weights() {
 
 /// A file differs from the one beside it in what its first line says.
 #[test]
-fn runs_differ_in_their_method_alone() {
+fn runs_differ_only_in_their_method() {
     let read = |name: &str| -> toml::Table {
         let text = tests::text(&workspace().join(format!("configs/paper/{name}.toml")));
         toml::from_str(&text).unwrap()

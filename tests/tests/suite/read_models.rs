@@ -37,7 +37,7 @@ pub fn write_models(folder: &Folder, models: &[&str]) {
 }
 
 #[test]
-fn a_run_with_both_goes_on_bit_for_bit() {
+fn resumes_bit_for_bit_with_a_reference_and_a_reward_model() {
     let folder = folder(&["llama-score", "llama2", "mistral"]);
     let args = format!(
         "{SCORED} {COMPARED} --set train.max_steps=4 --set eval.num_prompts=8 --set train.save_steps=2"
@@ -90,7 +90,7 @@ fn a_batch_of_one_text_scores_the_same() {
 }
 
 #[test]
-fn a_model_scores_all_of_an_episode() {
+fn a_model_scores_the_whole_episode() {
     let folder = folder(&["llama-score"]);
     folder.write("game", include_str!("../../data/environments/game.sh"));
     let graded = |prompt: &str, longest: usize, more: &str| {
@@ -130,7 +130,7 @@ fn a_model_scores_all_of_an_episode() {
 }
 
 #[test]
-fn a_reward_model_with_weights_that_are_no_numbers_is_refused() {
+fn refuses_a_reward_model_with_weights_that_are_not_finite() {
     let folder = folder(&["llama-score"]);
     let path = folder.path().join("llama-score/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
@@ -143,7 +143,7 @@ fn a_reward_model_with_weights_that_are_no_numbers_is_refused() {
 }
 
 #[test]
-fn references_that_are_named() {
+fn trains_with_a_named_reference_model() {
     let folder = folder(&["llama2"]);
     let run = |name: &str, reference: &str| {
         let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set objective.beta=0.1";
@@ -168,7 +168,7 @@ fn references_that_are_named() {
 }
 
 #[test]
-fn models_that_cannot_be_read() {
+fn refuses_models_that_cannot_be_read() {
     let folder = folder(&["llama2", "qwen3-score", "bert-score"]);
     folder.write("gemma/config.json", "{\"model_type\": \"gemma\"}");
     assert_refused("read_models", &folder);

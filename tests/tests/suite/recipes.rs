@@ -14,7 +14,7 @@ fn chosen(args: &str) -> String {
 }
 
 #[test]
-fn without_a_plugin_it_is_grpo_and_with_one_it_is_the_plugins() {
+fn the_default_recipe_is_grpo_or_that_of_the_plugin() {
     assert_snapshot!(chosen(""), @r#""grpo", "grpo.advantage""#);
     assert_snapshot!(chosen("--plugin libdrcapo.so"), @r#""drcapo", "drcapo.advantage""#);
     assert_snapshot!(chosen("--plugin libdrcapo.so --set recipe=reinforce"), @r#""reinforce", "reinforce.advantage""#);
@@ -47,7 +47,7 @@ fn config_with(advantage: &str, objective: &str) -> String {
 }
 
 #[test]
-fn recipes_of_the_plugins_that_come_with_host() {
+fn lists_the_recipes_of_the_shipped_plugins() {
     for (library, recipes) in host::algorithms::OF_PLUGINS {
         let listed = Folder::new().said(&format!("plugins --plugin {library} --json"));
         let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
@@ -83,7 +83,7 @@ fn sources_in(folder: &Folder, args: &str) -> (String, toml::Table) {
 }
 
 #[test]
-fn a_recipe_sets_what_the_user_did_not() {
+fn a_recipe_sets_only_what_the_user_did_not_set() {
     let (lines, config) = sources("--plugin libtuned.so --set recipe=tuned");
     assert_snapshot!(lines, @r#"
     config     the default config; --set recipe, train.max_steps, eval.num_prompts
@@ -101,7 +101,7 @@ fn a_recipe_sets_what_the_user_did_not() {
 }
 
 #[test]
-fn a_user_wins_over_a_recipe() {
+fn the_users_settings_override_a_recipe() {
     let sets = "--set train.learning_rate=1e-5 --set rollout.temperature=1.0 --set reward=[{use=\"exact_match\",weight=3.0}]";
     // A section at once is its keys; others of it are still the recipe's.
     let (lines, _) = sources(
@@ -143,7 +143,7 @@ fn a_resume_goes_on_with_what_a_recipe_set() {
 }
 
 #[test]
-fn a_recipe_of_components_alone_sets_nothing_else() {
+fn a_recipe_with_only_components_sets_nothing_else() {
     assert_snapshot!(sources("--plugin libtuned.so --set recipe=plain").0, @"
     config     the default config; --set recipe, train.max_steps, eval.num_prompts
     recipe     plain (libtuned.so): advantage, objective
@@ -205,7 +205,7 @@ fn masks_beside_those_of_a_recipe() {
 }
 
 #[test]
-fn a_config_of_components_alone_lies_over_the_default() {
+fn a_config_with_only_components_extends_the_default() {
     let folder = Folder::new();
     folder.write(
         "mask.toml",

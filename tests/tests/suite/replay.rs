@@ -168,7 +168,7 @@ fn compare(folder: &Folder, case: &Path, i: usize) {
 /// The numbers of the authors' own functions. Each step has thresholds of its own: it is replayed
 /// after the accepted tokens of the steps before it.
 #[test]
-fn authors_functions() {
+fn agrees_with_the_authors_functions() {
     let case = workspace().join("tests/data/authors-functions");
     for step in 0..3 {
         let folder = Folder::new();
@@ -207,7 +207,7 @@ fn recording_changes_no_bit() {
 }
 
 #[test]
-fn what_cannot_be_replayed() {
+fn refuses_what_cannot_be_replayed() {
     let folder = with_case();
     std::fs::copy(
         folder.path().join("paper-token-sgd/batch-0000.safetensors"),
@@ -231,7 +231,7 @@ fn with_mask(shape: &str, bytes: usize, metadata: &str) -> Vec<u8> {
 }
 
 #[test]
-fn shapes_that_no_batch_has() {
+fn refuses_shapes_that_no_batch_has() {
     let refused = |file: Vec<u8>| {
         let folder = Folder::new();
         folder.write("batch.safetensors", file);
@@ -276,7 +276,7 @@ fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
 }
 
 #[test]
-fn the_optimizer_is_the_recorded_one_but_for_what_is_set() {
+fn uses_the_recorded_optimizer_except_for_what_is_set() {
     let (recorded, said) = shifts("");
     // The files of the case have no checksums: another program wrote them.
     assert_eq!(said, "");

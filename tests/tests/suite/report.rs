@@ -176,7 +176,7 @@ fn a_browser_draws_what_the_runs_wrote() {
 }
 
 #[test]
-fn a_run_of_which_little_can_be_read_is_shown() {
+fn shows_a_run_of_which_little_can_be_read() {
     let folder = Folder::new();
     let run = folder.train(
         "runs/whole",
@@ -226,7 +226,7 @@ fn a_run_of_which_little_can_be_read_is_shown() {
 }
 
 #[test]
-fn a_line_over_seeds_goes_on_where_a_seed_ends() {
+fn a_mean_over_seeds_goes_on_after_a_seed_ends() {
     let folder = Folder::new();
     for (seed, steps, tokens) in [(1, 4, 10), (2, 2, 100)] {
         folder.write(
@@ -253,7 +253,7 @@ fn a_line_over_seeds_goes_on_where_a_seed_ends() {
 
 /// The page's buckets of so many steps.
 #[test]
-fn a_step_that_no_run_reaches_is_shown() {
+fn shows_a_step_that_no_run_reaches() {
     let folder = Folder::new();
     folder.write("run/config.toml", "");
     let lines = (1..=2000)
@@ -343,7 +343,7 @@ fn answered(folder: &Folder) {
 }
 
 #[test]
-fn a_page_answers_first() {
+fn a_page_begins_with_its_answer() {
     let folder = Folder::new();
     answered(&folder);
     folder.said("report run");
@@ -419,7 +419,7 @@ fn a_page_answers_first() {
 }
 
 #[test]
-fn a_table_that_is_cut_says_so() {
+fn says_that_a_table_is_cut() {
     let folder = Folder::new();
     answered(&folder);
     folder.said("report run");
@@ -433,7 +433,7 @@ fn a_table_that_is_cut_says_so() {
 }
 
 #[test]
-fn a_page_without_a_name_replaces_none_but_a_page() {
+fn replaces_only_pages_by_default() {
     let folder = Folder::new();
     answered(&folder);
     for _ in 0..2 {
@@ -447,7 +447,7 @@ fn a_page_without_a_name_replaces_none_but_a_page() {
 }
 
 #[test]
-fn a_report_is_refused_before_anything_is_read() {
+fn refuses_a_report_before_anything_is_read() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("folder.html")).unwrap();
     assert_refused("report", &folder);

@@ -67,7 +67,7 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
 }
 
 #[test]
-fn with_a_reference_model_and_reused_rollouts() {
+fn resumes_with_a_reference_model_and_reused_rollouts() {
     let args = "--plugin libcapo.so --set objective.beta=0.1 --set train.per_device_train_batch_size=24 \
         --set train.num_iterations=2 --set train.save_steps=0 --set logging.log_completions=true";
     let folder = Folder::new();
@@ -88,7 +88,7 @@ fn with_a_reference_model_and_reused_rollouts() {
 }
 
 #[test]
-fn stopped_after_every_step() {
+fn resumes_after_every_step() {
     let folder = Folder::new();
     let whole = folder.train("whole", &format!("--plugin libcapo.so {FIVE_STEPS}"));
     let stopped = folder.train(
@@ -112,7 +112,7 @@ fn stopped_after_every_step() {
 }
 
 #[test]
-fn a_components_own_state() {
+fn resumes_the_state_of_a_component() {
     let mask = "--plugin libmisbehave.so --set mask=[{use=\"misbehave.mask\",sin=\"stateful\"}]";
     let folder = Folder::new();
     let whole = folder.assert_resumes(&format!("{mask} {FIVE_STEPS}"), [2]);
@@ -137,7 +137,7 @@ fn a_components_own_state() {
 }
 
 #[test]
-fn other_components_than_the_checkpoints() {
+fn refuses_other_components() {
     let folder = Folder::new();
     folder.train("run", &format!("{FIVE_STEPS} --stop-after 1"));
     folder.replace("run/config.toml", "grpo.advantage", "dr_grpo.advantage");
@@ -145,7 +145,7 @@ fn other_components_than_the_checkpoints() {
 }
 
 #[test]
-fn a_component_of_the_recipe_that_the_run_does_without() {
+fn resumes_without_a_component_of_the_recipe() {
     let folder = Folder::new();
     folder.train(
         "run",
@@ -157,7 +157,7 @@ fn a_component_of_the_recipe_that_the_run_does_without() {
 }
 
 #[test]
-fn metrics_and_completions_are_cut_back_to_the_checkpoint() {
+fn cuts_metrics_and_completions_back_to_the_checkpoint() {
     let folder = Folder::new();
     let logged = format!("{FIVE_STEPS} --set logging.log_completions=true");
     let whole = folder.train("whole", &logged);
@@ -186,7 +186,7 @@ fn metrics_and_completions_are_cut_back_to_the_checkpoint() {
 }
 
 #[test]
-fn a_finished_run() {
+fn a_finished_run_has_nothing_to_resume() {
     let folder = Folder::new();
     let run = folder.train("run", ONE_STEP);
     let before = run.files();
@@ -196,7 +196,7 @@ fn a_finished_run() {
 }
 
 #[test]
-fn what_is_not_a_run() {
+fn refuses_what_is_not_a_run() {
     let folder = Folder::new();
     folder.write("folder/file", "");
     folder.train("run", ONE_STEP);
@@ -205,7 +205,7 @@ fn what_is_not_a_run() {
 }
 
 #[test]
-fn settings_cannot_change() {
+fn a_resume_takes_no_settings() {
     let folder = Folder::new();
     folder.write("run.toml", "");
     for extra in [

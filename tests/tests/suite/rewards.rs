@@ -80,7 +80,7 @@ fn columns_reach_training_and_evaluation() {
 }
 
 #[test]
-fn a_component_that_does_what_the_built_in_one_does() {
+fn a_plugin_can_copy_a_built_in_reward() {
     let folder = Folder::new();
     let built_in = folder.train("built-in", FOUR_STEPS);
     let plugin = folder.train(
@@ -117,7 +117,7 @@ fn with_program(folder: &Folder) {
 }
 
 #[test]
-fn what_is_built_in_scores_a_run() {
+fn built_in_rewards_score_a_run() {
     let folder = folder(
         "[[reward]]\nuse = \"exact_match\"\n[[reward]]\nuse = \"math\"\nanchored = false\n[[reward]]\nuse = \"number\"\n\
          [[reward]]\nuse = \"regex\"\npattern = \"=\"\n[[reward]]\nuse = \"regex\"\npattern = \"x\"\n\
@@ -146,7 +146,7 @@ fn what_is_built_in_scores_a_run() {
 }
 
 #[test]
-fn a_share_of_a_point_is_no_right_answer() {
+fn a_fractional_reward_is_not_a_right_answer() {
     let folder = folder("[[reward]]\nuse = \"command\"\ncommand = [\"./grade\"]\n");
     with_program(&folder);
     let args = "--config run.toml --plugin libcapo.so --set train.max_steps=2";
@@ -260,7 +260,7 @@ fn the_library_is_for_other_hosts() {
 }
 
 #[test]
-fn state_goes_into_checkpoints() {
+fn checkpoints_hold_states_of_rewards() {
     let folder = folder(
         "[[reward]]\nuse = \"exact_match\"\n[[reward]]\nuse = \"rewarding.levelled\"\nlevel = \"easy\"\ntired = 3\n",
     );
@@ -294,7 +294,7 @@ fn state_goes_into_checkpoints() {
 }
 
 #[test]
-fn sentences() {
+fn errors_of_rewards_stop_the_run() {
     let column = folder(&LEVELLED.replace("easy", "hard"));
     let rows = column.text("train.jsonl");
     column.write("train.jsonl", rows.replace("\"level\"", "\"grade\""));

@@ -16,7 +16,7 @@ const THREE_STEPS: &str =
     "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=1";
 
 #[test]
-fn killed_as_soon_as_its_directory_appears() {
+fn survives_a_kill_as_soon_as_the_directory_appears() {
     let folder = Folder::new();
     let whole = folder.train("whole", THREE_STEPS);
     for _ in 0..3 {
@@ -63,7 +63,7 @@ fn a_full_disk_at_the_start_leaves_nothing() {
 }
 
 #[test]
-fn a_full_disk_later_leaves_a_run_that_goes_on() {
+fn a_full_disk_later_leaves_a_resumable_run() {
     let folder = Folder::new();
     let whole = folder.train("whole", THREE_STEPS);
     let sentence = folder
@@ -128,7 +128,7 @@ fn a_start_replaces_nothing() {
 }
 
 #[test]
-fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
+fn replaces_a_run_that_failed_before_its_first_step() {
     let folder = Folder::new();
     let args = "--output-dir run --set train.max_steps=2 --set eval.num_prompts=4";
     let exists =
@@ -151,7 +151,7 @@ fn a_run_that_failed_before_its_first_step_is_no_obstacle() {
 }
 
 #[test]
-fn a_checkpoint_that_was_to_be_pruned_is_pruned_by_the_resume() {
+fn a_resume_prunes_what_a_killed_run_did_not() {
     let folder = Folder::new();
     let run = folder.train("run", &format!("{ONE_STEP} --set train.save_total_limit=1"));
     let surplus = run.path().join("checkpoints/step-000000");
@@ -165,7 +165,7 @@ fn a_checkpoint_that_was_to_be_pruned_is_pruned_by_the_resume() {
 }
 
 #[test]
-fn of_two_starts_in_one_directory_one_is_refused() {
+fn refuses_one_of_two_starts_in_one_directory() {
     let folder = Folder::new();
     let whole = folder.train("whole", ONE_STEP);
     let start = || {
@@ -192,7 +192,7 @@ fn of_two_starts_in_one_directory_one_is_refused() {
 }
 
 #[test]
-fn one_process_works_in_a_run() {
+fn refuses_a_second_process_in_a_run() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=100000 --set eval.num_prompts=0";
     let mut child = start(&folder, &format!("train --output-dir run {steps}"));
@@ -296,7 +296,7 @@ fn a_pipe_in_place_of_the_lock_stops_nobody() {
 }
 
 #[test]
-fn lost_lines_of_metrics_are_told() {
+fn warns_of_lost_lines_of_metrics() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=100000 --set eval.num_prompts=0 --set train.per_device_train_batch_size=8";
     let run = folder.run_dir("run");

@@ -7,7 +7,7 @@ use tests::{Folder, RunDir};
 use crate::interruption::{kill, start, wait_for};
 
 #[test]
-fn runs_are_listed_with_what_they_are_and_how_far() {
+fn lists_runs_with_their_state_and_progress() {
     let folder = Folder::new();
     let progress =
         |run: &RunDir| tests::json(&run.last_checkpoint().join("progress.json"))["progress"].take();
@@ -64,7 +64,7 @@ fn runs_are_listed_with_what_they_are_and_how_far() {
 }
 
 #[test]
-fn a_run_at_work_is_running_and_looking_at_it_is_no_harm() {
+fn listing_does_not_disturb_a_running_run() {
     let folder = Folder::new();
     let long = "--set train.max_steps=100000 --set eval.num_prompts=0";
     let mut child = start(&folder, &format!("train --output-dir runs/long {long}"));

@@ -31,7 +31,7 @@ fn logps(row: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn scores_are_those_of_transformers() {
+fn scores_agree_with_transformers() {
     for model in ["llama3", "qwen3"] {
         let (folder, rows) = (Folder::new(), golden(model));
         folder.write("rows.jsonl", to_json_lines(rows.clone()));
@@ -63,7 +63,7 @@ fn scores_are_those_of_transformers() {
 const SCORE: &str = "score --model embedded:tiny-arithmetic --input rows.jsonl --out scores.jsonl";
 
 #[test]
-fn text_is_scored_as_its_ids() {
+fn scores_text_like_its_ids() {
     let folder = Folder::new();
     folder.write("rows.jsonl", "\u{feff}{\"prompt\": \"12+34=\", \"completion\": \"46\"}\n{\"prompt_ids\": [3, 4, 12, 5, 6, 13], \"completion_ids\": [6, 8]}\n");
     folder.said(SCORE);
@@ -102,7 +102,7 @@ fn an_interrupted_score_leaves_no_file() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_told() {
+fn reports_weights_that_are_not_finite() {
     let folder = Folder::new();
     let run = folder.train("run", crate::ONE_STEP);
     let path = run.last_checkpoint();
@@ -129,7 +129,7 @@ fn weights_that_are_not_finite_are_told() {
 }
 
 #[test]
-fn what_is_generated_can_be_scored() {
+fn scores_generated_completions() {
     let folder = Folder::new();
     let generate = "generate --model embedded:tiny-arithmetic --max-completion-length 24";
     let out = folder
@@ -169,7 +169,7 @@ fn what_is_generated_can_be_scored() {
 }
 
 #[test]
-fn several_completions_of_several_prompts() {
+fn generates_several_completions_of_several_prompts() {
     let folder = Folder::new();
     folder.write("prompts.txt", "\u{feff}1+1=\n\n2+2=\n");
     let generate = "generate --model embedded:tiny-arithmetic --max-completion-length 3 --input prompts.txt --num-generations 2";
@@ -189,7 +189,7 @@ fn several_completions_of_several_prompts() {
 }
 
 #[test]
-fn a_run_is_its_best_or_newest_checkpoint() {
+fn scores_the_best_or_newest_checkpoint_of_a_run() {
     let folder = Folder::new();
     let sets = "--set train.max_steps=3 --set eval.num_prompts=8 --set eval.eval_steps=1 --set train.save_steps=1";
     folder.train("newest", sets);
@@ -230,7 +230,7 @@ fn generation_refuses_bad_input() {
 
 /// A checkpoint as the cache of the Hub keeps it.
 #[test]
-fn models_are_found_by_their_id() {
+fn finds_models_by_their_id() {
     let folder = Folder::new();
     let run = folder.train("run", crate::ONE_STEP);
     let snapshot = folder

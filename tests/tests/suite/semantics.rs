@@ -65,7 +65,7 @@ fn check(settings: &str, more: &str) -> (Folder, RunDir) {
 }
 
 #[test]
-fn exact() {
+fn exact_shifts_equal_the_divergence() {
     let both = " --set train.second_moment=kept_and_rejected";
     let (_folder, run) = check(
         "semantics=exact fisher_threshold=1e-6 hessian_threshold=1e-3",
@@ -88,7 +88,7 @@ fn exact() {
 }
 
 #[test]
-fn authors_with_rounded_moments() {
+fn rounded_moments_change_the_authors_shifts() {
     let (_folder, run) = check(
         "semantics=authors state_dtype=bf16 granularity=completion fisher_threshold=1e-6",
         "",
@@ -123,7 +123,7 @@ fn the_trainers_own_moments() {
 }
 
 #[test]
-fn decay_of_weights() {
+fn shifts_include_the_decay_of_weights() {
     let decayed = " --set train.weight_decay=10.0";
     let (_folder, run) = check("", decayed);
     let (_folder, without) = check("optimizer=adam", decayed);
@@ -132,7 +132,7 @@ fn decay_of_weights() {
 }
 
 #[test]
-fn the_theorems_terms() {
+fn computes_the_terms_of_the_theorem() {
     let (_folder, run) = check("granularity=batch semantics=exact", "");
     let last = |name: &str| run.metric(&format!("capo.curvature/theorem_{name}"))[5];
     assert!(last("step_norm") > 0.0 && last("hessian_bound") > 0.0 && last("gap") > 0.0);

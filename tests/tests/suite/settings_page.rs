@@ -218,7 +218,7 @@ fn tables_in_the_pages_are_those_of_the_code() {
 }
 
 #[test]
-fn every_setting_of_a_run_is_described() {
+fn describes_every_setting_of_a_run() {
     let sections = config::sections().map(|(section, _)| section);
     let page = tests::text(&workspace().join("configs/README.md"));
     for (section, setting) in config::settings() {

@@ -50,7 +50,7 @@ fn killed() -> (Folder, RunDir) {
 }
 
 #[test]
-fn killed_and_stopped_it_ends_with_the_bits_of_an_undisturbed_one() {
+fn resumes_to_the_bits_of_an_undisturbed_training() {
     let (folder, checkpoints) = killed();
     assert!(checkpoints.checkpoints().len() <= 2, "the newest is kept");
     let command = format!("sft --output-dir base {EACH_STEP}");
@@ -100,7 +100,7 @@ fn killed_and_stopped_it_ends_with_the_bits_of_an_undisturbed_one() {
 }
 
 #[test]
-fn it_goes_on_with_the_same_settings_and_whole_files_alone() {
+fn resumes_only_with_the_same_settings_and_whole_files() {
     let (folder, checkpoints) = killed();
     let command = format!("sft --output-dir base {EACH_STEP}");
     let newest = checkpoints.checkpoints().pop().unwrap();

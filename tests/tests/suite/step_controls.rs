@@ -54,7 +54,7 @@ fn assert_near(found: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn scale_one_is_no_control() {
+fn a_scale_of_one_changes_no_bit() {
     let folder = Folder::new();
     let plain = folder.train("plain", &told(&[], ""));
     let ones = folder.train("ones", &told(&["sin=\"none\"", "sin=\"measures\""], ""));
@@ -72,7 +72,7 @@ fn scale_one_is_no_control() {
 }
 
 #[test]
-fn scale_zero_leaves_every_weight() {
+fn a_scale_of_zero_keeps_every_weight() {
     let folder = Folder::new();
     let still = folder.train("still", &told(&["sin=\"none\",scale=0.0"], ""));
     assert_eq!(moved(&weights(&still), &fresh()), [""; 0]);
@@ -92,7 +92,7 @@ fn scale_zero_leaves_every_weight() {
 }
 
 #[test]
-fn moments_go_back_where_a_control_says_so() {
+fn restores_the_moments_if_a_control_asks() {
     let folder = Folder::new();
     let none = "sin=\"none\",scale=0.0";
     let back = folder.train(
@@ -116,7 +116,7 @@ fn moments_go_back_where_a_control_says_so() {
 }
 
 #[test]
-fn a_group_is_scaled_alone() {
+fn scales_a_single_group() {
     let folder = Folder::new();
     let (before, plain) = (
         fresh(),
@@ -162,7 +162,7 @@ fn a_group_is_scaled_alone() {
 }
 
 #[test]
-fn several_multiply_and_see_what_those_before_left() {
+fn controls_multiply_and_see_what_earlier_ones_left() {
     let folder = Folder::new();
     let plain = folder.train("plain", &told(&["sin=\"measures\""], FIRST_STEP));
     let both = folder.train(
@@ -221,7 +221,7 @@ fn measures_a_part_of_a_step() {
 }
 
 #[test]
-fn what_is_measured_fits_together() {
+fn measurements_are_consistent() {
     let folder = Folder::new();
     let whole = folder.train("whole", &told(&["sin=\"measures\""], FIRST_STEP));
     let number = |run: &RunDir, name: &str| run.metric(&format!("misbehave.control/{name}"))[0];
@@ -306,7 +306,7 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
 
 /// Half of a step is a step at half the rate, also for a mask, from the second step on.
 #[test]
-fn a_mask_judges_the_step_that_is_taken() {
+fn masks_see_the_rate_that_controls_leave() {
     let folder = Folder::new();
     let mask = "--plugin libcapo.so --set mask=[{use=\"capo.curvature\",fisher_threshold=false,hessian_threshold=false}]";
     let halved = folder.train("halved", &told(&["sin=\"none\",scale=0.5"], mask));
@@ -331,7 +331,7 @@ fn a_mask_judges_the_step_that_is_taken() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_told() {
+fn reports_controls_that_break_a_rule() {
     let sins = "panic panic_in_save error longer negative nan reserved_name asks_too_much";
     assert_snapshot!(all_committed(Point::Control, sins));
     // Measuring computes the last layer's data; a control that did not ask does not see it.
@@ -343,7 +343,7 @@ fn what_breaks_a_rule_is_told() {
 
 /// The search of `governor.kl` ends with step 6.
 #[test]
-fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
+fn shows_a_found_rate_everywhere() {
     let folder = Folder::new();
     let args = "--plugin libgovernor.so --set train.max_steps=7 --set train.learning_rate=1e-3 --set eval.num_prompts=0 \
         --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
@@ -378,7 +378,7 @@ fn a_rate_that_was_found_is_told_wherever_a_run_is_looked_at() {
 
 /// The search is that of `host train` with the governor, and ends with it.
 #[test]
-fn find_rate_is_the_search_alone() {
+fn find_rate_runs_only_the_search() {
     let batch = "--set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
     let rate = "--set train.learning_rate=1e-3";
     let folder = Folder::new();

@@ -42,7 +42,7 @@ fn rejected(folder: &Folder, replay: &str, value: &str) -> usize {
 }
 
 #[test]
-fn every_value_is_a_replay_of_its_own() {
+fn replays_every_value_separately() {
     let (folder, replay) = (Folder::new(), reference("paper-token-adam"));
     let said = folder.said(&format!("{replay} --sweep {KEY}=1e-5..1e-2:4"));
     assert_snapshot!(said);
@@ -56,7 +56,7 @@ fn every_value_is_a_replay_of_its_own() {
 }
 
 #[test]
-fn the_suggestion_meets_the_target_and_the_next_value_does_not() {
+fn suggests_the_last_value_that_meets_the_target() {
     let (folder, replay) = (Folder::new(), reference("authors-token-adam"));
     let open = "--set mask.0.hessian_threshold=false";
     let said = folder.said(&format!(
@@ -86,7 +86,7 @@ fn the_suggestion_meets_the_target_and_the_next_value_does_not() {
 }
 
 #[test]
-fn a_run_is_swept_with_each_mask_of_its_own() {
+fn sweeps_each_mask_of_a_run() {
     let folder = Folder::new();
     let steps = "--set train.max_steps=3 --set eval.num_prompts=0 --set train.save_steps=0";
     let run = folder.train(
@@ -159,7 +159,7 @@ fn a_sweep_writes_no_file_unless_asked() {
 }
 
 #[test]
-fn what_a_sweep_cannot_reach_is_said() {
+fn says_which_targets_it_cannot_reach() {
     let (folder, replay) = (Folder::new(), reference("paper-token-adam"));
     let say = |args: &str| {
         let said = folder.said(&format!("{replay} {args}"));
@@ -177,6 +177,6 @@ fn what_a_sweep_cannot_reach_is_said() {
 }
 
 #[test]
-fn ranges_and_targets_are_checked() {
+fn checks_ranges_and_targets() {
     assert_refused("sweep", &with_case());
 }

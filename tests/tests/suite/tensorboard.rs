@@ -130,7 +130,7 @@ fn metrics(run: &RunDir) -> BTreeMap<(u64, String), f32> {
 }
 
 #[test]
-fn event_files_have_what_metrics_have() {
+fn event_files_hold_the_metrics() {
     let folder = Folder::new();
     let args = "--plugin libcapo.so --set logging.report_to=[\"tensorboard\"] --set train.max_steps=6 --set train.save_steps=2 \
         --set eval.num_prompts=8 --set eval.eval_steps=2";
@@ -160,7 +160,7 @@ fn event_files_have_what_metrics_have() {
 }
 
 #[test]
-fn who_else_is_told_is_a_setting() {
+fn a_setting_chooses_the_trackers() {
     let folder = Folder::new();
     for none in ["\"none\"", "[]"] {
         let run = folder.train(

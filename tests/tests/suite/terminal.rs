@@ -9,7 +9,7 @@ use crate::models::with_model;
 use crate::refused::assert_refused;
 
 #[test]
-fn what_is_no_regular_file_is_refused_without_waiting() {
+fn refuses_pipes_without_waiting() {
     let folder = Folder::new();
     // A pipe that nobody writes to.
     assert!(
@@ -25,7 +25,7 @@ fn what_is_no_regular_file_is_refused_without_waiting() {
 }
 
 #[test]
-fn no_file_of_a_model_is_a_pipe() {
+fn refuses_pipes_among_a_models_files() {
     let folder = with_model();
     for file in [
         "config.json",
@@ -57,7 +57,7 @@ fn no_file_of_a_model_is_a_pipe() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_a_failure() {
+fn fails_if_output_cannot_be_written() {
     let folder = Folder::new();
     for args in [
         "--help",
@@ -89,7 +89,7 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn a_line_has_the_means_since_the_one_before() {
+fn a_line_shows_means_since_the_last_line() {
     let folder = Folder::new();
     let args = "--set train.max_steps=7 --set logging.logging_steps=3 --set eval.num_prompts=0";
     let said = folder.said(&format!("train --output-dir run {args}"));
@@ -116,7 +116,7 @@ fn a_line_has_the_means_since_the_one_before() {
 }
 
 #[test]
-fn errors_that_cannot_be_written_are_no_panic() {
+fn does_not_panic_if_errors_cannot_be_written() {
     let folder = Folder::new();
     let full = std::fs::File::options()
         .write(true)
@@ -131,7 +131,7 @@ fn errors_that_cannot_be_written_are_no_panic() {
 }
 
 #[test]
-fn control_characters_are_shown() {
+fn shows_control_characters() {
     let folder = Folder::new();
     folder.write("run.toml", "[\"\\u001b[31mred\\u0007\"]\nx = 1\n");
     let key = folder.refused("train --config run.toml");

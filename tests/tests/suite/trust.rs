@@ -69,7 +69,7 @@ fn a_pin_accepts_its_file_and_no_other() {
 }
 
 #[test]
-fn a_pin_that_is_none() {
+fn refuses_bad_pins() {
     let folder = Folder::new();
     let refused = |pin: &str| folder.refused(&format!("plugins --plugin libcapo.so@sha256:{pin}"));
     assert_snapshot!(refused("12ab"), @"`--plugin libcapo.so@sha256:12ab` is not pinned to a SHA-256: `12ab` is not 64 hexadecimal digits (`host plugins --hash --plugin libcapo.so` prints them)");
@@ -81,7 +81,7 @@ fn a_pin_that_is_none() {
 }
 
 #[test]
-fn the_printed_pin_is_one_that_plugin_takes() {
+fn the_printed_pin_is_accepted() {
     let (folder, hash) = with("libcapo.so");
     let args = "plugins --hash --plugin libmine.so --plugin libmisbehave.so";
     assert_snapshot!(folder.said(args), @"
@@ -121,7 +121,7 @@ fn a_run_records_what_made_it() {
 }
 
 #[test]
-fn a_resume_takes_the_same_file_alone() {
+fn a_resume_takes_only_the_same_file() {
     let (folder, _) = with("libcapo.so");
     let args = "--set train.max_steps=9 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {args} --stop-after 1"));
@@ -153,7 +153,7 @@ fn a_resume_takes_the_same_file_alone() {
 }
 
 #[test]
-fn a_changed_plugin_that_is_meant() {
+fn resumes_with_a_changed_plugin_if_told_to() {
     let (folder, _) = with("libcapo.so");
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
@@ -176,7 +176,7 @@ fn a_changed_plugin_that_is_meant() {
 }
 
 #[test]
-fn a_file_that_anybody_may_change() {
+fn refuses_a_file_that_anybody_may_change() {
     let (folder, hash) = with("libcapo.so");
     let library = folder.path().join("libmine.so");
     fs::set_permissions(&library, Permissions::from_mode(0o757)).unwrap();
@@ -200,7 +200,7 @@ fn a_file_that_anybody_may_change() {
 }
 
 #[test]
-fn folders_in_which_anybody_may_replace_it() {
+fn refuses_folders_in_which_anybody_may_replace_it() {
     let (folder, _) = with("libcapo.so");
     fs::create_dir_all(folder.path().join("open/inner")).unwrap();
     fs::rename(
@@ -230,7 +230,7 @@ fn folders_in_which_anybody_may_replace_it() {
 }
 
 #[test]
-fn links_that_anybody_may_point_elsewhere() {
+fn refuses_links_that_anybody_may_redirect() {
     let (folder, _) = with("libcapo.so");
     fs::create_dir(folder.path().join("open")).unwrap();
     std::os::unix::fs::symlink("../libmine.so", folder.path().join("open/liblink.so")).unwrap();
@@ -333,7 +333,7 @@ fn a_pin_holds_while_the_file_is_replaced() {
 }
 
 #[test]
-fn a_run_that_somebody_else_made() {
+fn refuses_the_plugins_of_somebody_elses_run() {
     let (folder, _) = with("libcapo.so");
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));

@@ -27,7 +27,7 @@ const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvatu
 /// The first step of a warm-up has a rate of 0, but its gradient acts in the steps after it, so it
 /// is weighed as one of those.
 #[test]
-fn a_warm_up_is_weighed_by_the_rates_to_come() {
+fn weights_see_the_rates_of_the_coming_warm_up() {
     let folder = Folder::new();
     let warm = "--set train.lr_scheduler_type=linear --set train.warmup_ratio=0.5 --set train.learning_rate=1e-3";
     let run = |name: &str, more: &str| {
@@ -74,7 +74,7 @@ fn a_warm_up_is_weighed_by_the_rates_to_come() {
 }
 
 #[test]
-fn weight_one_is_no_weight() {
+fn a_weight_of_one_changes_no_bit() {
     let folder = Folder::new();
     let plain = folder.train("plain", &told(&[], &["none"], ""));
     let ones = folder.train("ones", &told(&["none", "none"], &["none"], ""));
@@ -89,7 +89,7 @@ fn weight_one_is_no_weight() {
 }
 
 #[test]
-fn weight_zero_is_a_mask_whatever_is_counted() {
+fn a_weight_of_zero_rejects_like_a_mask() {
     for denominator in ["kept", "original"] {
         let folder = Folder::new();
         let extra = format!("--set train.mask_denominator={denominator}");
@@ -109,7 +109,7 @@ fn weight_zero_is_a_mask_whatever_is_counted() {
 }
 
 #[test]
-fn several_multiply_and_scale_the_loss_but_not_what_is_counted() {
+fn weights_multiply_and_scale_the_loss_but_not_the_count() {
     let folder = Folder::new();
     let plain = folder.train("plain", &told(&[], &[], ""));
     let one = folder.train("one", &told(&["half", "double"], &[], ""));
@@ -176,7 +176,7 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
 }
 
 #[test]
-fn thresholds_of_weights_are_swept_like_those_of_masks() {
+fn sweeps_thresholds_of_weights_like_those_of_masks() {
     let folder = Folder::new();
     folder.train(
         "run",
