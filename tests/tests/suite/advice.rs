@@ -1,5 +1,5 @@
-//! The advice of `host` works: each way out is taken from a run that is advised to, and what an
-//! error says to give is given.
+//! The advice of `host` works: each piece of advice is applied to a run that gets it, and what an
+//! error asks for is given.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +43,8 @@ fn metrics(case: &Value) -> String {
         .collect()
 }
 
-/// A check whose finding no run here has, or a way out that none of them is shown, fails the test:
-/// add a line to `runs.jsonl`.
+/// The test fails if no run here has the finding of a check, or gets a piece of advice: then add a
+/// line to `runs.jsonl`.
 #[test]
 fn every_piece_of_advice_works_on_the_run_that_gets_it() {
     let (mut taken, mut checks, mut said) = (BTreeSet::new(), BTreeSet::new(), Vec::new());

@@ -54,7 +54,7 @@ fn every_estimator_measures_the_distance_from_the_reference() {
 #[test]
 fn ratios_are_exactly_one_on_policy() {
     let folder = Folder::new();
-    // With no room at all a limit holds wherever the ratio is anything else.
+    // A clip range of 0 clips every ratio that is not exactly 1.
     let args = format!("--set objective.epsilon=0 {FOUR_STEPS}");
     for (name, extra) in [
         ("whole", ""),
@@ -155,7 +155,7 @@ fn replaces_groups_without_a_difference() {
         plain.metric("num_tokens")[3] < whole.metric("num_tokens")[3],
         "what is dropped was sampled too"
     );
-    // At the limit they fill the rest.
+    // At the limit, groups without a difference fill the rest.
     let limited = folder.train(
         "limited",
         &format!("{args} --set rollout.max_num_gen_batches=1"),

@@ -10,7 +10,7 @@ use tests::{Folder, text_model, to_json_lines};
 
 use crate::refused::assert_refused;
 
-/// Sums that the embedded model knows by half, in two files.
+/// Two files with sums, about half of which the embedded model gets right.
 fn folder() -> Folder {
     let folder = Folder::new();
     for (name, from, count) in [("easy.jsonl", 100, 12), ("hard.jsonl", 551, 9)] {
@@ -86,7 +86,7 @@ fn answers_do_not_depend_on_each_other() {
         whole
     );
     assert_eq!(run("seqs.jsonl", "--set rollout.max_num_seqs=3"), whole);
-    // Fewer samples of the same prompts are the first of more.
+    // With fewer samples, the answers are the first ones of those with more samples.
     let _ = run(
         "fewer.jsonl",
         "--set eval.benchmark=[{name=\"easy\",file=\"easy.jsonl\",samples=2,temperature=1.0}]",
@@ -150,10 +150,10 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     let _ = child.kill();
     let _ = child.wait();
     let partial = folder.path().join("answers.jsonl.partial");
-    // It may have been whole by then; cut it as a kill would.
+    // The file may be complete by then, so it is cut here as a kill would cut it.
     if let Ok(bytes) = std::fs::read(&partial) {
         std::fs::write(&partial, &bytes[..bytes.len().min(1500)]).unwrap();
-        // An answer that was edited is not what was measured.
+        // An edited answer is not the one that was measured.
         let cut = String::from_utf8(std::fs::read(&partial).unwrap()).unwrap();
         let (before, after) = cut.split_once("\"correct\":").unwrap();
         let [from, to] = if after.starts_with("true") {
@@ -175,7 +175,7 @@ fn a_killed_evaluation_goes_on_to_the_same_bytes() {
     assert!(folder.bytes("answers.jsonl") == whole);
 }
 
-/// Of a model that is neither embedded nor a run, the settings of the embedded task say nothing.
+/// The settings of the embedded task do not apply to a model that is neither embedded nor a run.
 #[test]
 fn any_other_model_is_measured_with_the_defaults() {
     let folder = folder();
@@ -233,7 +233,7 @@ fn checks_the_saved_part_of_an_evaluation() {
     ");
 }
 
-/// The columns of `[data]` are not those of a preset's rows.
+/// A preset has its own columns, not those of `[data]`.
 #[test]
 fn a_benchmark_with_a_preset_has_its_own_columns() {
     let folder = folder();
@@ -286,7 +286,7 @@ fn a_run_records_its_benchmarks_and_resumes() {
             .abs()
             < 1e-12
     );
-    // An evaluation of the model by itself gives the run's results.
+    // A separate evaluation of the model gives the run's results.
     let model = whole.last_checkpoint();
     folder.said(&format!(
         "eval {BENCHMARKS} --model {} --output answers.jsonl",

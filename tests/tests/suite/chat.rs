@@ -8,7 +8,7 @@ use tests::{Folder, to_json_lines};
 use crate::models::with_model;
 use crate::refused::assert_refused;
 
-/// Turns of an adder: what it is asked, `=`, and its answer with an end.
+/// A template of turns: the question, `=`, and the answer with an end token.
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no ' ~ m.role) }}{% endif %}\
     {{ '=' if m.role == 'assistant' }}{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}\
     {{ '=' if add_generation_prompt }}{{ '1' if enable_thinking is true }}";
@@ -18,8 +18,8 @@ const TEXT: &str = "--set data.dataset_name=text.jsonl";
 const MODEL: &str = "--set model.model_name_or_path=model";
 const STEPS: &str = "--set train.max_steps=2 --set eval.num_prompts=0";
 
-/// The embedded model in a folder with a chat template, and twice the same rows: as messages and as
-/// the texts that they make.
+/// A folder with the embedded model, a chat template, and the same rows twice: as messages, and as
+/// the texts into which the template turns them.
 fn folder() -> Folder {
     let folder = with_model();
     folder.write("model/chat_template.jinja", TEMPLATE);
@@ -52,7 +52,7 @@ fn training_on_conversations_equals_training_on_their_texts() {
         .find(|line| line.starts_with("date = "))
         .expect("the day is written down");
     assert_eq!(date.len(), "date = \"2026-07-31\"".len(), "{date}");
-    // A resume takes the same day for today.
+    // A template may ask for the date. A resume uses the day on which the run began.
     std::fs::remove_dir_all(chat.last_checkpoint()).unwrap();
     assert_eq!(folder.resume("chat").weights(), text.weights());
 }
@@ -129,7 +129,8 @@ fn a_template_may_end_turns_with_another_token() {
         told(&format!("{generate} model --eos-token <pad>")) + &told(&format!("{generate} b")),
         ""
     );
-    // It is taught as the end of texts, and completions end at the tokenizer's own too.
+    // The template's token is taught as the end of texts. Completions also end at the tokenizer's
+    // own token.
     assert_eq!(
         folder.json("b/generation_config.json"),
         json!({"eos_token_id": [0, 1]})
@@ -296,7 +297,7 @@ fn messages_are_answered() {
     assert_eq!(prompts, ["\"1448+972=1\"", "\"11+1=1\""]);
 }
 
-/// Templates whose value is written endlessly, or takes all memory, and the sentence's limit.
+/// Templates that write without end or take all memory, each with the limit that its error names.
 fn limited(values: &[(&str, &str)]) {
     let folder = folder();
     // Lists and maps that would be endless if they were written out; the engine counts the steps

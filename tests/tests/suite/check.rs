@@ -1,10 +1,11 @@
-//! `host check`: what ships is green, what misbehaves is named.
+//! `host check`: shipped plugins pass, and components that misbehave are named.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tests::{Folder, Outcome, artifacts, to_json_lines};
 
-/// The report without what differs from machine to machine: `N` for every number of milliseconds.
+/// The report with `N` in place of every number of milliseconds, which differs from machine to
+/// machine.
 pub fn redacted(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let is_time = |i: usize| {
@@ -27,7 +28,7 @@ pub fn redacted(text: &str) -> String {
         .join(" ")
 }
 
-/// Checks that all is well, and returns the report.
+/// Asserts that all checks pass, and returns the report.
 fn green(args: &str) -> String {
     let outcome = Folder::new().host(&format!("check {args}")).succeeded();
     let summary = outcome.stdout.lines().last().unwrap();
@@ -130,7 +131,7 @@ fn the_examples_are_green_with_their_keys_and_skipped_without() {
     assert_snapshot!(mask.lines().take(8).collect::<Vec<_>>().join("\n"));
 }
 
-/// The report with one line for neighbouring checks of which the same is said.
+/// The report with neighbouring checks of the same outcome joined into one line.
 fn folded(report: &str) -> String {
     let said = |line: &str| {
         line.starts_with("  ")
@@ -207,7 +208,7 @@ fn checks_a_reward_that_reads_its_own_columns() {
             .unwrap();
         redacted(reward.split_once("\n\n").unwrap().0)
     };
-    // The report is of all components, and one of them is there to break a rule.
+    // The report covers all components of the plugin, and one of them breaks a rule on purpose.
     let report = reward(checked("--rows rows.jsonl --fuzz 50"));
     assert!(
         report.lines().all(|line| line.contains(" success ")) && report.lines().count() == 24,
@@ -252,7 +253,7 @@ fn repeats_one_of_its_random_batches() {
     let name = name.trim_end_matches(['`', ')']);
     let again = folder.host(&format!("check libmisbehave.so {sin} --reproduce {name}"));
     assert_eq!((again.code, last_line(&again)), (Some(1), found.clone()));
-    // A crash names its case too, from the grave.
+    // The report names the case in which a component crashed.
     let sin = "--set misbehave.mask.sin=abort --set misbehave.mask.at_step=130";
     let outcome = folder.host(&format!(
         "check libmisbehave.so {sin} --only fuzz --fuzz 200 --seed 7"

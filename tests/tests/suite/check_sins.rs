@@ -8,7 +8,8 @@ use tests::Folder;
 use crate::check::redacted;
 use crate::evolution::aborting;
 
-/// The lines of `component` about `check` when it commits `sin`, and the others none.
+/// The lines of the report about `check` of a `component` that commits `sin`. Other components must
+/// have no such lines.
 fn line(component: &str, sin: &str, check: &str) -> String {
     let folder = Folder::new();
     let none = [
@@ -21,7 +22,7 @@ fn line(component: &str, sin: &str, check: &str) -> String {
         "control",
     ]
     .map(|point| format!("--set misbehave.{point}.sin=none"));
-    // Long enough for a process on a busy machine; a call that hangs takes all of it.
+    // This limit is long enough for a process on a busy machine. A call that hangs takes all of it.
     let args = format!(
         "check libmisbehave.so --timeout 10 {} --set {component}.sin={sin} --only {check}",
         none.join(" ")
@@ -98,8 +99,8 @@ fn masks_that_panic_or_do_not_come_back() {
     assert_snapshot!(lines("misbehave.mask", sins));
 }
 
-/// The checks share a process, which the second one ends. The third has not run by then, and runs
-/// again alone.
+/// The checks share a process, which the second check ends. The third check has not run by then,
+/// and gets a process of its own.
 #[test]
 fn runs_checks_again_after_a_crash() {
     let none = ["reward", "advantage", "objective", "weight", "control"]

@@ -83,7 +83,7 @@ fn prints_its_version_and_refuses_wrong_words() {
     assert_eq!(folder.host("").code, Some(2));
 }
 
-/// Where the component `id` comes from: a plugin whose name begins it, or `host` itself.
+/// The origin of the component `id`: the plugin with whose name it begins, or `host` itself.
 fn origin_of(point: &str, id: &str) -> String {
     match id.split_once('.') {
         Some((plugin @ ("capo" | "drcapo" | "reincapo"), _)) => {
@@ -173,8 +173,7 @@ fn a_dry_run_estimates_a_run_and_writes_nothing() {
     ] {
         assert!(told.contains(words), "no `{words}` in\n{told}");
     }
-    // The settings that it prints are those that the run writes down, with those that are left out
-    // there.
+    // The printed settings are those that the run writes down, and those that it leaves out there.
     let settings = told.split_once("its settings, in full:\n\n").unwrap().1;
     let _ran = folder.train("run", args.strip_prefix("train ").unwrap());
     let written = folder.text("run/config.toml");

@@ -1,5 +1,5 @@
-//! `host compare-masks`: each mask alone over recorded batches, the numbers beside each other,
-//! thresholds for a target.
+//! `host compare-masks`: each mask by itself on recorded batches, a table of their numbers, and
+//! thresholds that meet a target.
 
 use insta::assert_snapshot;
 use tests::artifacts::{example, load_examples, workspace};
@@ -30,7 +30,7 @@ fn without_times(outcome: Outcome) -> String {
     said.lines().map(line).collect()
 }
 
-/// The output without this machine's folders.
+/// The output with this machine's folders replaced.
 fn portable(said: &str) -> String {
     said.replace(&format!("{}/", workspace().display()), "")
 }
@@ -63,7 +63,7 @@ fn searches_a_target_for_all_masks_at_once() {
     let compare = format!("compare-masks {masks} {set} --target-rate 10% --out all.json{batches}");
     let said = without_times(folder.host(&compare));
     assert_snapshot!(portable(&said));
-    // The value that is told is one that a replay rejects as much with.
+    // A replay with the printed threshold rejects the printed share.
     let all = folder.json("all.json");
     let found: Vec<&str> = said
         .lines()

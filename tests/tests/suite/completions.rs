@@ -1,5 +1,5 @@
-//! Completions that a run writes down: what is known of each token is what the metrics are made of,
-//! and a resume writes the same.
+//! The log of completions: its numbers for each token agree with the metrics, and a resume writes
+//! the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn formats_agree_and_a_resume_writes_the_same_bytes() {
         let settings = format!("{STEPS} {TOKENS} --set logging.completions_format={format}");
         let run = folder.train(format, &settings);
         let (whole, found) = (read(&run), found(&run));
-        // As if it had been killed before its last checkpoint.
+        // The run looks as if it had been killed before its last checkpoint.
         std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
         assert_eq!(read(&folder.resume(format)), whole);
         (whole.len(), found)

@@ -1,4 +1,4 @@
-//! Several masks in one run: each sees what the ones before it left, and answers for its own
+//! Several masks in one run: each sees the tokens that earlier masks left, and reports its own
 //! rejections.
 
 use tests::artifacts::load_examples;
@@ -10,7 +10,7 @@ use crate::replay::dumped;
 const SURPRISE: &str = "{use=\"example.surprise-cap\",max_nats=0.4}";
 const TRUNCATED: &str = "{use=\"masks.truncated\"}";
 
-/// The plugins and these masks, on completions of which the limit cuts off some.
+/// A run with the plugins and these masks, whose length limit cuts off some completions.
 fn args(masks: &[&str]) -> String {
     let plugins = format!(
         "--plugin libmasks.so{} --set recipe=grpo",
@@ -55,7 +55,7 @@ fn the_order_of_two_masks_changes_only_who_rejects() {
             "{a:?} {b:?} {all:?}"
         );
     }
-    // Tokens that both would drop are the first one's.
+    // A token that both masks would drop is dropped by the first one.
     for mask in ["example.surprise-cap", "masks.truncated"] {
         assert_ne!(rejected(&first, mask), rejected(&second, mask), "{mask}");
     }
@@ -102,14 +102,16 @@ fn a_mask_sees_the_tokens_that_are_left() {
         ],
         "",
     );
-    // The most surprising tokens have a high entropy, so of all tokens a larger share would go.
+    // The most surprising tokens have a high entropy. If the mask saw them too, it would drop a
+    // larger share.
     let (before, share) = (
         rejected(&run, "example.surprise-cap"),
         rejected(&run, "masks.entropy-quantile"),
     );
     for (before, share) in before.iter().zip(share) {
         assert!(*before > 0.05, "{before}");
-        // Completions of one prompt begin alike, with the same entropies, and ties are kept.
+        // Completions of one prompt begin with the same tokens and entropies. Tokens of equal
+        // entropy are kept.
         assert!(
             (share - 0.7 * (1.0 - before)).abs() < 0.025,
             "{share} of what {before} left"
@@ -136,7 +138,7 @@ fn a_component_used_twice_reports_twice() {
             .all(|(sum, all)| (sum - all).abs() < 1e-12)
     );
     assert!(first.iter().chain(&second).any(|&rate| rate > 0.0));
-    // The larger surprises never reached the second.
+    // The second mask never saw the tokens with larger surprises.
     let largest = run.metric("example.surprise-cap#2/largest_nats");
     assert!(
         largest.len() == 2 && largest.iter().all(|&nats| nats <= 1.0),

@@ -1,4 +1,4 @@
-//! Sentences about settings.
+//! Settings, and error messages about them.
 
 use tests::Folder;
 
@@ -26,7 +26,7 @@ fn evaluates_without_plugins_that_only_training_uses() {
 
 #[test]
 fn accepts_the_largest_number_of_steps() {
-    // As many steps as can be counted are no more than one can wait for.
+    // A huge number of steps is accepted: the run would only take long.
     let endless =
         "--set train.max_steps=9223372036854775807 --set rollout.top_k=9223372036854775807";
     Folder::new().said(&format!(

@@ -1,5 +1,5 @@
-//! The rollout's context, besides the batch, reaches the components that ask for it; and a sampler
-//! that is not the trainer.
+//! The rollout's context, which components get if they ask for it, and log-probabilities of a
+//! sampler that differs from the trainer.
 
 use capo_loader::batch_file;
 use insta::assert_snapshot;
@@ -20,10 +20,10 @@ fn train(extra: &str) -> (Folder, RunDir) {
     (folder, run)
 }
 
-/// Sampler and trainer compute the same.
+/// Settings with which sampler and trainer compute the same distribution.
 const SAME: &str = "--set train.loss_temperature=0.9";
 
-/// Metrics of a sampler that is not the trainer.
+/// Metrics of the difference between sampler and trainer.
 const MISMATCH: [&str; 4] = [
     "sampling/sampling_logp_difference/max",
     "sampling/importance_sampling_ratio/mean",
@@ -38,12 +38,13 @@ fn the_samplers_log_probabilities_are_its_own() {
         folder.train(name, &settings("context", &format!("{SAME} {extra}")))
     };
     let own = |run: &RunDir| run.metric("misbehave.mask/farthest");
-    // Sampled from what the trainer computes: equal but for rounding.
+    // The sampler draws from the distribution that the trainer computes, so both agree up to
+    // rounding.
     let same = train("same", "");
     assert!(own(&same).iter().all(|far| *far < 1e-4), "{:?}", own(&same));
     train("said", "--set rollout.dtype=f32").assert_same(&same);
-    // Asking changes nothing of the run. Where nobody asks and both are one, no metric tells of
-    // them.
+    // Asking for the context does not change the run. If nobody asks and both distributions are the
+    // same, there are no metrics of their difference.
     let plain = folder.train("plain", &settings("none", SAME));
     assert_eq!(plain.weights(), same.weights());
     for name in MISMATCH {
@@ -52,7 +53,7 @@ fn the_samplers_log_probabilities_are_its_own() {
             "{name} where sampler and trainer are one"
         );
     }
-    // Truncated, or at another temperature, they are not.
+    // With truncation or another temperature, the log-probabilities differ.
     for extra in ["top_k=3", "top_p=0.8", "temperature=1.2"] {
         let run = train(extra, &format!("--set rollout.{extra}"));
         let [farthest, ratio] =
@@ -63,7 +64,7 @@ fn the_samplers_log_probabilities_are_its_own() {
                 "{extra}: {farthest:?}"
             );
         }
-        // A truncated distribution gives what is left more probability, the whole one never more.
+        // Truncation gives the remaining tokens more probability. Otherwise no token gets more.
         let truncated = extra.starts_with("top");
         assert!(
             ratio.iter().all(|ratio| truncated == (*ratio < 1.001)),
@@ -166,7 +167,7 @@ fn a_replay_shows_the_context_of_the_training() {
 fn the_samplers_top_tokens() {
     let folder = Folder::new();
     let number = |run: &RunDir, name: &str| run.metric(&format!("misbehave.mask/{name}"))[3];
-    // All of the vocabulary, then less than there is.
+    // First k covers the whole vocabulary, and then less.
     let whole = folder.train("whole", &settings("top_k", ""));
     assert!((number(&whole, "least") - 1.0).abs() < 1e-5);
     assert_eq!(
@@ -183,7 +184,7 @@ fn the_samplers_top_tokens() {
     assert_eq!(number(&two, "k"), 2.0);
     assert!((0.2..0.999).contains(&number(&two, "least")) && number(&two, "found") < tokens(&two));
     assert_eq!(two.weights(), whole.weights());
-    // The tokens that truncation left have all of the probability.
+    // The tokens that truncation left have a total probability of 1.
     let truncated = "--set rollout.top_k=3 --set train.last_layer_top_k=6 --set rollout.dtype=bf16";
     let truncated = folder.train("truncated", &settings("top_k", truncated));
     assert!((number(&truncated, "least") - 1.0).abs() < 1e-5);
@@ -193,7 +194,7 @@ fn the_samplers_top_tokens() {
     );
     folder.said(&replay("top_k", &dumped(4)));
     assert_eq!(recorded(&folder, 3, "least"), number(&two, "least"));
-    // A context alone, as it was recorded before.
+    // A context without the top tokens, as older files have it.
     let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     let mut context = batch.context.clone().unwrap();
     context.data.set_top_k(0, Vec::new(), Vec::new());
@@ -249,7 +250,7 @@ fn batches_always_hold_the_context() {
     let folder = Folder::new();
     folder.train("run", &format!("{FOUR_STEPS} --dump-batches dump"));
     folder.said(&replay("context", &dumped(4)));
-    // As such files were before.
+    // Older files look like this.
     let batch = batch_file::read(&folder.path().join(dumped(1).trim())).unwrap();
     batch_file::write(&folder.path().join("old.safetensors"), &batch.view(), None).unwrap();
     folder.said(&replay("none", "old.safetensors"));

@@ -1,5 +1,5 @@
-//! `host replay --device cuda:0` with the real plugins: host and plugins are images of their own,
-//! which meet in the device's primary context.
+//! `host replay --device cuda:0` with the real plugins. Host and plugins are separate libraries,
+//! which share the device's primary context.
 
 use std::path::{Path, PathBuf};
 
@@ -41,8 +41,7 @@ fn assert_close(found: &Path, expected: &Path) {
     }
 }
 
-/// Replays on the CPU and on the device, into `cpu` and `cuda`, and asserts that both came to the
-/// same.
+/// Replays on the CPU and on the device, into `cpu` and `cuda`, and asserts that the results agree.
 fn assert_same_on_device(folder: &Folder, flags: &str, config: &Path, batches: &[PathBuf]) {
     replay(folder, flags, config, batches, "cpu");
     replay(
@@ -55,7 +54,7 @@ fn assert_same_on_device(folder: &Folder, flags: &str, config: &Path, batches: &
     assert_same_replay(folder, "cuda", "cpu");
 }
 
-/// Asserts that replays into `found` and `expected` came to the same.
+/// Asserts that the results of replays into `found` and `expected` agree.
 fn assert_same_replay(folder: &Folder, found: &str, expected: &str) {
     let names = names(&folder.path().join(expected));
     assert!(!names.is_empty());
@@ -184,7 +183,7 @@ fn the_trainers_own_moments() {
     assert_same_on_device(&folder, "", &run.path().join("config.toml"), &dumped);
 }
 
-/// The number that is left of `x` in 16 bits with an exponent of 8.
+/// `x` rounded to bf16.
 fn to_bf16(x: f32) -> f32 {
     let (bits, odd) = (x.to_bits(), x.to_bits() >> 16 & 1);
     f32::from_bits((bits + 0x7fff + odd) & 0xffff_0000)
@@ -206,7 +205,7 @@ fn features_of_16_bits() {
     };
     run("cpu", "", &rounded);
     run("bf16", "--device cuda:0 --dtype bf16", &batches(&case));
-    // Numbers of this size that bf16 holds, f16 holds too.
+    // At this size, f16 represents every number that bf16 does.
     run("f16", "--device cuda:0 --dtype f16", &rounded);
     run("exact", ON_DEVICE, &batches(&case));
     assert_same_replay(&folder, "bf16", "cpu");
@@ -269,7 +268,7 @@ fn memory_is_given_back_after_every_batch() {
     let Some(folder) = device::folder() else {
         return;
     };
-    // Four batches of 13 kB, nine times, and what the mask works with.
+    // This is enough for four batches of 13 kB, nine times, and for the mask's own memory.
     let folder = folder.env("CUDA_EMULATOR_MEMORY", "200000");
     folder.said(&sweep("paper-token-sgd", ON_DEVICE));
     let folder = folder.env("CUDA_EMULATOR_MEMORY", "1");

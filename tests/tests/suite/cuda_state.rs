@@ -1,5 +1,5 @@
-//! A mask that has taken steps on a CUDA device goes on there or on the CPU as one that took them
-//! on the CPU.
+//! The state of a mask after steps on a CUDA device equals the state after the same steps on the
+//! CPU. The mask can go on with it on either.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn cuda() -> Option<Device> {
     there.then(|| Device::open("cuda:0", Dtype::F32).unwrap().unwrap())
 }
 
-/// A mask of the shared library, as the case `paper-token-adam` has it.
+/// The mask of the shared library with the settings of the case `paper-token-adam`.
 fn mask() -> Deciders {
     let image = open::load(&artifacts::file("libcapo.so")).unwrap();
     let keys = r#"{"optimizer": "adam", "fisher_threshold": 1e-3, "hessian_threshold": 0.1}"#;
@@ -32,7 +32,7 @@ fn mask() -> Deciders {
     }
 }
 
-/// Takes `mask` through a batch; its shifts, m_F before m_H.
+/// Applies `mask` to a batch. Returns its shifts, first m_F and then m_H.
 fn step(mask: &mut Deciders, path: &Path, device: Option<&Device>) -> Vec<f32> {
     let batch = batch_file::read(path).unwrap();
     let mut records = Records::default();

@@ -1,5 +1,5 @@
-//! `host train` on a CUDA device: every stage computes what it computes on the CPU, in whatever
-//! order the device may do the work.
+//! `host train` on a CUDA device: every stage agrees with the CPU, in whatever order the device
+//! does the work.
 //!
 //! These tests need a `host` with its CUDA backend. `scripts/emulated-gpu` builds one for the
 //! emulator and runs them.
@@ -43,7 +43,7 @@ const RUNS: [(&str, &str); 9] = [
         "--set recipe=grpo --set mask=[] --set rollout.max_num_seqs=5",
     ),
 ];
-/// Runs of one step in bf16, of which each device rounds other numbers.
+/// Runs of one step in bf16. Each device rounds different numbers.
 const RUNS_IN_BF16: [(&str, &str); 4] = [
     (
         "sgd",
@@ -74,8 +74,8 @@ fn is_of_the_machine(name: &str) -> bool {
         || ["step_time", "tokens_per_second"].contains(&name)
 }
 
-/// Asserts that two runs decided the same, and that everything else of their steps differs by a
-/// share of `apart` at most.
+/// Asserts that two runs made the same decisions, and that all other numbers of their steps differ
+/// at most by the share `apart`.
 fn assert_near(name: &str, found: &RunDir, expected: &RunDir, apart: f64) {
     let (found_steps, expected_steps) = (found.metrics(), expected.metrics());
     assert_eq!(found_steps.len(), expected_steps.len(), "{name}");
@@ -104,7 +104,7 @@ fn assert_near(name: &str, found: &RunDir, expected: &RunDir, apart: f64) {
             );
         }
     }
-    // Where a gradient is nothing but rounding, Adam makes a step of half the rate of it.
+    // If a gradient is only rounding noise, Adam's step can still be half the rate.
     if apart > F32
         || found
             .last_checkpoint()
@@ -141,8 +141,8 @@ fn every_stage_computes_what_it_computes_on_the_cpu() {
 }
 
 /// Neither the order of threads, blocks and streams nor what lies in memory that nobody wrote
-/// changes a bit. A resumed run is the uninterrupted one. In bf16 the reference has weights in
-/// bf16.
+/// changes a bit. A resumed run has the same bits as an uninterrupted one. In bf16 the reference
+/// has weights in bf16.
 #[test]
 #[ignore = "needs a host with CUDA"]
 fn one_seed_gives_the_same_bits() {

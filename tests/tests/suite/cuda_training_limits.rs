@@ -1,5 +1,5 @@
-//! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated one
-//! can be small, or not there.
+//! Messages for a user whose GPU lacks something, and the GPU in a run's header. The emulated GPU
+//! can be small or absent.
 
 use insta::assert_snapshot;
 use tests::artifacts::workspace;
@@ -7,7 +7,7 @@ use tests::{Folder, device};
 
 use crate::read_models::{SCORED, write_models};
 
-/// It takes more than 3 MB of a GPU, and less than 4.
+/// A run that takes more than 3 MB of a GPU's memory, and less than 4 MB.
 const RUN: &str = "--set train.max_steps=2 --set train.per_device_train_batch_size=16 --set rollout.num_generations=8 \
     --set rollout.max_completion_length=8 --set eval.num_prompts=0 --set train.save_steps=1";
 const MEMORY: &str = "CUDA_EMULATOR_MEMORY";
@@ -24,7 +24,7 @@ fn a_gpu_without_memory_ends_a_run_that_goes_on_later() {
     let args = format!("{RUN} --device cuda:0");
     let whole = folder.train("whole", &args).weights();
     let folder = folder.env(MEMORY, "3000000");
-    // Its memory is compared with an estimate first.
+    // The GPU's memory is compared with an estimate before the run begins.
     let said = folder.attempt("refused", &args).refused();
     assert!(
         said.starts_with("the run takes about 3.6 MiB of memory at the fullest"),
@@ -55,7 +55,7 @@ fn a_gpu_without_memory_ends_a_run_that_goes_on_later() {
     );
 }
 
-/// The estimate of a run, as a dry run says it and in bytes, rounded up.
+/// The estimate that a dry run prints, as text and in bytes, rounded up.
 fn estimate(folder: &Folder, args: &str) -> (String, u64) {
     let said = folder.said(&format!("train --dry-run {args}"));
     let line = said

@@ -1,4 +1,4 @@
-//! Files of a run that were changed behind its back: state and settings are refused.
+//! Files of a run that somebody changed: changed states and settings are refused.
 
 use std::fs;
 
@@ -17,8 +17,8 @@ fn stopped(args: &str) -> (Folder, RunDir) {
     (folder, run)
 }
 
-/// Inverts a bit in the middle of a file, or puts something into an empty one; gives what
-/// `host ARGS` says of it, and takes it back.
+/// Inverts a bit in the middle of a file, or writes something into an empty one. Returns the error
+/// of `host ARGS`, and restores the file.
 fn with_a_flip(folder: &Folder, file: &str, args: &str) -> String {
     let path = folder.path().join(file);
     let whole = fs::read(&path).unwrap();
@@ -110,11 +110,12 @@ fn every_reader_of_a_checkpoint_compares_hashes() {
                 "{sentence}"
             );
         }
-        // What only a resume needs is not read.
+        // Files that only a resume needs are not read.
         folder.write(&format!("{checkpoint}/optimizer.safetensors"), "changed");
         folder.said(args);
     }
-    // A model's folder without a manifest is read as it is, and may be made of a checkpoint.
+    // A model's folder without a manifest is read as it is. A checkpoint without its manifest is
+    // such a folder.
     fs::remove_file(folder.path().join(checkpoint).join("capo-manifest.json")).unwrap();
     folder.said(&readers[0]);
 }
@@ -140,14 +141,15 @@ fn names_changed_settings_and_takes_them_if_told_to() {
     folder.replace("run/config.toml", "quantile_of_nothing = 1", "threads = 1");
     let refused = folder.refused("train --resume run");
     assert_snapshot!(refused, @"the settings of `run/config.toml` are not those that its checkpoint of step 2 was made with: `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002 (put them back, or take them with `--allow-changed-config`)");
-    // Taken without a step, they have made no checkpoint.
+    // The changed settings were accepted, but no step was taken, so there is no checkpoint made
+    // with them.
     folder.said("train --resume run --allow-changed-config --stop-after 2");
     assert_eq!(folder.refused("train --resume run"), refused);
     let outcome = folder
         .host("train --resume run --allow-changed-config --stop-after 3")
         .succeeded();
     assert_snapshot!(outcome.stdout.lines().find(|line| line.starts_with("changed")).unwrap(), @"changed    `mask.0.threads`: not set -> 1, `train.learning_rate`: 0.0001 -> 0.0002");
-    // They are known from then on, and where no such checkpoint is left they are not.
+    // After a step with them, the settings are recorded. They are not once the checkpoint is gone.
     folder.said("train --resume run --stop-after 4");
     for step in [3, 4] {
         fs::remove_dir_all(run.path().join(format!("checkpoints/step-00000{step}"))).unwrap();

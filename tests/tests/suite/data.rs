@@ -1,5 +1,5 @@
-//! Datasets as users bring them along: tables, saved folders, the Hub's cache, several at once; and
-//! rows that no run could use.
+//! Datasets of users: tables, saved folders, the Hub's cache, several at once, and rows that no run
+//! can use.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// The header's line about the data, of a run that is not started.
+/// The line about the data in the header of a dry run.
 fn data_line(folder: &Folder, args: &str) -> String {
     let said = folder.said(&format!("train --dry-run --set eval.num_prompts=0 {args}"));
     said.lines()
@@ -113,7 +113,7 @@ fn finds_a_cached_dataset_by_its_id() {
         first["answer"].as_str().unwrap().parse::<u32>().is_ok(),
         "{first}"
     );
-    // The run keeps what the id meant.
+    // The run keeps the path for which the id stood.
     let config = run.text("config.toml");
     assert!(config.contains("snapshots/0123456789abcdef\""), "{config}");
     let absent = folder.refused("train --set data.dataset_name=made-up/other");
@@ -195,7 +195,7 @@ fn refuses_settings_that_cancel_each_other() {
 const SUMS: &str = "--set data.dataset_name=train.jsonl --set train.max_steps=3 --set eval.num_prompts=0 \
     --set train.per_device_train_batch_size=16";
 
-/// Forty rows, with `bad` in place of some by number from 0.
+/// Forty rows, some of which are replaced by `bad` rows. Rows are numbered from 0.
 fn sums(bad: &[(usize, &str)]) -> String {
     let row = |i: usize| {
         let good =
@@ -233,7 +233,7 @@ fn skips_bad_rows_without_changing_the_others() {
     let clean = clean.train("clean", SUMS);
     let skipped = folder.run_dir("skipped");
     assert_eq!(skipped.weights(), clean.weights());
-    // A checkpoint counts usable rows, so that a resume goes on among the same rows.
+    // A checkpoint counts only usable rows, so that a resume continues at the same row.
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000003")).unwrap();
     std::fs::remove_dir_all(skipped.path().join("checkpoints/step-000002")).unwrap();
     assert_eq!(folder.resume("skipped").weights(), clean.weights());
@@ -277,7 +277,7 @@ fn checks_held_out_rows_and_targets_where_they_are_used() {
         held_out.replace("FOLDER/", "")
     );
     folder.said(&format!("eval {data} --set data.on_bad_row=skip"));
-    // Nobody reads an answer as tokens, except where it is taught.
+    // An answer is encoded as tokens only where it is taught.
     let sft = format!(
         "sft --output-dir out {data} --set train.max_steps=1 --set eval.max_completion_length=8"
     );

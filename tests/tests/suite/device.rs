@@ -1,5 +1,5 @@
-//! `--device` and `train.dtype`: what is refused, what works without CUDA, and what training in
-//! bf16 keeps.
+//! `--device` and `train.dtype`: refused values, commands that work without CUDA, and training in
+//! bf16.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ fn replay(flags: &str) -> String {
     )
 }
 
-/// On every machine: an empty file stands before the driver.
+/// An empty file hides the driver, so that the test works on every machine.
 #[test]
 fn a_machine_without_a_driver() {
     let folder = Folder::new();
@@ -68,7 +68,7 @@ fn no_library_of_a_plugin_is_of_a_driver_or_toolkit() {
     }
 }
 
-/// A plugin that knows nothing of devices.
+/// A plugin that cannot read tensors in device memory.
 #[test]
 fn a_plugin_that_reads_host_memory_only() {
     let Some(emulator) = device::emulator() else {

@@ -36,7 +36,7 @@ fn said(name: &str) -> String {
     recorded(name).said(&format!("diagnose {name}"))
 }
 
-/// Runs of known fate, those that went well included.
+/// Recorded runs whose outcome is known, including some that went well.
 #[test]
 fn diagnoses_the_recorded_runs() {
     let names = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/diagnose"));
@@ -48,7 +48,7 @@ fn diagnoses_the_recorded_runs() {
     insta::assert_snapshot!("diagnose", said.join("\n"));
 }
 
-/// A mask that has nothing to act on, and a governor that is never needed.
+/// A mask that has nothing to reject, and a governor that is never needed.
 const IDLE: &str = "--plugin libmasks.so --set recipe=dppo --plugin libgovernor.so --step-control governor.kl \
     --set step_control.0.target=1 --set warnings.idle_mask_steps=3 --set warnings.idle_control_steps=5 --set train.max_steps=7 \
     --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set eval.num_prompts=0";

@@ -1,4 +1,4 @@
-//! Where installed plugins lie, and what programs read of `host plugins`.
+//! Folders of installed plugins, and the output of `host plugins` for programs.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::loading::finds;
 const ALL: &str = "--plugin libcapo.so --plugin libdrcapo.so --plugin libreincapo.so --plugin libgovernor.so \
                    --plugin libmasks.so";
 
-/// A home in which `place` holds the plugin of ReinCAPO.
+/// A home folder with ReinCAPO's plugin in `place`.
 fn home(place: &str) -> Folder {
     let folder = Folder::new();
     folder.write(

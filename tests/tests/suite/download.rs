@@ -19,28 +19,29 @@ const DOWNLOAD: &str = "download org/model";
 struct Hub {
     address: String,
     files: BTreeMap<String, Vec<u8>>,
-    /// The fate of the next answers with weights, the last first; one that is not there is whole.
+    /// What happens to the next answers with weights, in reverse order. Further answers are
+    /// complete.
     faults: Mutex<Vec<Fault>>,
     /// The requests so far: method, path and range.
     asked: Mutex<Vec<String>>,
 }
 
-/// The fate of an answer with weights.
+/// What happens to an answer with weights.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// It breaks off after so many bytes.
+    /// The answer breaks off after this many bytes.
     Breaks(usize),
-    /// Nothing more comes after so many bytes, and the connection stays.
+    /// After this many bytes nothing more comes, but the connection stays open.
     Stalls(usize),
-    /// More comes than was said.
+    /// The answer is longer than it announced.
     Overflows,
-    /// It leads back here, with a body that does not end.
+    /// The answer redirects to itself, with an endless body.
     Leads,
 }
 
 impl Hub {
-    /// A Hub with the embedded model as `org/model` and things beside it that nobody needs, and a
-    /// folder whose `host` asks it.
+    /// A Hub with the embedded model as `org/model` and some files that are not needed, and a
+    /// folder whose `host` downloads from it.
     fn open(faults: Vec<Fault>) -> (Folder, Arc<Self>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut files = BTreeMap::from([
@@ -140,7 +141,7 @@ impl Hub {
             return send("404 Not Found", "", b"", 0);
         };
         let weights = name.ends_with(".safetensors");
-        // Small files are named by another hash, which nobody compares.
+        // Small files are named by another kind of hash, which is not compared.
         let etag = if weights {
             sha256_hex(bytes)
         } else {
@@ -165,7 +166,7 @@ impl Hub {
             Some(Fault::Breaks(after)) => send(status, &linked, &bytes[from..], after),
             Some(Fault::Stalls(after)) => {
                 send(status, &linked, &bytes[from..], after);
-                // Held until the other side has lost its patience.
+                // The connection is held until the other side gives up.
                 std::thread::spawn(move || stream.read_exact(&mut [0]));
             }
             Some(endless @ (Fault::Overflows | Fault::Leads)) => {
@@ -177,13 +178,13 @@ impl Hub {
                     format!("HTTP/1.1 {status}\r\nConnection: close\r\n{linked}\r\n").as_bytes(),
                 );
                 let piece = vec![0; 1 << 20];
-                // Ends where the other side hangs up.
+                // The loop ends when the other side hangs up.
                 while stream.write_all(&piece).is_ok() {}
             }
         }
     }
 
-    /// How often something whose request begins in this way was asked for.
+    /// Number of requests that begin with this text.
     fn asked(&self, beginning: &str) -> usize {
         self.asked
             .lock()
@@ -202,7 +203,7 @@ impl Hub {
     }
 }
 
-/// A folder whose `host` waits for a second.
+/// A folder whose `host` waits for at most one second.
 fn impatient(folder: Folder) -> Folder {
     folder.env("HF_HUB_DOWNLOAD_TIMEOUT", "1")
 }
@@ -297,7 +298,7 @@ fn ends_a_silent_and_an_endless_answer() {
     };
     assert_snapshot!(said(vec![Fault::Stalls(7), Fault::Stalls(3)]), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): the connection broke after 10 of 504232 bytes: nothing came for 1 s (`HF_HUB_DOWNLOAD_TIMEOUT` sets the limit)");
     assert_snapshot!(said(vec![Fault::Overflows]), @"`model.safetensors` was not fetched whole (run the command again; it goes on from there): what came is not what the Hub said, and was thrown away");
-    // A Hub that takes the connection and says nothing.
+    // A Hub that accepts the connection and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let sentence = impatient(Hub::open(vec![]).0)
@@ -345,7 +346,7 @@ fn refuses_bad_answers_of_the_hub() {
     assert_snapshot!(refused("org/gated"), @"`HUB` gives `org/gated` to nobody without a token: there is no such model, or one has to ask for it (accept its terms at `HUB/org/gated`, and set `HF_TOKEN`)");
     assert_snapshot!(refused("org/model --revision ../x"), @"`../x` is no revision (give a branch, a tag or a commit)");
     assert_snapshot!(refused("org/model/x"), @"`org/model/x` is no id of a model (give one as in `Qwen/Qwen2.5-0.5B`)");
-    // Nobody listens on the port of a listener that is gone.
+    // The listener is closed, so nobody listens on its port.
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,5 +1,5 @@
-//! Episodes of several turns: what reaches the model, the loss and the log, the same bits under any
-//! timing, and what is refused.
+//! Episodes of several turns: what reaches the model, the loss and the log, equal bits under any
+//! timing, and refused input.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,12 +15,12 @@ use crate::interruption::{kill, start, wait_for};
 use crate::refused::assert_refused;
 use crate::replay::dumped;
 
-/// A game of three turns. A turn earns by its length; `$1` is the time that an answer takes,
-/// seconds.
+/// A game of three turns. A turn earns by its length. `$1` is the number of seconds that an answer
+/// takes.
 const GAME: &str = include_str!("../../data/environments/game.sh");
 
-/// A game of two turns. If `$1` is `late`, the first episode has its answer when all others are
-/// over.
+/// A game of two turns. If `$1` is `late`, the first episode gets its answer after all others have
+/// ended.
 pub const PATIENT: &str = include_str!("../../data/environments/patient.sh");
 
 const STEPS: &str = "--set train.max_steps=4 --set train.save_steps=1 --set train.per_device_train_batch_size=16 --set eval.num_prompts=8 \
@@ -116,8 +116,8 @@ fn counts_only_the_models_tokens_and_ignores_timing() {
     );
 }
 
-/// The mask reads the log-probabilities with which the tokens were drawn, so a bit of them would
-/// reach the weights.
+/// The mask reads the log-probabilities with which the tokens were drawn, so a changed bit in them
+/// would change the weights.
 #[test]
 fn timing_changes_no_bit_of_an_adapter() {
     let folder = folder();
@@ -247,7 +247,7 @@ fn a_benchmark_is_played_and_has_room_of_its_own() {
         said.contains("pass@1 25.0%") && said.contains("pass@4 100.0%"),
         "{said}"
     );
-    // The mark before an answer is the environment's, in an earlier turn.
+    // The mark before the answer is in an earlier turn, which the environment wrote.
     for line in folder.json_lines("answers.jsonl") {
         let (_, last) = line["completion"]
             .as_str()
@@ -398,8 +398,8 @@ fn errors_about_calls_name_the_tool() {
     }
 }
 
-/// A run of one step with the model of `text_model`, whose episodes are told the messages in the
-/// file `said`, a line each; the last but one in every turn.
+/// A run of one step with the model of `text_model`. The file `said` has a message of the
+/// environment on each line.
 fn told(folder: &Folder, keys: &str) -> RunDir {
     folder.write("tell", include_str!("../../data/environments/tell.sh"));
     let environment = format!(
@@ -418,7 +418,7 @@ fn told(folder: &Folder, keys: &str) -> RunDir {
 fn observations_are_data_and_every_episode_ends() {
     let folder = Folder::new();
     text_model::write(&folder);
-    // A token whose only visible character has a blank behind it.
+    // A token with one visible character and a blank after it.
     folder.replace("model/tokenizer.json", "<pad>", "- ");
     folder.replace("model/tokenizer_config.json", "<pad>", "- ");
     let long = "a".repeat(40);
@@ -446,7 +446,7 @@ fn observations_are_data_and_every_episode_ends() {
     let run = told(&folder, ",max_observation_length=30");
     let rows = tests::json_lines(&run.text("completions.jsonl"));
     for ((_, seen), row) in cases.iter().zip(&rows) {
-        // The text of a turn is the model's, whatever it drew.
+        // The text of a turn is what the model drew, whatever that is.
         let between = observed(row);
         match seen {
             Some(seen) => assert_eq!(between, format!("\n[user] {seen}\n[assistant] "), "{row}"),
@@ -457,7 +457,7 @@ fn observations_are_data_and_every_episode_ends() {
             ),
         }
     }
-    // A last turn of four tokens, without its end, may have gone on.
+    // A last turn of four tokens without an end token may be incomplete.
     assert!(
         rows.iter()
             .all(|row| row["truncated"] == (*tokens(row, "id").last().unwrap() != 1)),
@@ -493,7 +493,7 @@ fn keeps_thoughts_that_a_template_drops() {
         );
         assert!(times > 0, "{row}");
     }
-    // An environment without tools, of which such a template need not tell.
+    // Without tools, the template need not support them.
     let refused = "--set environment={use=\"command\",command=[\"sh\",\"tell\"]}";
     let settings = format!("{} --set data.format=chat", text_model::SETTINGS);
     let said = folder.refused(&format!("train {settings} {refused}"));
@@ -516,7 +516,7 @@ fn refuses_what_does_not_fit() {
         );
     }
     assert_refused("environments", &folder);
-    // Without a template, prompts may tell of a tool by themselves.
+    // Without a template, the prompts may describe a tool.
     let told = |keys: &str| {
         let outcome = folder.host(&format!(
             "train --dry-run --set environment={{use=\"calculator\"{keys}}}"
@@ -612,7 +612,7 @@ const SIGNAL_ALL: &str = "kill -TERM $PPID; kill -TERM $$;";
 #[test]
 fn a_signal_to_the_whole_job_ends_the_run_with_a_checkpoint() {
     let folder = Folder::new();
-    // Without the promise that it may be started anew.
+    // The environment is not declared deterministic, so its program may not be started again.
     let args = |script: &str| {
         with("", "0")
             .replace("\"game\"", &format!("\"{script}\""))
@@ -683,7 +683,7 @@ fn a_program_that_hangs_ends_with_a_killed_host() {
         std::thread::sleep(Duration::from_millis(2));
     }
     kill(child);
-    // A process that nobody has reaped yet is no process that runs.
+    // A zombie process does not count as running.
     let stat = format!("/proc/{}/stat", id().unwrap());
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
         std::thread::sleep(Duration::from_millis(2));

@@ -12,12 +12,12 @@ use tests::Folder;
 use crate::{AS_IT_IS, FOUR_STEPS, ONE_STEP, split};
 
 const CAPO: &str = "--plugin libcapo.so";
-/// Every mask of a run, switched off.
+/// Switches off both limits of the mask.
 const NO_LIMITS: &str = "--set mask.0.fisher_threshold=false --set mask.0.hessian_threshold=false";
 
-/// Largest difference of a weight after four steps whose work was split in another way: float
-/// addition in another order. A hundredth of one step at the default rate of 1e-4; one bit of a
-/// weight above 1 is 1.2e-7.
+/// Largest difference of a weight after four steps if the work is split in another way, which adds
+/// floats in another order. It is a hundredth of one step at the default rate of 1e-4. The last bit
+/// of a weight above 1 is 1.2e-7.
 const SPLIT_BOUND: f32 = 1e-6;
 
 #[test]
@@ -111,7 +111,7 @@ fn a_split_batch_is_the_whole_batch() {
             .any(|&rate| rate > 0.0),
         "the mask rejects something"
     );
-    // The last are micro-batches of one group each.
+    // The last of these micro-batches have one group each.
     for size in [16, 8] {
         let split = folder.train(&format!("split{size}"), &format!("{args} {}", split(size)));
         for name in [
@@ -187,8 +187,8 @@ fn log_probabilities_from_sampling_equal_those_of_a_separate_pass() {
 
 #[test]
 fn the_first_step_of_a_reused_rollout_equals_a_whole_one() {
-    // Every iteration's first step sees the policy that sampled: ratios of 1, as in a rollout used
-    // once.
+    // The first step of a rollout sees the policy that sampled it. Its ratios are 1, as in a
+    // rollout that is used once.
     let folder = Folder::new();
     let once = folder.train("once", ONE_STEP);
     let reused = "--set train.num_iterations=2 --set train.max_steps=3 --set train.save_steps=0 --set eval.num_prompts=0";

@@ -39,8 +39,7 @@ impl Copy {
     /// Copies a folder of the workspace, without what was built in it.
     fn take(&self, folder: &str) {
         let source = artifacts::workspace().join(folder);
-        // A file that has moved since the last copy would stand beside the file that took its
-        // place.
+        // Old copies are removed, because a file that has moved would remain beside its successor.
         for old in std::fs::read_dir(self.root.join(folder))
             .into_iter()
             .flatten()
@@ -72,7 +71,7 @@ impl Copy {
         self
     }
 
-    /// As if `capo-plugin` had this version.
+    /// Gives this version to the copy of `capo-plugin`.
     fn version(self, version: &str) -> Self {
         let (from, to) = ("version = \"1.0.0\"", format!("version = \"{version}\""));
         let locked = format!("name = \"capo-plugin\"\n{from}");
@@ -84,14 +83,14 @@ impl Copy {
         )
     }
 
-    /// The plugin built on it.
+    /// Builds the plugin against the copy.
     fn build(self) -> PathBuf {
         self.build_with(&[])
     }
 
-    /// The plugin built on it, with more arguments for its compiler.
+    /// Builds the plugin against the copy, with more arguments for the compiler.
     fn build_with(self, rustc: &[&str]) -> PathBuf {
-        // The example's own target folder: both have their dependencies in common.
+        // The build shares the example's target folder, because both have the same dependencies.
         let target = artifacts::target().join("examples");
         let folder = self.root.join("plugins/examples/surprise-cap");
         let args = |more: &[&'static str]| {
@@ -105,7 +104,7 @@ impl Copy {
     }
 }
 
-/// The example plugin, built so that its panics abort, with one where `max_nats` is 100 or more.
+/// The example plugin, built so that its panics abort. It panics if `max_nats` is 100 or more.
 pub fn aborting() -> PathBuf {
     let (first, panic) = (
         "let mut largest = 0.0_f32;",
@@ -116,8 +115,8 @@ pub fn aborting() -> PathBuf {
     copy.build_with(&["-C", "panic=abort"])
 }
 
-/// Sentence of `host plugins` about a plugin, its path left out; with `--verbose`, the differences
-/// follow.
+/// The error of `host plugins` about a plugin, without the path. With `--verbose`, it lists the
+/// differences.
 fn refused(library: &Path) -> String {
     let folder = Folder::new();
     let library = library.display().to_string();

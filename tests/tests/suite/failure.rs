@@ -1,4 +1,5 @@
-//! A run that ends by an error: what is saved, and where the sentence says that it goes on.
+//! A run that ends with an error: the checkpoint that it saves, and the step from which its error
+//! says that it can go on.
 
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
@@ -15,8 +16,8 @@ fn sinner(sin: &str) -> String {
     format!("{{use=\"misbehave.mask\",sin=\"{sin}\",at_step=2}}")
 }
 
-/// The sentence of a run that fails in its third step; goes on without the sin, to where a run
-/// without it ends.
+/// The error of a run that fails in its third step. Resumed without the sin, the run must end like
+/// one that never had it.
 fn failed(args: &str) -> (String, Vec<u64>) {
     let folder = Folder::new();
     let sentence = folder.attempt("run", args).failed();
@@ -29,8 +30,8 @@ fn failed(args: &str) -> (String, Vec<u64>) {
 
 #[test]
 fn saves_if_a_component_fails_before_the_weights_change() {
-    // The first mask counts its calls, and has counted one of the step that fails. What is saved is
-    // that of the last whole step.
+    // The first mask counts its calls, and has counted one call of the failing step. The saved
+    // state is that of the last whole step.
     let stateful = "{use=\"misbehave.mask\",sin=\"stateful\"}";
     let (sentence, saved) = failed(&masks(&format!("{stateful},{}", sinner("panic"))));
     assert_snapshot!(sentence, @"the run stopped after step 2 (go on with `host train --resume run`): component `misbehave.mask#2`: panicked in `mask`: mask panics at step 2");
@@ -68,8 +69,8 @@ fn saves_large_states_before_the_first_call() {
     assert_eq!(folder.host("train --resume run").failed(), sentence);
 }
 
-/// The second step is the first with a rate. The last good checkpoint stays, and what the sentence
-/// advises makes the run go on.
+/// The second step is the first whose learning rate is not 0. The last good checkpoint stays, and
+/// with the advice of the error the run goes on.
 #[test]
 fn never_saves_weights_that_are_not_finite() {
     let folder = Folder::new();

@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     workspace().join("host/model/tests/data/gguf-golden")
 }
 
-/// The path of a file, and what transformers makes of it.
+/// The path of a file, and the scores that transformers computes with it.
 fn golden(name: &str) -> (String, Value) {
     let rows: Value = tests::json(&folder().join("golden.json"));
     let row = rows
@@ -53,7 +53,8 @@ fn a_file_trains_and_its_checkpoint_is_a_directory() {
     ] {
         assert!(checkpoint.join(file).is_file(), "{file}");
     }
-    // A run goes on from it, and one has the file as a reference and as an adapter's base.
+    // A run resumes from the checkpoint. Another run uses the file as reference model and as the
+    // base of an adapter.
     folder.train(
         "next",
         &format!(

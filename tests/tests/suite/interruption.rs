@@ -42,8 +42,8 @@ pub(crate) fn kill(mut child: Child) {
     );
 }
 
-/// Sends what `host` takes as it takes Ctrl-C, which is ignored where these tests run in the
-/// background of a script.
+/// Sends a signal that `host` treats like Ctrl-C. Ctrl-C itself is ignored if these tests run in
+/// the background of a script.
 pub(crate) fn terminate(child: &Child) {
     let _ = Command::new("kill")
         .args(["-TERM", &child.id().to_string()])
@@ -59,7 +59,7 @@ fn resumes_after_a_kill() {
         &format!("{THIRTY_STEPS} --set train.save_minutes=0"),
     );
     assert_eq!(whole.checkpoints(), [30]);
-    // The bits do not depend on when a run is saved, and what is kept in the end does not depend on
+    // The bits do not depend on when a run is saved, and the final checkpoints do not depend on
     // checkpoints by time.
     let by_time = "--set train.save_minutes=0.0001";
     for (name, saves, kept) in [
@@ -76,7 +76,7 @@ fn resumes_after_a_kill() {
         ),
     ] {
         let killed = folder.run_dir(name);
-        // Killed twice, at points that nobody chose.
+        // The run is killed twice, at arbitrary points.
         let begin = format!("train --output-dir {name} {THIRTY_STEPS} {saves}");
         for (command, steps) in [(begin, 3), (format!("train --resume {name}"), 15)] {
             let mut child = start(&folder, &command);
@@ -146,7 +146,7 @@ fn stops_at_the_warning_of_a_batch_system() {
         let name = signal.trim_start_matches('-');
         let mut child = start(&folder, &format!("train --output-dir {name} {endless}"));
         wait_for(&mut child, &run, 2);
-        // The second changes nothing.
+        // A second signal changes nothing.
         for _ in 0..2 {
             let _ = Command::new("kill")
                 .args([signal, &child.id().to_string()])
@@ -164,7 +164,8 @@ fn stops_at_the_warning_of_a_batch_system() {
     }
 }
 
-/// `nohup` starts a process that ignores the hang-up, a script with `&` one that ignores Ctrl-C.
+/// A process that `nohup` starts ignores the hang-up signal, and one that a script starts with `&`
+/// ignores Ctrl-C.
 #[test]
 fn keeps_ignored_signals_ignored() {
     let folder = Folder::new();
@@ -188,7 +189,8 @@ fn resumes_after_two_interruptions() {
         &format!("train --output-dir run {args} --set train.save_total_limit=1"),
     );
     wait_for(&mut child, &folder.run_dir("run"), 2);
-    // Until it has ended: the first may be done with before the second comes.
+    // Signals are sent until the run has ended, because the first may have been handled before the
+    // second arrives.
     while child.try_wait().unwrap().is_none() {
         terminate(&child);
     }

@@ -1,4 +1,5 @@
-//! When a run ends before its last step, which checkpoints it keeps, and what is exported of it.
+//! Runs that end before their last step, the checkpoints that they keep, and the export of their
+//! models.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +7,12 @@ use insta::assert_snapshot;
 use serde_json::json;
 use tests::{Folder, RunDir};
 
-/// Steps that are evaluated each, on few prompts, with a rate that soon spoils the model.
+/// Steps with an evaluation after each, on few prompts, and with a rate that soon spoils the model.
 const SPOILED: &str = "--set train.per_device_train_batch_size=16 --set eval.num_prompts=32 --set eval.eval_steps=1 \
     --set train.learning_rate=3e-2 --set train.warmup_ratio=0 --set train.max_steps=12 --set train.save_steps=1 --set train.save_total_limit=2 \
     --set train.metric_for_best_model=eval_accuracy";
 
-/// Steps of two rollouts' uses, with small batches.
+/// Steps of two rollouts that are each used several times, with small batches.
 const SHORT: &str = "--set train.per_device_train_batch_size=8 --set rollout.num_generations=4 --set rollout.max_completion_length=12 \
     --set eval.num_prompts=8 --set eval.eval_steps=2 --set train.num_iterations=2 --set train.save_steps=2 --set train.save_total_limit=0 --set train.max_steps=5 \
     --set train.metric_for_best_model=eval_reward --set logging.log_completions=true";
@@ -69,7 +70,7 @@ fn keeps_the_best_checkpoint_and_stops_early() {
             .said("train --resume whole")
             .contains("this run has ended: 3 evaluations")
     );
-    // A run that was stopped knows what was the best before.
+    // A resumed run knows its best evaluation from before.
     folder.train("resumed", &format!("{patience} --stop-after {}", best + 1));
     let resumed = folder.resume("resumed");
     resumed.assert_same_files(&whole);
@@ -102,7 +103,7 @@ fn completions_and_time_end_a_run_at_the_end_of_a_rollout() {
     );
     let said = folder.said("train --resume completions");
     assert_snapshot!(said.lines().last().unwrap(), @"this run has ended: 48 completions are sampled (`train.max_completions` is 40)");
-    // No time at all: each process takes one rollout.
+    // The time limit is over at once, so each process takes one rollout.
     let none = "--set train.num_iterations=2 --set train.max_steps=4 --set train.max_time=1e-9";
     let pieces = folder.train("pieces", &format!("{args} {none}"));
     assert_eq!(pieces.checkpoints(), [2]);
@@ -148,7 +149,7 @@ fn a_run_is_exported_with_its_card() {
             .unwrap()
             .trim_end()
     );
-    // A run is measured as its best checkpoint is, on what it names itself.
+    // An evaluation of a run measures its best checkpoint on the run's own benchmarks.
     let eval = |model: &str| folder.said(&format!("eval --model {model} --num-prompts 8"));
     assert_eq!(
         eval("run"),
@@ -160,7 +161,7 @@ fn a_run_is_exported_with_its_card() {
     );
     assert_snapshot!(folder.refused("export --model run --step 99 --out other").split(" (it has").next().unwrap(), @"the run `run` has no checkpoint of step 99");
     assert_snapshot!(folder.refused("export --model model --step 1 --out other"), @"`model` is no run, and so has no steps to choose from (remove `--step`)");
-    // A best checkpoint that somebody deleted is not all that there is.
+    // If somebody deleted the best checkpoint, another one is used.
     std::fs::remove_dir_all(run.path().join(format!("checkpoints/step-{best:06}"))).unwrap();
     let outcome = folder.host("export --model run --out newest").succeeded();
     assert_eq!(
@@ -176,8 +177,8 @@ fn a_run_is_exported_with_its_card() {
 fn a_longer_run_resumes_inside_a_rollout_with_its_saves_and_evaluations() {
     let folder = Folder::new();
     folder.train("run", SHORT);
-    // Another metric has another best value, and rollouts are counted with the completions that
-    // they had.
+    // Another metric has another best value. Completions are counted with the group size that each
+    // rollout had.
     for (before, after) in [
         ("max_steps = 5", "max_steps = 8"),
         ("best_model = \"eval_reward\"", "best_model = \"loss\""),

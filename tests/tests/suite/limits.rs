@@ -1,5 +1,5 @@
-//! Components that take too long, too much, or the process with them: a sentence where there can be
-//! one, and a run that goes on.
+//! Components that take too much time or memory, or that end the process: there is an error message
+//! if possible, and the run can go on.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -49,7 +49,7 @@ fn a_time_limit_changes_nothing_else() {
 }
 
 /// The error output of a run that `sin` ends with this signal. Resumed without the sin, the run
-/// must end as one that never had it.
+/// must end like one that never had it.
 fn ended_by(sin: &str, signal: i32) -> String {
     let folder = Folder::new();
     let output = folder
@@ -101,7 +101,7 @@ fn reports_a_drop_that_exits_or_does_not_return() {
     let aborted = dropped("abort_in_drop");
     assert_eq!(aborted.code, None, "{aborted:#?}");
     assert_snapshot!(aborted.stderr.trim_end(), @r#"error: the run stopped after step 4 (go on with `host train --resume run`): component `misbehave.mask`: `drop` was running when the process was ended by SIGABRT: an abort, as of a panic in a library that was built with `panic = "abort"`"#);
-    // Where the run was refused for something else after the component was made.
+    // Here the run is refused for another reason, after the component was created.
     let other = "--set mask=[{use=\"misbehave.mask\",sin=\"exit_in_drop\"},{use=\"misbehave.mask\",sin=\"error_on_creation\"}]";
     assert_snapshot!(Folder::new().host(&format!("train --plugin libmisbehave.so {other} {FOUR_STEPS}")).failed(), @"component `misbehave.mask`: `drop` ended the process with `exit` (return an error in its place)");
 }
@@ -149,8 +149,8 @@ fn explains_limits_of_the_system() {
         refused.starts_with("a model of 640007360 weights takes 3.6 GiB of memory, and "),
         "{refused}"
     );
-    // Loading takes less than is there, the first step more: of what has no estimate the end is a
-    // sentence, too.
+    // Loading fits into memory, but the first step does not. There is no estimate for this, but the
+    // error is still a sentence.
     let little = folder.host_after("ulimit -v 1500000", "generate --model large 1+1=");
     assert!(
         little.code == Some(2) && little.stderr.starts_with("error: "),
@@ -209,7 +209,7 @@ fn refuses_a_state_that_grows_without_bound() {
     warning: no checkpoint after step 3: component `misbehave.mask`: its state takes 3 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)
     error: the run stopped after step 4 (`host train --resume by_time` goes on from the checkpoint of step 2): component `misbehave.mask`: its state takes 4 MiB, `train.component_state_limit` is 2 MiB (raise it, or set it to 0, where the component is meant to keep so much)
     ");
-    // Meant to be so large after all.
+    // A higher limit accepts the state.
     folder.replace(
         "run/config.toml",
         "component_state_limit = 2",

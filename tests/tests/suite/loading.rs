@@ -7,7 +7,7 @@ use tests::{Folder, artifacts};
 
 use crate::ONE_STEP;
 
-/// The sentence about a library, the same from every command that opens plugins.
+/// The error about a library, which every command that opens plugins must give.
 fn about(folder: &Folder, library: &str) -> String {
     let listed = folder.refused(&format!("plugins --plugin {library}"));
     assert_eq!(folder.refused(&format!("check {library}")), listed);
@@ -15,7 +15,7 @@ fn about(folder: &Folder, library: &str) -> String {
     listed
 }
 
-/// The sentence about a file of these contents.
+/// The error about a file with these contents.
 fn about_file(name: &str, contents: &[u8]) -> String {
     let folder = Folder::new();
     folder.write(name, contents);
@@ -30,7 +30,7 @@ fn a_missing_plugin_lists_the_places_tried() {
     assert_snapshot!(folder.refused("train --plugin sub/libnone.so"), @"plugin `sub/libnone.so` was not found; tried `sub/libnone.so` (give its path, or name its folder in `CAPO_PLUGIN_PATH`)");
 }
 
-/// Asserts that a folder's `host` takes the plugin of ReinCAPO at `at` for `name`.
+/// Asserts that a folder's `host` finds the plugin of ReinCAPO at `at` by `name`.
 pub fn finds(folder: &Folder, name: &str, at: &str) {
     let listed = folder.said(&format!("plugins --plugin {name}"));
     assert!(
@@ -109,7 +109,7 @@ fn refuses_files_of_another_kind() {
     assert_snapshot!(about_file("libcapo.rlib", b"!<arch>\nand more"), @r#"`FOLDER/libcapo.rlib` is not a shared library but an archive for the Rust or C compiler (set `crate-type = ["cdylib"]` in the plugin's Cargo.toml and build it again)"#);
     assert_snapshot!(about_file("capo.dll", b"MZ\x90\0"), @"`FOLDER/capo.dll` is not a shared library but a library or program for Windows (build it for this machine)");
     let mut other = std::fs::read(artifacts::file("libcapo.so")).unwrap();
-    // The kind of CPU: RISC-V.
+    // This byte is the kind of CPU: RISC-V.
     other[18..20].copy_from_slice(&243_u16.to_le_bytes());
     let sentence = about_file("libother.so", &other);
     assert!(
@@ -232,7 +232,7 @@ fn loads_the_same_plugin_once() {
             "one file is loaded once, by whatever name"
         );
     }
-    // A copy is another image, with the same ids.
+    // A copy is another library with the same ids.
     folder.write(
         "libcopy.so",
         std::fs::read(artifacts::file("libcapo.so")).unwrap(),
@@ -252,7 +252,8 @@ fn loads_several_plugins_together() {
     );
 }
 
-/// `libbefore.so`: what `libmisbehave.so` has, and a constructor in C that runs while it is opened.
+/// `libbefore.so` is `libmisbehave.so` with a constructor in C, which runs while the library is
+/// opened.
 fn with_constructor(folder: &Folder, body: &str) {
     let source = format!(
         "#include <fenv.h>\n#include <stdlib.h>\n#include <xmmintrin.h>\n__attribute__((constructor)) static void before(void) {{ {body} }}\n"
@@ -307,7 +308,7 @@ fn reports_a_library_that_exits_or_hangs_while_it_is_opened() {
             "{outcome:#?}"
         );
     }
-    // While it says what it has.
+    // This happens while the library lists its components.
     let listed = Folder::new()
         .env("MISBEHAVE_LISTED", "abort")
         .host("plugins --plugin libmisbehave.so")
@@ -318,7 +319,8 @@ fn reports_a_library_that_exits_or_hangs_while_it_is_opened() {
 #[test]
 fn restores_the_hosts_arithmetic_after_opening_a_library() {
     let folder = Folder::new();
-    // A library built with `-ffast-math` does this to arithmetic, and worse.
+    // A library that was built with `-ffast-math` changes the arithmetic of the whole process like
+    // this.
     with_constructor(
         &folder,
         "fesetround(FE_UPWARD); _mm_setcsr(_mm_getcsr() | 0x8040);",

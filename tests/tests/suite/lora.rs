@@ -147,7 +147,7 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     let generate = |model: &str| folder.said(&format!("generate --model {model} {prompt}"));
     assert_eq!(generate(&model.to_string()), generate("merged"));
 
-    // And as the start of another run, which goes on with it.
+    // The adapter is also the start of another run, which trains it further.
     let more = folder.train(
         "more",
         &format!("--set model.model_name_or_path={model} {FROM_THE_FIRST_STEP} {ONE_STEP}"),
@@ -161,7 +161,7 @@ fn a_checkpoint_is_an_adapter_and_is_used_as_a_model() {
     assert!(apart(&run, &more) > 0.0);
 }
 
-/// With everything that a step can have: dropout, weights that decay, clipping, two uses of a
+/// A run with everything that a step can have: dropout, weight decay, clipping, two uses of a
 /// rollout, a reference.
 const ALL: [&str; 4] = [
     "--set train.weight_decay=0.1 --set train.max_grad_norm=0.01 --set train.gradient_checkpointing=true",
@@ -183,7 +183,7 @@ fn a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     }
 }
 
-/// As after a kill: what came after a checkpoint is not there.
+/// The state after a kill: everything after a checkpoint is lost.
 #[test]
 fn a_run_goes_on_from_an_older_checkpoint() {
     let folder = Folder::new();
@@ -199,7 +199,7 @@ fn a_run_goes_on_from_an_older_checkpoint() {
 #[test]
 fn a_split_batch_is_the_whole_batch() {
     let folder = Folder::new();
-    // Sampling and training differ by dropout alone.
+    // Sampling and training differ only by dropout.
     let args =
         format!("{CAPO} {LORA} {FOUR_STEPS} --set rollout.temperature=1 --set model.lora_dropout");
     let (without, args) = (format!("{args}=0.0"), format!("{args}=0.3"));
@@ -214,7 +214,7 @@ fn a_split_batch_is_the_whole_batch() {
     }
     let other = folder.train("other", &without);
     assert!(apart(&whole, &other) > 1e-5, "dropout matters");
-    // Completions are drawn without it, which the metrics of sampler and trainer say.
+    // Completions are drawn without dropout, as the metrics of sampler and trainer show.
     let difference = |run: &RunDir| run.metric("sampling/sampling_logp_difference/mean");
     assert!(difference(&other).is_empty() && difference(&whole).iter().all(|&mean| mean > 0.0));
 }
@@ -267,7 +267,7 @@ fn refuses_impossible_settings() {
     assert_refused("lora", &folder);
 }
 
-/// A base that is not what it was ends a resume, and every other use of the adapter.
+/// A changed base model ends a resume, and every other use of the adapter.
 #[test]
 fn refuses_a_changed_base_model() {
     let folder = Folder::new();

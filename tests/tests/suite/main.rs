@@ -1,8 +1,8 @@
 //! Whole-project tests: `host` as a user runs it, each time in a fresh folder.
 //!
-//! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After a
-//! change that is meant, `cargo insta test --accept -p tests` writes the new ones; read the
-//! difference before committing it.
+//! Sentences and numbers are inline snapshots, longer texts are files in `snapshots/`. After an
+//! intended change, `cargo insta test --accept -p tests` writes the new ones; read the difference
+//! before committing it.
 
 mod advice;
 mod algorithms;
@@ -75,13 +75,13 @@ const ONE_STEP: &str = "--set train.max_steps=1 --set eval.num_prompts=0";
 /// Four steps, evaluated on few prompts.
 const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=16";
 
-/// The rate is whole from the first step on, which moves nothing in a warm-up.
+/// The full rate from the first step on. With a warm-up, the first step would move nothing.
 const FROM_THE_FIRST_STEP: &str =
     "--set train.lr_scheduler_type=constant --set train.warmup_ratio=0";
-/// Completions are drawn from the policy as it is.
+/// Completions are drawn from the policy without truncation or another temperature.
 const AS_IT_IS: &str = "--set rollout.temperature=1 --set rollout.top_k=0 --set rollout.top_p=1";
 
-/// The 48 completions of a step in micro-batches of so many.
+/// The 48 completions of a step, in micro-batches of this size.
 fn split(size: usize) -> String {
     let steps = 48 / size;
     format!(
@@ -89,7 +89,7 @@ fn split(size: usize) -> String {
     )
 }
 
-/// The error message of `host train ARGS`, which leaves nothing behind.
+/// The error message of `host train ARGS`. Asserts that the command leaves nothing behind.
 fn refused(args: &str) -> String {
     tests::Folder::new().refused(&format!("train {args}"))
 }

@@ -1,5 +1,6 @@
-//! libmasks' recipes, through the trainer's own stages, against the losses of the implementations
-//! that they name: `plugins/masks/golden/make.py` has differentiated those on the same batches.
+//! Compares the recipes of libmasks, run through the trainer's stages, with the losses of the
+//! implementations that they name. `plugins/masks/golden/make.py` has differentiated those losses
+//! on the same batches.
 
 use capo_loader::registry::Registry;
 use capo_loader::watchdog::Watchdog;
@@ -24,7 +25,7 @@ struct Golden {
 
 #[derive(Deserialize)]
 struct Arrays {
-    /// Of each completion.
+    /// One value for each completion.
     #[serde(default)]
     lengths: Vec<usize>,
     logps: Vec<f32>,
@@ -32,7 +33,7 @@ struct Arrays {
     sampler_logps: Vec<f32>,
     advantages: Vec<f32>,
     entropy: Vec<f32>,
-    /// Which tokens count, where that is not those of the completions.
+    /// The tokens that count, if these are not all tokens of the completions.
     mask: Option<Vec<u8>>,
     ref_logps: Option<Vec<f32>>,
 }
@@ -66,7 +67,7 @@ impl Arrays {
             lengths: self.lengths.clone(),
             numbers: Sequences::numbered(rows),
         };
-        // One of the length of the batch was cut off.
+        // A completion of the batch's full length was cut off.
         let truncated = self
             .lengths
             .iter()
@@ -112,8 +113,8 @@ impl Arrays {
     }
 }
 
-/// The reduced loss, and its derivative by each token's log-probability, with which the backward
-/// pass starts; `shape` is that of a group.
+/// The reduced loss, with its derivative by each token's log-probability. `shape` is that of a
+/// group.
 fn reduced(registry: &Registry, sets: &[String], shape: [usize; 2], arrays: &Arrays) -> Reduced {
     let draft = Draft::read(None, config::DEFAULT, sets).unwrap();
     let config = config::resolve(registry, draft).unwrap().config;
@@ -163,7 +164,7 @@ struct Holed {
     arrays: Arrays,
 }
 
-/// TRL's settings; of each batch the loss and its gradient by the log-probabilities.
+/// TRL's settings, and for each batch the loss and its gradient by the log-probabilities.
 #[derive(Deserialize)]
 struct Corrected {
     loss_type: String,

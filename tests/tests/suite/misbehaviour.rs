@@ -1,4 +1,4 @@
-//! Components that break the rules: the sentence names them, nothing aborts, and the run can go on.
+//! Components that break the rules: the error names them, nothing aborts, and the run can go on.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -49,13 +49,13 @@ pub(crate) fn clean(point: Point) -> &'static RunDir {
     &CLEAN[point as usize].get_or_init(make).1
 }
 
-/// Runs into `sin` in the third step, then goes on without it; the sentence, having checked that
-/// nothing is lost.
+/// The error of a run that commits `sin` in its third step. Asserts that the run goes on without
+/// the sin, and that nothing is lost.
 pub(crate) fn committed(point: Point, sin: &str) -> String {
     committed_with(point, sin, "")
 }
 
-/// As `committed`, in a run with these arguments.
+/// Like `committed`, for a run with these arguments.
 pub(crate) fn committed_with(point: Point, sin: &str, args: &str) -> String {
     let folder = Folder::new();
     let outcome = folder.attempt("run", &format!("{} {args}", settings(point, sin)));
@@ -137,7 +137,7 @@ fn weights() {
     let sins = "panic panic_in_step_end panic_in_save error error_in_step_end negative nan revive reserved_name \
         short_tokens";
     assert_snapshot!(all_committed(Point::Weight, sins));
-    // Where several multiply to more than a number can be, the sentence is the host's.
+    // If the product of several weights overflows, the error is the host's.
     let huge = "{use=\"misbehave.weight\",sin=\"huge\"}";
     let outcome = Folder::new().attempt(
         "run",
@@ -154,7 +154,7 @@ fn survives_a_panic_in_drop() {
         .succeeded();
     assert!(outcome.stderr.contains("drop panics"), "{outcome:#?}");
     folder.run_dir("run").assert_same(clean(Point::Mask));
-    // Also where the run fails for another reason.
+    // The same holds if the run fails for another reason.
     let broken = format!(
         "{} --set advantage={{use=\"misbehave.advantage\",sin=\"error\"}}",
         settings(Point::Mask, "panic_in_drop")
@@ -202,7 +202,7 @@ fn components_see_the_moments_of_the_last_layer() {
     folder
         .train("run", &settings(Point::Mask, "optimizer_state"))
         .assert_same(clean(Point::Mask));
-    // A tied model has no moments of the last layer alone.
+    // A model with a tied head has no separate moments of the last layer.
     let config = folder.text("run/checkpoints/step-000004/config.json");
     let config = config.replace(
         "\"tie_word_embeddings\": false",
@@ -331,7 +331,7 @@ fn documents_every_metric_of_the_host() {
 #[test]
 fn withholds_inputs_that_were_not_asked_for() {
     let folder = Folder::new();
-    // Others ask for all there is.
+    // Other components ask for all inputs.
     let asking = "{use=\"misbehave.mask\",sin=\"optimizer_state\"},{use=\"capo.curvature\"}";
     let components = format!(
         "--plugin libmisbehave.so --plugin libcapo.so --set mask=[{asking},{{use=\"misbehave.mask\",sin=\"peek\"}}] \

@@ -1,4 +1,4 @@
-//! Model directories that are incomplete, torn or of another model.
+//! Model directories that are incomplete, damaged, or of another kind of model.
 
 use insta::assert_snapshot;
 use tests::Folder;
@@ -12,7 +12,7 @@ pub fn with_model() -> Folder {
     folder
 }
 
-/// The sentence after `change` to the text of `file`.
+/// The error after `change` to the text of `file`.
 fn changed(file: &str, change: impl Fn(&str) -> String) -> String {
     let folder = with_model();
     let path = folder.path().join("model").join(file);
@@ -115,8 +115,8 @@ fn refuses_missing_and_incomplete_models() {
     assert_snapshot!("models", sentences.join("\n"));
 }
 
-/// The sentences of weights read and of fresh weights, where they differ, after a change to the
-/// model's configuration.
+/// The error after a change to the model's configuration, for weights that are read and for fresh
+/// weights. Both are shown if they differ.
 fn oversized(key: &str, value: u64) -> String {
     let folder = with_model();
     let config = folder.bytes("model/config.json");
@@ -125,7 +125,7 @@ fn oversized(key: &str, value: u64) -> String {
     folder.write("model/config.json", config.to_string());
     let train = "train --set model.model_name_or_path=model";
     let fresh = folder.refused(&format!("{train} --set model.fresh_weights=true"));
-    // How much is free is the machine's own.
+    // The free memory differs from machine to machine.
     let mut sentences = vec![
         folder.refused(train),
         fresh.split(", and ").next().unwrap().to_owned(),

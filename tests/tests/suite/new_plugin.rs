@@ -1,4 +1,4 @@
-//! `host new-plugin`: what it makes builds, passes its tests and runs; what it refuses.
+//! `host new-plugin`: its plugins build, pass their tests and run, and bad input is refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::refused::assert_refused;
 fn made(point: &str) -> Folder {
     let folder = Folder::new();
     let name = format!("my-{point}");
-    // At the same place in every run, so that cargo replaces what it built there before.
+    // The place is the same each time, so that cargo reuses what it built there before.
     let dir = artifacts::target().join("new-plugins");
     let crate_folder = dir.join(&name);
     if crate_folder.exists() {
@@ -25,7 +25,7 @@ fn made(point: &str) -> Folder {
         "new-plugin {name} --point {point} --dir {}",
         dir.display()
     ));
-    // The versions that this repository is tested with, so that nothing is fetched.
+    // The lock file of this repository, so that nothing is downloaded.
     std::fs::copy(
         artifacts::workspace().join("Cargo.lock"),
         crate_folder.join("Cargo.lock"),
@@ -33,8 +33,8 @@ fn made(point: &str) -> Folder {
     .unwrap();
     let target = artifacts::target().join("examples");
     let run = |words: &[&str]| artifacts::cargo_in(&crate_folder, &target, words);
-    // A toolchain may come without rustfmt; where this one's settings lie above the folder, they
-    // are not the plugin's.
+    // A toolchain may come without rustfmt. The plugin has its own settings, so those of this
+    // repository do not apply.
     std::fs::write(crate_folder.join("rustfmt.toml"), "").unwrap();
     if run(&["fmt", "--version"]).is_ok() {
         run(&["fmt", "--check"]).unwrap();
@@ -75,7 +75,7 @@ fn made(point: &str) -> Folder {
     folder
 }
 
-/// No file names the checkout that built `host`: the crate builds where there is none.
+/// No file names the checkout from which `host` was built, so the crate also builds without it.
 fn assert_no_checkout(folder: &Path) {
     let checkout = artifacts::workspace().display().to_string();
     for file in artifacts::files(folder) {
@@ -105,7 +105,7 @@ fn cargo_says(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A fresh folder with a crate and what it carries of `capo-plugin`.
+/// A fresh folder with a crate and its copy of `capo-plugin`.
 fn carried() -> (Folder, PathBuf) {
     let folder = Folder::new();
     folder.said("new-plugin calm");
@@ -124,7 +124,7 @@ fn carries_the_files_that_cargo_packs() {
         "-p",
         "capo-plugin",
     ]);
-    // Made by cargo, or for what nobody builds who depends on it.
+    // Cargo makes these files, or dependents never build them.
     let left_out = |name: &&str| {
         let made = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"].contains(name);
         made || ["tests/", "benches/", "examples/"]

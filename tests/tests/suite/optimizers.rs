@@ -1,4 +1,4 @@
-//! SGD, and a second moment that remembers what masks reject.
+//! SGD, and Adam's second moment with the gradient that masks reject.
 
 use insta::assert_snapshot;
 use tests::{Folder, RunDir};
@@ -13,7 +13,7 @@ const BOTH: &str = "--set train.second_moment=kept_and_rejected";
 const SGD: &str =
     "--set train.optimizer=sgd --set train.sgd_momentum=0.9 --set train.learning_rate=0.05";
 
-/// The metrics that come with the second moment of both.
+/// The metrics that only `second_moment = "kept_and_rejected"` has.
 const ADDED: [&str; 3] = [
     "rejected_grad_norm",
     "grad_norm_unmasked",
@@ -43,7 +43,7 @@ fn equals_plain_adamw_if_nothing_is_rejected() {
 #[test]
 fn remembers_rejected_gradients_and_shortens_the_step() {
     let folder = Folder::new();
-    // One step on the same batch, at a rate above 0: at 0 no token moves anything.
+    // One step on the same batch. The rate is above 0, because at 0 no token has an effect.
     let args = format!("{CAPO} {STRICT} {FROM_THE_FIRST_STEP} {ONE_STEP}");
     let (plain, both) = (
         folder.train("plain", &args),

@@ -70,7 +70,7 @@ fn every_run_opens_without_the_weights() {
     }
 }
 
-/// A file differs from the one beside it in what its first line says.
+/// The first line of a file says in what it differs from the file beside it.
 #[test]
 fn runs_differ_only_in_their_method() {
     let read = |name: &str| -> toml::Table {

@@ -1,4 +1,4 @@
-//! Models that are only read: rewards of a model that scores texts, and references.
+//! Models that are read but not trained: reward models and reference models.
 
 use std::fs;
 use std::path::Path;
@@ -59,14 +59,14 @@ fn resumes_bit_for_bit_with_a_reference_and_a_reward_model() {
         "a text is scored once: {new:?}"
     );
     assert_eq!(whole.metric("rewards/reward_model/cut_texts"), [0.0; 4]);
-    // The policy is far from a reference of random weights, and not from itself.
+    // The policy is far from a reference with random weights, and at distance 0 from itself.
     let own = folder.train(
         "own",
         &args.replace("--set model.ref_model_name_or_path=llama2 ", ""),
     );
     assert!(whole.metric("kl")[0] > 0.1, "{:?}", whole.metric("kl"));
     assert!(own.metric("kl")[0].abs() < 1e-4, "{:?}", own.metric("kl"));
-    // Another reference is another run.
+    // A run with another reference has other weights.
     folder.replace("stopped-2/config.toml", "/llama2\"", "/mistral\"");
     let refused = folder.refused("train --resume stopped-2");
     assert!(

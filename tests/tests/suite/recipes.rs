@@ -1,4 +1,4 @@
-//! Which recipe a run takes, and sentences about recipes.
+//! The recipe that a run takes, and error messages about recipes.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn two_recipes_need_a_choice() {
     let both = "--plugin libcapo.so --plugin libdrcapo.so";
     let run = folder.train("run", &format!("{both} --config {config} {ONE_STEP}"));
     assert_eq!(run.metric("reward").len(), 1);
-    // `--set` alone is no choice of a recipe: it changes one after it is chosen.
+    // `--set` does not choose a recipe: it changes settings after one is chosen.
     assert!(refused(&format!("{both} {components}")).starts_with("the plugins carry 2 recipes"));
 }
 
@@ -103,7 +103,7 @@ fn a_recipe_sets_only_what_the_user_did_not_set() {
 #[test]
 fn the_users_settings_override_a_recipe() {
     let sets = "--set train.learning_rate=1e-5 --set rollout.temperature=1.0 --set reward=[{use=\"exact_match\",weight=3.0}]";
-    // A section at once is its keys; others of it are still the recipe's.
+    // Setting a section sets its keys. Other keys of the section still come from the recipe.
     let (lines, _) = sources(
         "--plugin libtuned.so --set recipe=tuned --set rollout={temperature=1.0,max_completion_length=24}",
     );
@@ -223,7 +223,7 @@ fn a_config_with_only_components_extends_the_default() {
     );
     assert_eq!(config["mask"][0]["fisher_threshold"].as_float(), Some(0.5));
     assert_eq!(config["reward"][0]["use"].as_str(), Some("exact_match"));
-    // A file that says more says all, and an empty one says nothing.
+    // A config with other sections must be complete, and so must an empty one.
     for text in [
         "[train]\nseed = 1\n\n[[mask]]\nuse = \"capo.curvature\"\n",
         "",

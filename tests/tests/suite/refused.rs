@@ -1,7 +1,7 @@
 //! Commands that are refused, and their error messages: `tests/data/refused/TOPIC.txt` has
 //! arguments of `host`, one refusal on each line, and `snapshots/suite__refused__TOPIC.snap` has
-//! the error message below each. Topics that are not listed below are of folders with files, which
-//! other tests make.
+//! the error message below each. Topics that are not listed below need folders with files, so other
+//! tests use them.
 //!
 //! `INSTA_UPDATE=always cargo test -p tests refused` writes the messages again; read the difference
 //! before committing it.

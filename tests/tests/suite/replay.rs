@@ -1,5 +1,5 @@
-//! Masks over recorded batches: the reference cases through the real plugin, and a training run
-//! replayed.
+//! Masks over recorded batches: the reference cases with the real plugin, and the replay of a
+//! training run.
 
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,7 @@ pub fn tokens_and_dropped(folder: &Folder, args: &str, out: &str) -> (f64, f64) 
     (tokens, dropped)
 }
 
-/// How many tokens of `batches` a run itself rejected, which recorded them.
+/// Number of tokens of `batches` that the run rejected when it recorded them.
 pub fn rejected_by(folder: &Folder, run: &RunDir, batches: &str) -> f64 {
     let of_step = |(rate, batch): (f64, &str)| {
         rate * f64::from(
@@ -165,8 +165,8 @@ fn compare(folder: &Folder, case: &Path, i: usize) {
     }
 }
 
-/// The numbers of the authors' own functions. Each step has thresholds of its own: it is replayed
-/// after the accepted tokens of the steps before it.
+/// Compares with numbers of the authors' own functions. Each step has its own thresholds, so it is
+/// replayed after the accepted tokens of the earlier steps.
 #[test]
 fn agrees_with_the_authors_functions() {
     let case = workspace().join("tests/data/authors-functions");
@@ -257,8 +257,8 @@ fn refuses_shapes_that_no_batch_has() {
     }
 }
 
-/// The decisions of capo.curvature on the first and the last step of a case with `set`, and what
-/// was said of it.
+/// The decisions of capo.curvature on the first and the last step of a case with `set`, and the
+/// output.
 fn shifts(set: &str) -> ([Vec<f32>; 2], String) {
     let (folder, name) = (Folder::new(), "paper-token-adam");
     let config = case(name).join("mask.toml");

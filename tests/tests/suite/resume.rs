@@ -1,4 +1,4 @@
-//! A resumed run is the uninterrupted one.
+//! A resumed run has the same bits as an uninterrupted one.
 
 use insta::assert_snapshot;
 use tests::Folder;
@@ -39,8 +39,8 @@ fn a_resume_takes_the_memory_of_a_run_as_it_was_estimated() {
         let fresh = memory(&folder.said(&format!("{args} --output-dir {run} --stop-after 1")));
         let resumed = memory(&folder.said(&format!("train --resume {run}")));
         let told = format!("{run}: estimated {estimated}, fresh {fresh}, resumed {resumed} MiB");
-        // A test build's program is twice as large as a release's, and the kernel maps more or
-        // fewer of its pages: 16 MiB for that.
+        // A debug build is twice as large as a release, and the kernel maps more or fewer of its
+        // pages. 16 MiB cover this.
         assert!(
             (estimated - fresh).abs() < 0.1 * fresh + 16.0 && (resumed / fresh - 1.0).abs() < 0.1,
             "{told}"
@@ -120,7 +120,7 @@ fn resumes_the_state_of_a_component() {
         whole.metric("misbehave.mask/calls"),
         [1.0, 2.0, 3.0, 4.0, 5.0]
     );
-    // A state that is not its own.
+    // A state that another component wrote.
     folder.train(
         "foreign",
         &format!(
@@ -130,7 +130,7 @@ fn resumes_the_state_of_a_component() {
     );
     folder.replace("foreign/config.toml", "\"none\"", "\"stateful\"");
     assert_snapshot!(folder.refused("train --resume foreign --allow-changed-config"), @"checkpoint `foreign/checkpoints/step-000001` cannot be used: component `misbehave.mask`: a state of 0 bytes is not its own");
-    // A state that nobody wants.
+    // A state that no component of the run has written.
     folder.train("kept", &format!("{mask} {FIVE_STEPS} --stop-after 1"));
     folder.replace("kept/config.toml", "\"stateful\"", "\"none\"");
     assert_snapshot!(folder.refused("train --resume kept --allow-changed-config"), @"checkpoint `kept/checkpoints/step-000001` cannot be used: component `misbehave.mask`: it keeps no state");

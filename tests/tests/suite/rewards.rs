@@ -49,8 +49,8 @@ fn columns_reach_training_and_evaluation() {
         line["rewards/rewarding.levelled/length/max"],
         line["completions/max_length"]
     );
-    // Half of the held-out rows are easy; evaluations are no training rollouts, and their numbers
-    // belong to no step.
+    // Half of the held-out rows are easy. An evaluation is not a training rollout, so its numbers
+    // are not recorded for a step.
     assert_eq!(run.metric("eval_accuracy"), [0.5]);
     assert_eq!(
         run.metric("rewards/rewarding.levelled/rollouts"),
@@ -93,7 +93,7 @@ fn a_plugin_can_copy_a_built_in_reward() {
         mean(&built_in, "exact_match"),
         mean(&plugin, "rewarding.levelled")
     );
-    // Two tables add up with their weights; a half and a half is one.
+    // Two tables add up with their weights: two halves give the whole reward.
     let halves = "[{use=\"exact_match\",weight=0.5},{use=\"rewarding.levelled\",weight=0.5}]";
     let both = folder.train(
         "both",
@@ -188,7 +188,7 @@ fn a_fractional_reward_is_not_a_right_answer() {
             .contains("\nheld-out reward 0.250 ")
     );
     assert!(eval("--model run").contains("\nheld-out reward 0.250 "));
-    // Not where others may have written what it starts.
+    // The program is refused if another user may have written it.
     fs::set_permissions(run.path(), Permissions::from_mode(0o777)).unwrap();
     assert_snapshot!(folder.refused("eval --model run"), @"the run is not yours alone: `run` may be changed by any user, and `BUILD/libcapo.so`, which it names, would be loaded (give the plugins that you trust with `--plugin`, or take these with `--trust-run`)");
     for command in [
@@ -280,7 +280,7 @@ fn checkpoints_hold_states_of_rewards() {
         best[3] <= 0.5 && best[4] <= 0.5,
         "the state has an effect: {best:?}"
     );
-    // Another order is another run.
+    // In another order, the states do not fit.
     let config = whole.path().join("config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
     let (head, tables) = text.split_once("[[reward]]").unwrap();

@@ -1,4 +1,4 @@
-//! A run's directory: it appears whole, one process works in it, and nothing is left over.
+//! A run's directory: it appears as a whole, one process works in it, and nothing is left over.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -139,14 +139,14 @@ fn replaces_a_run_that_failed_before_its_first_step() {
         ))
         .failed();
     let blank = names(&folder.path().join("run"));
-    // A file that somebody put there is no run's, and stays.
+    // A file that does not belong to the run stays.
     folder.write("run/notes.txt", "mine");
     assert_eq!(folder.refused(&format!("train {args}")), exists);
     fs::remove_file(folder.path().join("run/notes.txt")).unwrap();
     assert_eq!(names(&folder.path().join("run")), blank);
     folder.said(&format!("train {}", args.replace("run ", "run/. ")));
     assert_eq!(folder.run_dir("run").metrics().len(), 2);
-    // A run that has done a step is one to go on with.
+    // A run that has done a step is not replaced.
     assert_eq!(folder.refused(&format!("train {args}")), exists);
 }
 
@@ -204,7 +204,7 @@ fn refuses_a_second_process_in_a_run() {
         sentence.ends_with(" (wait until it has ended, or stop it)"),
         "{sentence}"
     );
-    // The file is not what keeps a second process away.
+    // The lock, and not the file, keeps a second process away.
     fs::remove_file(folder.path().join("run/lock")).unwrap();
     assert_snapshot!(folder.refused("train --resume run"), @"`run` is in use by another process, which its file `lock` does not name (wait until it has ended, or stop it)");
     kill(child);
@@ -315,7 +315,7 @@ fn warns_of_lost_lines_of_metrics() {
         "{}",
         outcome.stderr
     );
-    // Before a resume, with a line that somebody removed.
+    // Somebody removes a line before a resume.
     let metrics = run.text("metrics.jsonl");
     folder.write("run/metrics.jsonl", metrics.split_once('\n').unwrap().1);
     let resumed = folder.host(&format!(
@@ -403,7 +403,8 @@ fn batches_of_a_resumed_run() {
         "run",
         &format!("{THREE_STEPS} --dump-batches batches --stop-after 2"),
     );
-    // As if it had been killed before its first checkpoint, once while it wrote a batch.
+    // The run looks as if it had been killed before its first checkpoint, once while it wrote a
+    // batch.
     fs::remove_dir_all(folder.path().join("run/checkpoints")).unwrap();
     folder.write("batches/.partial-x", "half");
     folder.write(

@@ -43,7 +43,7 @@ fn lists_runs_with_their_state_and_progress() {
         progress(&folder.run_dir("runs/b"))["accuracy"]
     );
     assert_eq!(runs[0]["components"], serde_json::json!([]));
-    // `runs/*` names models of `host sft` too.
+    // `runs/*` also matches models of `host sft`.
     folder.write("runs/base/config.json", "{}");
     let runs: Value = serde_json::from_str(&folder.said("runs runs/b runs/base --json")).unwrap();
     assert_eq!(runs.as_array().unwrap().len(), 1);
@@ -52,7 +52,7 @@ fn lists_runs_with_their_state_and_progress() {
             .refused("runs runs/base")
             .contains("`runs/base` is no run and holds none")
     );
-    // The share of rejected tokens is that of all tokens, as at the end of a run.
+    // The rejected share covers all tokens of the run, as in its final summary.
     let runs: Value = serde_json::from_str(&folder.said("runs runs/d --json")).unwrap();
     let progress = progress(&rejecting);
     let [rejected, tokens] =

@@ -1,5 +1,4 @@
-//! `host score` and `host generate`: what a model says of given completions, and what it makes of
-//! prompts.
+//! `host score` and `host generate`: scores of given completions, and completions of prompts.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -12,7 +11,7 @@ use tests::{Folder, json_lines, names, to_json_lines};
 use crate::interruption::terminate;
 use crate::refused::assert_refused;
 
-/// The rows of one model of `make.py`, with what transformers says of them.
+/// The rows for one model of `make.py`, with the scores by transformers.
 fn golden(model: &str) -> Vec<Value> {
     let path = workspace().join("host/model/tests/data/families-golden/scores.json");
     let rows: Vec<Value> = serde_json::from_value(tests::json(&path)).unwrap();
@@ -52,7 +51,8 @@ fn scores_agree_with_transformers() {
                 "{ours:?} {theirs:?}"
             );
         }
-        // Other batches do not change a digit: of one row each, and of a few, to the terminal.
+        // The size of batches does not change a digit: one row each, and a few, printed to the
+        // terminal.
         for tokens in [1, 20] {
             let apart = folder.said(&format!("{score} --batch-tokens {tokens} --out -"));
             assert_eq!(json_lines(&apart), scores, "{tokens}");
@@ -88,7 +88,7 @@ fn an_interrupted_score_leaves_no_file() {
     let mut command =
         folder.command("score --model embedded:tiny-arithmetic --input - --out scores.jsonl");
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    // More than a pipe holds: once it is written, rows are being read.
+    // The input is larger than a pipe holds. Once it is written, rows are being read.
     let mut input = child.stdin.take().unwrap();
     input.write_all(&[b'\n'; 1 << 20]).unwrap();
     assert_eq!(
@@ -228,7 +228,7 @@ fn generation_refuses_bad_input() {
     assert_refused("generate", &folder);
 }
 
-/// A checkpoint as the cache of the Hub keeps it.
+/// A checkpoint in the layout of the Hub's cache.
 #[test]
 fn finds_models_by_their_id() {
     let folder = Folder::new();

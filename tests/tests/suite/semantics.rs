@@ -1,5 +1,5 @@
 //! The curvature mask's presets and options in whole runs: they train, resume bit for bit, and
-//! replay as they ran.
+//! replay with the same decisions.
 
 use tests::run_dir::tensors;
 use tests::{Folder, RunDir};
@@ -76,7 +76,7 @@ fn exact_shifts_equal_the_divergence() {
             .iter()
             .any(|&rate| rate > 0.0)
     );
-    // Shifts are exact ones: m_F is the divergence.
+    // With exact shifts, m_F is the divergence.
     assert_eq!(
         run.metric("capo.curvature/m_f/max"),
         run.metric("capo.curvature/kl/max")
@@ -117,7 +117,8 @@ fn the_trainers_own_moments() {
     let (_folder, own) = check("semantics=exact", "");
     let of = |run: &RunDir| run.metric("capo.curvature/m_f_p90")[5];
     let ratio = of(&run) / of(&own);
-    // The head's full gradient, in part clipped, against that of the kept rows.
+    // The host's moments come from the head's full, clipped gradient, the mask's own from the kept
+    // rows.
     assert!((0.1..10.0).contains(&ratio), "{ratio}");
     assert_ne!(ratio, 1.0);
 }

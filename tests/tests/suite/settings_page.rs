@@ -16,7 +16,7 @@ const PAGES: [&str; 2] = ["configs/README.md", "configs/names.md"];
 const BEGIN: &str = "<!-- table: ";
 const END: &str = "\n<!-- end of the table -->";
 
-/// The table with this name in a page, which names a kind and perhaps sections.
+/// The table with this name in a page. The name is a kind of table, perhaps with sections.
 fn table(name: &str) -> String {
     let (kind, sections) = name.split_once(' ').unwrap_or((name, ""));
     let of_sections: Vec<(&str, &Setting)> = config::settings()
@@ -144,7 +144,7 @@ fn values(setting: &Setting) -> String {
 
 const TRL: &str = "| TRL | here | what differs |\n|---|---|---|";
 
-/// The settings that TRL has too; those with its name and meaning share a row per section.
+/// The settings that TRL also has. Settings with TRL's name and meaning share one row per section.
 fn trl(settings: &[(&str, &Setting)]) -> Vec<String> {
     let mut sections: Vec<&str> = settings.iter().map(|(section, _)| *section).collect();
     sections.dedup();
@@ -199,7 +199,7 @@ fn written(page: &str) -> String {
 }
 
 #[test]
-fn tables_in_the_pages_are_those_of_the_code() {
+fn tables_of_pages_agree_with_the_code() {
     for name in PAGES {
         let path = workspace().join(name);
         let page = tests::text(&path);

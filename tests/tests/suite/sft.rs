@@ -1,5 +1,5 @@
-//! `host sft` that is killed, stopped or changed: the same command goes on from its newest
-//! checkpoint, to the same bits.
+//! `host sft` after a kill, a stop or a change: the same command goes on from the newest checkpoint
+//! and ends with the same bits.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -127,10 +127,10 @@ fn resumes_only_with_the_same_settings_and_whole_files() {
         );
         fs::write(&path, whole).unwrap();
     }
-    // A folder of somebody else stays.
+    // A folder with other contents stays.
     folder.write("other.partial/notes.txt", "mine");
     assert_snapshot!(folder.refused(&command.replace("base", "other")), @"`./other.partial` exists and has no checkpoint of `host sft` (remove it, or choose another `--output-dir`)");
-    // It is no run, and is left out where runs are listed.
+    // The training is not a run, so lists of runs leave it out.
     folder.train("run", crate::ONE_STEP);
     assert!(!folder.said("runs run base.partial").contains("base"));
     let model = format!("base.partial/checkpoints/step-{newest:06}");

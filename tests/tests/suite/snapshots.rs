@@ -1,8 +1,8 @@
 //! Results of the shipped components and the example on the canonical batches, through the library
 //! that ships and linked into this executable.
 //!
-//! After a change that is meant, `INSTA_UPDATE=always cargo test -p tests snapshots` writes the
-//! files in `snapshots/` again.
+//! After an intended change, `INSTA_UPDATE=always cargo test -p tests snapshots` writes the files
+//! in `snapshots/` again.
 
 // Linked into this executable, so that their components are built in here.
 use capo as _;
@@ -20,7 +20,7 @@ use capo_plugin::testing::{Snapshot, snapshot};
 use insta::assert_snapshot;
 use tests::artifacts;
 
-/// Text that `render` makes of the library at `path`, which must be the text that it makes of this
+/// The text that `render` makes from the library at `path`. It must equal the text from this
 /// executable.
 fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
     let loaded = render(&capo_loader::open::load(path).unwrap());
@@ -33,8 +33,8 @@ fn loaded_and_linked(path: &Path, render: impl Fn(&Image) -> String) -> String {
     loaded
 }
 
-/// The three components of a shipped plugin. Of the mask few digits and no other records: the order
-/// of its sums is no promise.
+/// The three components of a shipped plugin. The mask is shown with few digits and no other
+/// records, because the order of its sums is not promised.
 fn shipped(name: &str) -> String {
     loaded_and_linked(&artifacts::file(&format!("lib{name}.so")), |image| {
         let advantage = snapshot(&mut image.advantage(&format!("{name}.advantage"), "{}").unwrap());

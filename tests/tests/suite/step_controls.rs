@@ -1,6 +1,5 @@
-//! Step controls in a run: 1 is no control, 0 leaves every weight, groups move alone, several
-//! multiply, and the rest is theirs as it is a mask's; and what `train.measure_step` says of a
-//! step.
+//! Step controls in a run: a scale of 1 changes nothing, 0 keeps every weight, groups are scaled
+//! separately, and several controls multiply. Also the measurements of `train.measure_step`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ const FOUR_STEPS: &str = "--set train.max_steps=4 --set eval.num_prompts=0 --set
     --set train.lr_scheduler_type=constant --set train.warmup_ratio=0 --set train.learning_rate=1e-3";
 const FIRST_STEP: &str = "--stop-after 1";
 
-/// The arguments of a run with these step controls of the plugin that does what it is told.
+/// The arguments of a run with step controls of libmisbehave.so, which do what their settings say.
 fn told(controls: &[&str], extra: &str) -> String {
     let tables: Vec<String> = controls
         .iter()
@@ -106,7 +105,7 @@ fn restores_the_moments_if_a_control_asks() {
         "steps taken included"
     );
     assert_eq!(back.metric("step_skipped"), [1.0; 4]);
-    // A step of which something is left is a step.
+    // A shortened step counts as a step.
     let half = folder.train(
         "half",
         &told(&["sin=\"none\",restores_moments=true,scale=0.5"], ""),
@@ -237,7 +236,7 @@ fn measurements_are_consistent() {
         .iter()
         .sum();
     assert_eq!(count, fresh().values().map(Vec::len).sum::<usize>() as f64);
-    // Adam's first step is as long in every weight whose gradient is not tiny.
+    // Adam's first step has the same length in every weight whose gradient is not tiny.
     assert!(
         norm < 1e-3 * count.sqrt() && norm > 0.5e-3 * count.sqrt(),
         "{norm}"
@@ -245,7 +244,7 @@ fn measurements_are_consistent() {
     let (kl, head) = (number(&whole, "kl"), number(&whole, "last_layer_kl"));
     assert!(kl > 1e-3 && head > 0.0 && head < 0.1 * kl, "{kl} {head}");
     assert_ne!(number(&whole, "kl_of_one"), number(&whole, "kl_of_quarter"));
-    // Split otherwise, sums are added in another order.
+    // If the work is split in another way, sums are added in another order.
     for size in [24, 16, 6] {
         let extra = format!("{} {FIRST_STEP}", split(size));
         let parts = folder.train(&size.to_string(), &told(&["sin=\"measures\""], &extra));
@@ -291,7 +290,7 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
             format!("--plugin libgovernor.so {FOUR_STEPS} --set train.max_steps=8"),
             8,
         ),
-        // Masks judge steps of the length that was left of the last one.
+        // Masks see the learning rate times the share that controls applied last time.
         (
             format!(
                 "--plugin libcapo.so --plugin libgovernor.so --set recipe=capo --step-control governor.kl {FOUR_STEPS}"
@@ -304,7 +303,7 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     }
 }
 
-/// Half of a step is a step at half the rate, also for a mask, from the second step on.
+/// For masks, half of a step is a step at half the rate, from the second step on.
 #[test]
 fn masks_see_the_rate_that_controls_leave() {
     let folder = Folder::new();
@@ -376,7 +375,7 @@ fn shows_a_found_rate_everywhere() {
     assert!(folder.text("report.html").contains(&found), "no {found}");
 }
 
-/// The search is that of `host train` with the governor, and ends with it.
+/// `host find-rate` runs the search of `host train` with the governor, and ends when it is done.
 #[test]
 fn find_rate_runs_only_the_search() {
     let batch = "--set train.per_device_train_batch_size=12 --set rollout.num_generations=4";
@@ -496,7 +495,7 @@ fn a_step_can_be_measured_without_changing_it() {
     assert!(
         number("unused_head_update") > 0.0 && number("unused_head_update") < number("update_norm")
     );
-    // The whole vocabulary is in the top.
+    // The top tokens are the whole vocabulary.
     assert!(number("tail_mass") < 1e-5);
     let narrow = folder.train(
         "narrow",

@@ -1,5 +1,5 @@
-//! From problem files to a page about runs: what somebody with a model and an evening does, with a
-//! tiny model of each family.
+//! From problem files to a page about runs: the whole way of a user, with a tiny model of each
+//! family.
 
 use serde_json::{Value, json};
 use tests::artifacts::workspace;
@@ -8,8 +8,7 @@ use tests::{Folder, text_model};
 use crate::data::sample;
 use crate::interruption::{kill, start, wait_for};
 
-/// Changes to the settings of the model that make it one of another family, with what is the
-/// family's own.
+/// Changes to the model's configuration that turn it into a model of another family.
 fn families() -> [(&'static str, Value); 4] {
     let linear = json!({"rope_type": "linear", "factor": 2.0});
     [

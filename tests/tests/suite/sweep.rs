@@ -1,5 +1,5 @@
-//! Sweeps of a mask's setting over recorded batches: the table is that of separate replays, the
-//! suggestion meets its target.
+//! Sweeps of a mask's setting over recorded batches: the table agrees with separate replays, and
+//! the suggestion meets its target.
 
 use insta::assert_snapshot;
 use tests::artifacts::load_examples;
@@ -132,7 +132,7 @@ fn sweeps_each_mask_of_a_run() {
     assert!(count > 0.0, "nothing was rejected");
     let rate = format!("{:.2}%", 100.0 * count / tokens);
     assert_eq!(row, ["1e-5", &count.to_string(), &rate, &rate, "0.00%"]);
-    // Whole ends, whole values; the other mask stays as configured.
+    // A range between whole numbers has whole values. The other mask keeps its settings.
     let second: Vec<_> = second.lines().skip(3).map(words).collect();
     assert_eq!(
         second.iter().map(|row| &*row[0]).collect::<Vec<_>>(),

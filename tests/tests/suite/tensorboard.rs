@@ -1,4 +1,4 @@
-//! Event files, decoded here by TensorFlow's description of them.
+//! Event files, decoded here as TensorFlow describes them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-/// The fields of a message: their numbers, and the bytes of each, those of a whole number in
+/// The fields of a message: number and bytes of each. The bytes of a whole number are in
 /// little-endian order.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
@@ -89,8 +89,8 @@ fn event_files(run: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Values by step and name, as TensorBoard understands the files: where a session starts, later
-/// steps of earlier ones are gone.
+/// Values by step and name, as TensorBoard reads the files: the start of a session removes its
+/// steps from earlier files.
 fn scalars(run: &RunDir) -> BTreeMap<(u64, String), f32> {
     let mut scalars = BTreeMap::new();
     for file in event_files(run.path()) {
@@ -148,7 +148,7 @@ fn event_files_hold_the_metrics() {
             .collect::<BTreeMap<_, _>>()
     };
     assert_eq!(scalars(&run), told(&run));
-    // As if it had been killed after its checkpoint of step 4, once while it wrote.
+    // The run looks as if it had been killed after its checkpoint of step 4, once while it wrote.
     std::fs::remove_dir_all(run.last_checkpoint()).unwrap();
     let run = folder.resume("run");
     assert_eq!(event_files(run.path()).len(), 2);

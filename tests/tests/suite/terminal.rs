@@ -1,4 +1,4 @@
-//! Files that are none, and what is written to the terminal.
+//! Paths that are not regular files, and the output on a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::refused::assert_refused;
 #[test]
 fn refuses_pipes_without_waiting() {
     let folder = Folder::new();
-    // A pipe that nobody writes to.
+    // A pipe without a writer.
     assert!(
         Command::new("mkfifo")
             .arg(folder.path().join("pipe"))
@@ -154,7 +154,7 @@ fn shows_control_characters() {
     assert!(!output.stderr.contains(&0x1b), "{output:?}");
 }
 
-/// `tokens` are those of prompts and completions wherever the word stands alone.
+/// The word `tokens` by itself means prompt and completion tokens.
 #[test]
 fn tokens_at_the_end_of_a_run_are_those_of_its_report() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! The first steps of a run on the default settings, as numbers: a change here is a change of what
-//! training does.
+//! The numbers of a run's first steps with the default settings. If they change, training has
+//! changed.
 //!
 //! The numbers may differ in the last of their four digits on a machine whose matrix kernels add in
 //! another order.

@@ -1,5 +1,5 @@
-//! Which files are loaded as plugins: pins, what a run began with, and files that anybody may
-//! change.
+//! The files that are accepted as plugins: pins, the files with which a run began, and files that
+//! anybody may change.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
