@@ -95,41 +95,38 @@ pub(crate) fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>> {
 
 /// Returns the values of a tensor of any integer type, as token ids.
 pub(crate) fn ids(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u32>> {
-    let id = |value: i64| {
-        u32::try_from(value)
-            .with_context(|| format!("`{name}` holds {value}, which is no token id"))
-    };
     let data = tensor.data();
-    match tensor.dtype() {
-        Dtype::U32 => Ok(pod_collect_to_vec(data)),
-        Dtype::I32 => pod_collect_to_vec::<u8, i32>(data)
-            .into_iter()
-            .map(|value| id(value.into()))
-            .collect(),
-        Dtype::I64 => pod_collect_to_vec::<u8, i64>(data)
-            .into_iter()
-            .map(id)
-            .collect(),
-        Dtype::U8 => Ok(data.iter().map(|&value| value.into()).collect()),
+    let signed: Vec<i64> = match tensor.dtype() {
+        Dtype::U32 => return Ok(pod_collect_to_vec(data)),
+        Dtype::U8 => return Ok(data.iter().map(|&value| value.into()).collect()),
+        Dtype::I32 => {
+            let values = pod_collect_to_vec::<u8, i32>(data).into_iter();
+            values.map(Into::into).collect()
+        }
+        Dtype::I64 => pod_collect_to_vec(data),
         other => bail!("`{name}` holds {other:?} (its ids must be U32, I64, I32 or U8)"),
+    };
+    let mut ids = Vec::with_capacity(signed.len());
+    for value in signed {
+        let id = u32::try_from(value);
+        ids.push(id.with_context(|| format!("`{name}` holds {value}, which is no token id"))?);
     }
+    Ok(ids)
 }
 
 /// Returns the values of a tensor of any integer type, as counts.
 pub(crate) fn counts(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u64>> {
-    let count = |value: i64| {
-        u64::try_from(value)
-            .ok()
-            .with_context(|| format!("`{name}` holds {value} (counts are from 0)"))
+    let signed: Vec<i64> = match tensor.dtype() {
+        Dtype::U64 => return Ok(pod_collect_to_vec(tensor.data())),
+        Dtype::I64 => pod_collect_to_vec(tensor.data()),
+        _ => return Ok(ids(name, tensor)?.into_iter().map(u64::from).collect()),
     };
-    match tensor.dtype() {
-        Dtype::I64 => pod_collect_to_vec::<u8, i64>(tensor.data())
-            .into_iter()
-            .map(count)
-            .collect(),
-        Dtype::U64 => Ok(pod_collect_to_vec(tensor.data())),
-        _ => Ok(ids(name, tensor)?.into_iter().map(u64::from).collect()),
+    let mut counts = Vec::with_capacity(signed.len());
+    for value in signed {
+        let count = u64::try_from(value).ok();
+        counts.push(count.with_context(|| format!("`{name}` holds {value} (counts are from 0)"))?);
     }
+    Ok(counts)
 }
 
 /// Returns the values of a tensor of bytes or booleans.
@@ -137,11 +134,14 @@ pub(crate) fn bytes(name: &str, tensor: &TensorView<'_>) -> Result<Vec<u8>> {
     match tensor.dtype() {
         Dtype::U8 | Dtype::BOOL => Ok(tensor.data().to_vec()),
         Dtype::I64 | Dtype::I32 | Dtype::U32 => {
-            let byte = |value: u32| {
-                u8::try_from(value)
-                    .with_context(|| format!("`{name}` holds {value} (entries are 0 or 1)"))
-            };
-            ids(name, tensor)?.into_iter().map(byte).collect()
+            let mut bytes = Vec::new();
+            for value in ids(name, tensor)? {
+                let byte = u8::try_from(value);
+                bytes.push(
+                    byte.with_context(|| format!("`{name}` holds {value} (entries are 0 or 1)"))?,
+                );
+            }
+            Ok(bytes)
         }
         other => bail!("`{name}` holds {other:?} (its entries must be U8 or BOOL)"),
     }

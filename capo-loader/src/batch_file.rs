@@ -78,16 +78,18 @@ pub fn check_folder(dir: &Path, note: Option<&Path>) -> Result<()> {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
-    let is_own = |note: &Path| {
-        path_of(dir).is_ok_and(|path| files::bytes(note).is_ok_and(|noted| noted == path))
-    };
     let own = note.map_or("", |_| ", and not the one with this run's batches");
     ensure!(
-        unused || note.is_some_and(is_own),
+        unused || note.is_some_and(|note| notes(note, dir)),
         "`--dump-batches {}` is no empty folder{own} (choose another)",
         dir.display()
     );
     Ok(())
+}
+
+/// True if the run's file `note` says that the run has written to `dir` before.
+fn notes(note: &Path, dir: &Path) -> bool {
+    path_of(dir).is_ok_and(|path| files::bytes(note).is_ok_and(|noted| noted == path))
 }
 
 /// The path of the batches' folder, as a run notes it.
@@ -418,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_bit_can_change_unnoticed() {
+    fn notices_every_changed_bit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("batch.safetensors");
         write(&path, &Fixture::new(2, 2).batch(), None).unwrap();

@@ -18,15 +18,18 @@ pub struct ComponentConfig {
 /// Names in reports for a list of components, such as a run's masks. A name is the component's id,
 /// or `ID#2` where an id is used again, so that no report hides another.
 pub fn component_names(list: &[ComponentConfig]) -> Vec<String> {
-    let name = |(index, one): (usize, &ComponentConfig)| match list[..index]
-        .iter()
-        .filter(|c| c.id == one.id)
-        .count()
-    {
-        0 => one.id.clone(),
-        before => format!("{}#{}", one.id, before + 1),
-    };
-    list.iter().enumerate().map(name).collect()
+    let mut names = Vec::with_capacity(list.len());
+    for (index, one) in list.iter().enumerate() {
+        let before = list[..index]
+            .iter()
+            .filter(|other| other.id == one.id)
+            .count();
+        names.push(match before {
+            0 => one.id.clone(),
+            before => format!("{}#{}", one.id, before + 1),
+        });
+    }
+    names
 }
 
 /// The components of a run besides its rewards, as chosen in its settings.
@@ -79,8 +82,11 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
 ///
 /// As [`list`] and [`component`].
 pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
-    let one = |value| component(&format!("[[{section}]]"), value, origin);
-    list(table, section, origin)?.into_iter().map(one).collect()
+    let shown = format!("[[{section}]]");
+    let values = list(table, section, origin)?.into_iter();
+    values
+        .map(|value| component(&shown, value, origin))
+        .collect()
 }
 
 /// A component's table; `section` is its name in messages, such as `[[mask]]`.

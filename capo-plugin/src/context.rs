@@ -78,10 +78,8 @@ impl<'a> RolloutContext<'a> {
 
     /// Names of the run's reward functions, in configured order.
     pub fn reward_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let (names, ends) = (
-            self.reward_names.as_slice(),
-            self.reward_name_ends.as_slice(),
-        );
+        let names = self.reward_names.as_slice();
+        let ends = self.reward_name_ends.as_slice();
         (0..ends.len()).map(move |index| text(part(names, ends, index)))
     }
 
@@ -142,8 +140,9 @@ impl<'a> SamplerTopK<'a> {
     }
 
     fn place(&self, b: usize, t: usize) -> Range<usize> {
-        let (at, k) = (b * self.tokens as usize + t, self.k());
-        at * k..(at + 1) * k
+        let token = b * self.tokens as usize + t;
+        let k = self.k();
+        token * k..(token + 1) * k
     }
 }
 
@@ -268,12 +267,15 @@ impl ContextData {
             (expected, expected),
             "ids and log-probabilities are [B, T, K]"
         );
-        (self.top_k, self.top_ids, self.top_logps) = (k as u64, ids, logps);
+        self.top_k = k as u64;
+        self.top_ids = ids;
+        self.top_logps = logps;
     }
 
     /// The context of completions `rows` alone, which must be a whole number of groups.
     pub fn part(&self, rows: Range<usize>) -> Self {
-        let (context, count) = (self.lend(0), self.text_ends.len());
+        let context = self.lend(0);
+        let count = self.text_ends.len();
         let groups = rows.clone().step_by(self.group_size.max(1) as usize);
         let prompts = groups.map(|b| PromptContext {
             ids: context.prompt_ids(b),
@@ -330,15 +332,11 @@ impl ContextData {
 
     /// The sampler's most likely tokens as components see them, or `None` where they are not known.
     pub fn top_k(&self) -> Option<SamplerTopK<'_>> {
-        let (ids, logps) = (
-            RSlice::from_slice(&self.top_ids),
-            RSlice::from_slice(&self.top_logps),
-        );
         (self.top_k > 0).then_some(SamplerTopK {
             tokens: self.tokens,
             k: self.top_k,
-            ids,
-            logps,
+            ids: RSlice::from_slice(&self.top_ids),
+            logps: RSlice::from_slice(&self.top_logps),
         })
     }
 }
@@ -349,7 +347,7 @@ mod tests {
     use crate::testing::odd_context;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn returns_what_was_put_in() {
         let data = odd_context();
         let context = data.lend(5);
         assert_eq!(
@@ -392,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_what_its_rows_were() {
+    fn a_part_has_the_entries_of_its_rows() {
         let (data, part) = (odd_context(), odd_context().part(2..4));
         let (all, context) = (data.lend(0), part.lend(7));
         for b in 0..2 {

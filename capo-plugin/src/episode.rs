@@ -174,10 +174,9 @@ impl Observation {
     }
 
     fn message(mut self, role: &str, name: &str, content: impl Display) -> Self {
-        let [role, name] = [role, name].map(str::to_owned);
         self.messages.push(Message {
-            role,
-            name,
+            role: role.to_owned(),
+            name: name.to_owned(),
             content: content.to_string(),
         });
         self

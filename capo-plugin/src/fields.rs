@@ -180,14 +180,14 @@ pub fn fits(have: &[i64], want: &[i64]) -> bool {
 
 /// A shape for a person, in which -1 is `any`.
 pub fn shape_text(shape: &[i64]) -> String {
-    let extent = |extent: &i64| match extent {
-        -1 => "any".to_owned(),
-        extent => extent.to_string(),
-    };
-    format!(
-        "[{}]",
-        shape.iter().map(extent).collect::<Vec<_>>().join(", ")
-    )
+    let mut extents = Vec::new();
+    for extent in shape {
+        extents.push(match extent {
+            -1 => "any".to_owned(),
+            extent => extent.to_string(),
+        });
+    }
+    format!("[{}]", extents.join(", "))
 }
 
 /// The extents that are known while a batch is read or checked; -1 for the others.

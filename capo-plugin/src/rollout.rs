@@ -75,14 +75,11 @@ impl<'a> Completion<'a> {
                 ))
             })?;
         let Some(value) = row.remove(name) else {
-            let columns = || row.keys().map(String::as_str);
-            let hint = match nearest(name, columns()) {
+            let columns: Vec<&str> = row.keys().map(String::as_str).collect();
+            let hint = match nearest(name, columns.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None if row.is_empty() => "the row has no columns".into(),
-                None => format!(
-                    "the row has `{}`",
-                    columns().collect::<Vec<_>>().join("`, `")
-                ),
+                None => format!("the row has `{}`", columns.join("`, `")),
             };
             return Err(PluginError::failed(format!(
                 "a prompt's row has no column `{name}` ({hint})"

@@ -107,17 +107,14 @@ impl Sketch {
     pub fn bound(&self, share: f64) -> Option<f64> {
         let total = self.counts.iter().sum::<f64>();
         // Sums over the buckets above b: their counts, and counts ÷ values.
-        let (mut above, mut inverse) = (0.0, 0.0);
-        for (bucket, &count) in self
-            .counts
-            .iter()
-            .enumerate()
-            .filter(|(_, count)| **count > 0.0)
-            .rev()
-        {
+        let mut above = 0.0;
+        let mut inverse = 0.0;
+        let counted = self.counts.iter().enumerate().rev();
+        for (bucket, &count) in counted.filter(|(_, count)| **count > 0.0) {
             let [low, high] = ends(bucket);
             let middle = 0.5 * (low + high);
-            (above, inverse) = (above + count, inverse + count / middle);
+            above += count;
+            inverse += count / middle;
             let bound = (share * total - (total - above).max(0.0)) / inverse;
             if bound >= low {
                 return Some(bound);
@@ -141,21 +138,16 @@ impl Sketch {
     ///
     /// When the bytes are not a saved sketch.
     pub fn load(state: &[u8]) -> Result<(Self, &[u8]), PluginError> {
-        let wrong = || {
-            PluginError::state(
-                "the saved state begins with no sketch (it was saved under another table)",
-            )
-        };
         let (empty, rest) = state
             .strip_prefix(&TAG)
             .and_then(<[u8]>::split_first)
-            .ok_or_else(wrong)?;
+            .ok_or_else(no_sketch)?;
         let buckets = match empty {
             0 => BUCKETS,
             1 => 0,
-            _ => return Err(wrong()),
+            _ => return Err(no_sketch()),
         };
-        let (counts, rest) = rest.split_at_checked(8 * buckets).ok_or_else(wrong)?;
+        let (counts, rest) = rest.split_at_checked(8 * buckets).ok_or_else(no_sketch)?;
         let counts: Vec<f64> = counts
             .as_chunks()
             .0
@@ -168,7 +160,7 @@ impl Sketch {
         {
             Ok((Self { counts }, rest))
         } else {
-            Err(wrong())
+            Err(no_sketch())
         }
     }
 }
@@ -209,6 +201,11 @@ fn bucket(value: f64) -> usize {
 fn ends(bucket: usize) -> [f64; 2] {
     [bucket.saturating_sub(1), bucket.min(BUCKETS - 2)]
         .map(|at| f64::from_bits((FIRST + at as u64) << FINE_BITS))
+}
+
+/// The error about a state that no sketch was saved in.
+fn no_sketch() -> PluginError {
+    PluginError::state("the saved state begins with no sketch (it was saved under another table)")
 }
 
 #[cfg(test)]

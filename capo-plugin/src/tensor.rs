@@ -159,7 +159,6 @@ impl<'a> Tensor<'a> {
         byte_offset: u64,
         stream: *mut c_void,
     ) -> Self {
-        let (shape, strides) = (RSlice::from_slice(shape), RSlice::from_slice(strides));
         // The handle means the stream of the thread that uses it. The default stream waits for
         // those of all threads, and they for it.
         let stream = if stream as usize == PER_THREAD {
@@ -172,8 +171,8 @@ impl<'a> Tensor<'a> {
             device,
             device_id,
             dtype,
-            shape,
-            strides,
+            shape: RSlice::from_slice(shape),
+            strides: RSlice::from_slice(strides),
             byte_offset,
             stream,
             lifetime: PhantomData,
@@ -247,13 +246,14 @@ impl<'a> Tensor<'a> {
     fn host_data(&self, dtype: DType) -> Result<*const u8, PluginError> {
         if self.device != DeviceKind::CPU {
             return Err(PluginError::unsupported(
-                "a tensor lies in device memory and this component reads host memory only (run with `--device cpu`)",
+                "a tensor lies in device memory and this component reads host memory only (run \
+                 with `--device cpu`)",
             ));
         }
         if self.dtype != dtype || !self.strides.is_empty() {
-            let (have, want) = (self.dtype, dtype);
             return Err(PluginError::unsupported(format!(
-                "a tensor has type {have} with strides {:?} and this component reads compact {want}",
+                "a tensor has type {} with strides {:?} and this component reads compact {dtype}",
+                self.dtype,
                 self.strides()
             )));
         }
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_slice_is_refused_with_a_sentence() {
+    fn refuses_tensors_that_are_no_slices() {
         let say = |device, dtype| {
             let (data, stream) = (std::ptr::dangling(), std::ptr::null_mut());
             // SAFETY: `as_f32` refuses both tensors without a look at the values.

@@ -1,4 +1,8 @@
-"""The batch of one optimizer step."""
+"""The batch of one optimizer step.
+
+The arrays and their descriptions are those of the table in `capo-plugin/src/batch/table.rs`, from which
+`CAPO_WRITE_TABLES=1 cargo test -p capo-plugin --test pages` writes them.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +71,12 @@ class OptimizerState:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RolloutContext:
-    """How the completions were sampled, for components whose `inputs` have `ROLLOUT_CONTEXT` or `SAMPLER_TOP_K`.
+    """The sampler's log-probabilities, and the age of the completions.
+
+    Components whose `inputs` have `ROLLOUT_CONTEXT` or `SAMPLER_TOP_K` read them.
 
     Attributes:
-        sampler_logps: `[B, T]`, nats: what the sampler itself drew with, such as vLLM's.
+        sampler_logps: `[B, T]`, nats: log-probabilities with which the sampler, such as vLLM, drew the tokens.
         sampler_topk_ids: `[B, T, K]`, integers: the sampler's most likely tokens, most likely first.
         sampler_topk_logps: `[B, T, K]`, nats: their log-probabilities.
         age: Optimizer steps since the completions were sampled.
@@ -98,19 +104,19 @@ class Losses:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer of the coming step. Masks and weights need it, but for those whose `traits` have `NO_OPTIMIZER`.
+    """The optimizer of the coming step. Masks and weights need it, unless their `traits` have `NO_OPTIMIZER`.
 
     Attributes:
         kind: `sgd`, `adam`, `adamw` or `adamw_kept_and_rejected`.
-        learning_rate: The largest one at which the coming step's gradient moves the weights, by which masks and weights
-            judge it. Adam's first moment carries a gradient into later steps, so that in a warm-up it is above the
-            step's own: `capo_rl.torch.acting_rate` finds it. At a constant rate it is that rate.
-        beta1: Decay of the first moment; of SGD the momentum. `None` is 0.9, and 0 for SGD.
-        beta2: Decay of the second moment. `None` is 0.999.
-        eps: Added to the second moment's root. `None` is 1e-8.
-        weight_decay: AdamW's.
-        max_grad_norm: What gradients are clipped to; 0 is off.
-        steps_taken: Steps that the optimizer took before.
+        learning_rate: The largest learning rate at which the coming step's gradient will move the weights. Masks and
+            weights judge the gradient by it. Adam's first moment carries a gradient into later steps, so in a warm-up
+            this rate is above the step's own; `capo_rl.torch.acting_rate` finds it. A constant rate is this rate.
+        beta1: Decay rate of the first moment; SGD's momentum. `None` is 0.9, and 0 for SGD.
+        beta2: Decay rate of the second moment. `None` is 0.999.
+        eps: Term added to the square root of the second moment. `None` is 1e-8.
+        weight_decay: Decoupled weight decay of AdamW.
+        max_grad_norm: Largest gradient norm; a longer gradient is scaled down to it. 0 turns clipping off.
+        steps_taken: Number of steps that the optimizer has taken so far.
         step_learning_rate: The learning rate of the coming step by itself; `None` where it is `learning_rate`.
     """
 
@@ -127,7 +133,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where the run is.
+    """The step, and the run's number of steps.
 
     Attributes:
         step: Optimizer step, counted from 0.
@@ -168,17 +174,17 @@ class Batch:
     It is never a micro-batch: what a component decides must not depend on how a trainer splits its work.
 
     B completions, T tokens of the longest one, V vocabulary, D hidden width, K top tokens. Groups are consecutive:
-    completions `g*G .. (g+1)*G` answer one prompt, where G is `group_size`. What is 0 in `completion_mask` is padding;
-    its values are finite and mean nothing. `advantages` may also be `[B]`, one number per completion. `advantages`, `rewards` and
+    completions `g*G .. (g+1)*G` answer one prompt, where G is `group_size`. Where `completion_mask` is 0, values are
+    finite and mean nothing. `advantages` may also be `[B]`, one number per completion. `advantages`, `rewards` and
     `truncated` are zeros where they are not given.
 
-    Arrays are borrowed: they are read where they lie, when a component is called, so leave them alone until its call is
-    back. What is copied, once, when the batch is made:
+    Arrays are borrowed: a component reads them where they lie. Do not change them while a component is called. These
+    arrays are copied, once, when the batch is made:
 
-    * `[B, T]` and `[B]` arrays that lie on a GPU: components read them in host memory
+    * `[B, T]` and `[B]` arrays on a GPU, because components read them in host memory
     * arrays in host memory with gaps or another order (strides)
-    * integers that are neither int32 nor uint32 in ids; other masks than of bytes or booleans
-    * float64, float16 and bfloat16 in host memory, which become float32
+    * ids that are neither int32 nor uint32, and masks that are neither bytes nor booleans
+    * float64, float16 and bfloat16 arrays in host memory, which become float32
 
     Attributes:
         completion_ids: `[B, T]`, integers: ids of the sampled tokens.
@@ -193,23 +199,23 @@ class Batch:
         ref_logps: `[B, T]`, nats: log-probability of each token under the reference model, from which training started.
         entropy: `[B, T]`, nats: entropy of the current policy over the full vocabulary.
         group_size: Completions per prompt.
-        loss: What the objective made of the batch, for masks that read it.
+        loss: The objective's losses and derivatives, for masks that read them.
         rollout_context: How the completions were sampled.
         last_layer: Features and logits of the last layer.
         optimizer: The optimizer of the coming step.
         optimizer_state: The last layer's weight and moments.
-        progress: Where the run is.
+        progress: The step, and the run's number of steps.
         sampling: The sampler's settings.
-        reduction: How losses become one number: `completion_mean` (TRL's `grpo`), `fixed_length` (`dr_grpo`),
+        reduction: Rule that reduces losses to one number: `completion_mean` (TRL's `grpo`), `fixed_length` (`dr_grpo`),
             `token_mean` (`bnpo`, `dapo`) or `completion_sum` (`luspo`).
-        denominator: What the reduction counts after masking: `kept` tokens or the `original` ones.
-        stream: The CUDA stream on which arrays on a device are ready and components work, as
-            `torch.cuda.current_stream().cuda_stream`; without it the default stream. The per-thread default stream (2)
-            is taken as the default one, which waits for those of all threads.
+        denominator: Tokens that the reduction counts after masking: those that are `kept`, or the `original` ones.
+        stream: The CUDA stream on which arrays on a device are ready and components work, such as
+            `torch.cuda.current_stream().cuda_stream`. Without it, this is the default stream. The per-thread default
+            stream (2) counts as the default stream, which waits for those of all threads.
 
     Raises:
-        TypeError: For what is no array.
-        ValueError: For a wrong shape, type, device or number: which argument, what it is, what it must be.
+        TypeError: An argument is not an array.
+        ValueError: An argument has a wrong shape, type, device or number. The message says what it must be.
     """
 
     completion_ids: Array
@@ -237,7 +243,7 @@ class Batch:
     _recorded: NativeBatch | None = field(default=None)
 
     def __post_init__(self) -> None:
-        # Refuses now what a component could not read.
+        # A batch that no component could read is refused now.
         _ = self._native
 
     @cached_property
@@ -252,12 +258,12 @@ class Batch:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """Which optional inputs it holds, by the names of `Mask.inputs`."""
+        """Names of the optional inputs that the batch holds, as in `Mask.inputs`."""
         return frozenset(self._native.inputs)
 
     @property
     def copies(self) -> dict[str, int]:
-        """Which of the arrays were copied, and how many bytes each took; the others are read where they lie."""
+        """Number of copied bytes for each array that was copied. The other arrays are read where they lie."""
         given = {name for name, value in flat(self).items() if value is not None}
         return {name: copied for name, _, copied in self._native.slots() if copied and name in given}
 
@@ -271,7 +277,7 @@ class Batch:
         return f"Batch({batch} completions of {tokens} tokens, step {self.progress.step}{held})"
 
 
-#: What a batch is nested of, by attribute. No two have a field of one name.
+#: The nested classes of a batch, by attribute. No two of them have a field of the same name.
 GROUPS: dict[str, type[Any]] = {
     "loss": Losses,
     "rollout_context": RolloutContext,
@@ -283,7 +289,7 @@ GROUPS: dict[str, type[Any]] = {
 
 
 def flat(batch: Batch) -> dict[str, Any]:
-    """The arguments of a batch and of what it is nested of, by name; the optimizer as a dict."""
+    """The arguments of a batch and of its nested classes, by name; the optimizer is a dict."""
     fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch) if each.name != "_recorded"}
     for group, kind in (GROUPS | {"optimizer": Optimizer}).items():
         held = fields.pop(group)
@@ -295,10 +301,10 @@ def flat(batch: Batch) -> dict[str, Any]:
 
 
 def nested(fields: Mapping[str, Any], recorded: NativeBatch | None = None) -> Batch:
-    """The batch of what `flat` gives; a group of which nothing is there is left out.
+    """The batch of the arguments that `flat` returns. A nested class without any argument is left out.
 
     Raises:
-        TypeError: For an unknown name.
+        TypeError: A name is unknown.
     """
     own = dict(fields)
     for group, kind in GROUPS.items():
@@ -314,17 +320,17 @@ def load_batch(path: str | os.PathLike[str]) -> Batch:
     """Reads a batch file, such as `host train --dump-batches` writes; its arrays are numpy's.
 
     Raises:
-        FileNotFoundError: Where there is no file.
-        CapoError: For a file that is no batch.
+        FileNotFoundError: There is no such file.
+        CapoError: The file is not a batch.
     """
     recorded, fields = NativeBatch.read(os.fspath(path))
     return nested(fields, recorded)
 
 
 def save_batch(path: str | os.PathLike[str], batch: Batch) -> None:
-    """Writes a batch file, whole or not at all: for `replay`, `host replay` and reports of errors.
+    """Writes a batch file, whole or not at all, for `replay`, `host replay` and bug reports.
 
     Raises:
-        ValueError: For a batch whose arrays lie on a GPU, or that knows no optimizer.
+        ValueError: An array lies on a GPU, or the batch has no optimizer.
     """
     batch._native.write(os.fspath(path))

@@ -23,24 +23,24 @@ def replay(
 ) -> list[dict[str, NDArray[Any] | float]]:
     """Runs masks and weights over batch files in order, with their state: what `host replay` does.
 
-    It tries thresholds without training.
+    Thresholds can be tried with it without training.
 
     Args:
         files: Batch files, in the order of their steps.
-        config: A TOML file, of which the `[[mask]]` and `[[weight]]` tables count; without it, they are those of the
-            one recipe that `plugin` carries.
+        config: A TOML file with `[[mask]]` and `[[weight]]` tables; its other tables are not used. Without a file, the
+            tables are those of the one recipe that `plugin` carries.
         plugin: As for `Mask`.
-        out: A folder, to which a file per batch is written, named like it.
-        device: `cpu`, or `cuda:0` and the like, whose memory the large arrays are copied to.
-        dtype: What features are rounded to on a CUDA device: `f32`, `bf16` or `f16`.
+        out: A folder for the results: one file per batch, with the batch's name.
+        device: `cpu`, or a CUDA device such as `cuda:0`, to whose memory the large arrays are copied.
+        dtype: Type to which features are rounded on a CUDA device: `f32`, `bf16` or `f16`.
 
     Returns:
         For each file a dict of what `host replay` writes: `token_mask` (uint8) and, where there are any, `weights`
         (float32), each `[B, T]`; and all that was reported under `id/name`, `[B, T]` or one number.
 
     Raises:
-        FileNotFoundError: Where a file is missing.
-        CapoError: For a file that is no batch, a component's own sentence, a device that fails.
+        FileNotFoundError: A file is missing.
+        CapoError: A file is not a batch, a component fails, or a device fails.
     """
     return [result for result, _ in steps(files, config, plugin, out, device, dtype)]
 
@@ -53,7 +53,7 @@ def steps(
     device: str,
     dtype: str,
 ) -> list[tuple[dict[str, NDArray[Any] | float], str]]:
-    """The same with a line for a person beside each."""
+    """The results of `replay`, each with a line for a person."""
     paths = [files] if isinstance(files, (str, os.PathLike)) else files
     config = None if config is None else os.fspath(config)
     out = None if out is None else os.fspath(out)

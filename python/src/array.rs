@@ -185,10 +185,11 @@ fn whole<T: TryFrom<i64>>(
         I64 => copied::<i64, _>(&lent, Into::into),
         other => return Err(wrong_type(name, other, "integers or booleans")),
     };
-    let one = |value: i64| T::try_from(value).map_err(|_| not_a(name, value, kind));
-    Ok(Array::Own(
-        values.into_iter().map(one).collect::<PyResult<_>>()?,
-    ))
+    let mut wholes = Vec::with_capacity(values.len());
+    for value in values {
+        wholes.push(T::try_from(value).map_err(|_| not_a(name, value, kind))?);
+    }
+    Ok(Array::Own(wholes))
 }
 
 fn not_a(name: &str, value: impl Display, kind: &str) -> pyo3::PyErr {
@@ -328,9 +329,10 @@ impl LendTensor for OnDevice {
 /// Checks the type of an array on a device, which cannot be converted here.
 fn on_device(name: &str, lent: &Lent, known: &[DType], right: &str) -> PyResult<DType> {
     if !known.contains(&lent.dtype()) {
-        let (place, dtype) = (lent.place(), spelled(lent.dtype()));
         return Err(PyValueError::new_err(format!(
-            "`{name}` on `{place}` is of type {dtype} (it must be {right})"
+            "`{name}` on `{}` is of type {} (it must be {right})",
+            lent.place(),
+            spelled(lent.dtype())
         )));
     }
     if let Some(strides) = lent.strides() {

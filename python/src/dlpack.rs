@@ -131,14 +131,9 @@ impl Lent {
         object: &Bound<'_, PyAny>,
         place: Place,
     ) -> PyResult<Self> {
-        let refused = |what: &str| {
-            PyValueError::new_err(format!(
-                "`{name}` {what} (give a torch, numpy, cupy or jax array)"
-            ))
-        };
         let capsule = object
             .cast::<PyCapsule>()
-            .map_err(|_| refused("has a `__dlpack__` that gives no capsule"))?;
+            .map_err(|_| refused(name, "has a `__dlpack__` that gives no capsule"))?;
         let tensor: *const DlTensor = if capsule.is_valid_checked(Some(VERSIONED)) {
             let versioned = capsule
                 .pointer_checked(Some(VERSIONED))?
@@ -147,30 +142,23 @@ impl Lent {
             // SAFETY: a capsule with this name holds such a structure; its first members are the
             // same in all versions.
             if unsafe { (*versioned).version[0] } > VERSION.0 {
-                return Err(refused("speaks a newer DLPack than 1"));
+                return Err(refused(name, "speaks a newer DLPack than 1"));
             }
             // SAFETY: this version has this layout.
             unsafe { &raw const (*versioned).tensor }
         } else {
             let pointer = capsule
                 .pointer_checked(Some(PLAIN))
-                .map_err(|_| refused("has a capsule of another name than DLPack's"))?;
+                .map_err(|_| refused(name, "has a capsule of another name than DLPack's"))?;
             pointer.cast::<DlTensor>().as_ptr()
         };
         // SAFETY: the capsule is held from here on, and keeps the structure and its arrays alive.
-        let (tensor, shape, strides) = unsafe {
-            let tensor = &*tensor;
-            let ndim = usize::try_from(tensor.ndim).unwrap_or_default();
-            let list = |values: *const i64| {
-                (ndim > 0 && !values.is_null())
-                    .then(|| std::slice::from_raw_parts(values, ndim).to_vec())
-            };
-            (
-                tensor,
-                list(tensor.shape).unwrap_or_default(),
-                list(tensor.strides),
-            )
-        };
+        let tensor = unsafe { &*tensor };
+        let ndim = usize::try_from(tensor.ndim).unwrap_or_default();
+        // SAFETY: DLPack gives an extent and, if there are strides, a stride for each dimension.
+        let shape = unsafe { list(tensor.shape, ndim) }.unwrap_or_default();
+        // SAFETY: as above.
+        let strides = unsafe { list(tensor.strides, ndim) };
         let lies_there = match place {
             Place::Host => [CPU, CUDA_HOST].contains(&tensor.device),
             Place::Cuda(number) => {
@@ -178,15 +166,18 @@ impl Lent {
             }
         };
         if !lies_there {
-            let (device, number) = (tensor.device, tensor.device_id);
-            return Err(refused(&format!(
-                "was asked for on `{place}`, and is lent on another device, of DLPack's kind {device} and number {number}"
-            )));
+            let what = format!(
+                "was asked for on `{place}`, and is lent on another device, of DLPack's kind {} \
+                 and number {}",
+                tensor.device, tensor.device_id
+            );
+            return Err(refused(name, &what));
         }
         if !shape.contains(&0) && (tensor.data.is_null() || freed(lender)?) {
             return Err(PyValueError::new_err(format!(
-                "`{name}` has shape {shape:?} and no memory on `{place}`: it was freed, as FSDP2 frees a weight that it has gathered (give what \
-                 is there: a copy made earlier, or `full_tensor()` of the DTensor)"
+                "`{name}` has shape {shape:?} and no memory on `{place}`: it was freed, as FSDP2 \
+                 frees a weight that it has gathered (give what is there: a copy made earlier, or \
+                 `full_tensor()` of the DTensor)"
             )));
         }
         let strides = strides.filter(|strides| !is_compact(&shape, strides));
@@ -233,6 +224,26 @@ impl Lent {
     }
 }
 
+/// The error about an array that cannot be borrowed; `what` says why.
+fn refused(name: &str, what: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "`{name}` {what} (give a torch, numpy, cupy or jax array)"
+    ))
+}
+
+/// The `count` numbers at `values`; `None` without any.
+///
+/// # Safety
+///
+/// If `values` is not null, it holds `count` numbers.
+unsafe fn list(values: *const i64, count: usize) -> Option<Vec<i64>> {
+    if count == 0 || values.is_null() {
+        return None;
+    }
+    // SAFETY: the caller ensures it.
+    Some(unsafe { std::slice::from_raw_parts(values, count) }.to_vec())
+}
+
 /// True if torch has freed the memory of `lender`. A view with an offset then has a small address
 /// instead of a null one.
 fn freed(lender: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -249,7 +260,8 @@ fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
     if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
         let kind = object.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "`{name}` is of type `{kind}`, which has no `__dlpack__` (give a torch, numpy, cupy or jax array)"
+            "`{name}` is of type `{kind}`, which has no `__dlpack__` (give a torch, numpy, cupy or \
+             jax array)"
         )));
     }
     let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
@@ -257,7 +269,8 @@ fn place(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Place> {
         CPU | CUDA_HOST => Ok(Place::Host),
         CUDA | CUDA_MANAGED => Ok(Place::Cuda(number)),
         other => Err(PyValueError::new_err(format!(
-            "`{name}` lies on a device of DLPack's kind {other} (it must lie in host memory or on a CUDA device)"
+            "`{name}` lies on a device of DLPack's kind {other} (it must lie in host memory or on \
+             a CUDA device)"
         ))),
     }
 }

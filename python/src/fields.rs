@@ -258,8 +258,12 @@ impl Source for Arguments<'_, '_> {
         };
         // A loop of its own may have no rewards and no advantages.
         let is_missing = array.is_none() && ["rewards", "advantages"].contains(&field.name);
-        let zeros = || Array::Own(vec![0.0; shape.iter().product::<i64>() as usize]);
-        let array = if is_missing { Some(zeros()) } else { array };
+        let array = if is_missing {
+            let count = shape.iter().product::<i64>() as usize;
+            Some(Array::Own(vec![0.0; count]))
+        } else {
+            array
+        };
         Ok(self.keep(field, array))
     }
 
@@ -287,9 +291,9 @@ impl Source for Arguments<'_, '_> {
 }
 
 fn known_names<T>(typed: &str, known: &[(&str, T)]) -> String {
-    let names = || known.iter().map(|(name, _)| *name);
-    match nearest(typed, names()) {
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    match nearest(typed, names.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known: `{}`", names().collect::<Vec<_>>().join("`, `")),
+        None => format!("known: `{}`", names.join("`, `")),
     }
 }

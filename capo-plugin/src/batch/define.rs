@@ -14,7 +14,10 @@ pub(super) trait Scalar: Sized {
 }
 
 macro_rules! scalar_types {
-    ($($type:ty: $dtype:ident, $variant:ident, |$own:ident| $there:expr, |$number:ident| $back:expr;)*) => {$(
+    ($(
+        $type:ty: $dtype:ident, $variant:ident,
+            |$own:ident| $there:expr, |$number:ident| $back:expr;
+    )*) => {$(
         impl Scalar for $type {
             const DTYPE: Dtype = Dtype::$dtype;
 

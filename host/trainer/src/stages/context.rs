@@ -32,58 +32,49 @@ pub(super) struct Group {
 impl Group {
     /// Number of prompt and completion tokens.
     pub fn tokens(&self) -> u64 {
-        let tokens =
-            |completion: &SampledTokens| (self.prompt_ids.len() + completion.ids.len()) as u64;
-        self.completions.iter().map(tokens).sum()
+        let prompts = self.completions.len() * self.prompt_ids.len();
+        let completions: usize = self.completions.iter().map(|one| one.ids.len()).sum();
+        (prompts + completions) as u64
     }
 }
 
 /// Collects the data that components may ask for, except the rewards.
 pub(super) fn gather(groups: &[Group], tokenizer: &Tokenizer) -> Result<ContextData> {
-    let completions = || groups.iter().flat_map(|group| &group.completions);
-    let sampled = || completions().zip(groups.iter().flat_map(|group| &group.texts));
-    let spans =
-        sampled().map(|(completion, text)| tokenizer.spans(&completion.ids, &text.completion));
-    let spans = spans.collect::<Result<Vec<_>>>()?;
-    let longest = completions()
-        .map(|completion| completion.ids.len())
-        .max()
-        .unwrap_or(0);
-    let prompts = groups.iter().map(
-        |Group {
-             number,
-             example,
-             prompt_ids,
-             ..
-         }| PromptContext {
-            ids: prompt_ids,
-            number: *number,
-            line: example.row.as_ref().map(|row| row.number as u64),
-        },
-    );
-    let each = sampled()
-        .zip(&spans)
-        .map(|((completion, text), spans)| CompletionContext {
-            text: &text.completion,
-            spans,
-            sampler_logps: &completion.sampler_logps,
-        });
+    let completions: Vec<&SampledTokens> =
+        groups.iter().flat_map(|group| &group.completions).collect();
+    let texts: Vec<&SampledText> = groups.iter().flat_map(|group| &group.texts).collect();
+    let mut spans = Vec::with_capacity(completions.len());
+    for (completion, text) in completions.iter().zip(&texts) {
+        spans.push(tokenizer.spans(&completion.ids, &text.completion)?);
+    }
+    let lengths = completions.iter().map(|completion| completion.ids.len());
+    let longest = lengths.max().unwrap_or(0);
+    let prompts = groups.iter().map(|group| PromptContext {
+        ids: &group.prompt_ids,
+        number: group.number,
+        line: group.example.row.as_ref().map(|row| row.number as u64),
+    });
+    let each = (0..completions.len()).map(|b| CompletionContext {
+        text: &texts[b].completion,
+        spans: &spans[b],
+        sampler_logps: &completions[b].sampler_logps,
+    });
     let mut data = ContextData::new(longest, prompts, each);
-    let k = completions()
-        .map(|completion| completion.top_ids.len() / completion.ids.len().max(1))
-        .max();
-    if let Some(k) = k.filter(|&k| k > 0) {
-        let ids = padded(
-            completions().map(|completion| completion.top_ids.as_slice()),
-            longest * k,
-            0,
+    let counts = completions.iter();
+    let counts = counts.map(|completion| completion.top_ids.len() / completion.ids.len().max(1));
+    let k = counts.max().unwrap_or(0);
+    if k > 0 {
+        let ids = completions
+            .iter()
+            .map(|completion| completion.top_ids.as_slice());
+        let logps = completions
+            .iter()
+            .map(|completion| completion.top_logps.as_slice());
+        data.set_top_k(
+            k,
+            padded(ids, longest * k, 0),
+            padded(logps, longest * k, 0.0),
         );
-        let logps = padded(
-            completions().map(|completion| completion.top_logps.as_slice()),
-            longest * k,
-            0.0,
-        );
-        data.set_top_k(k, ids, logps);
     }
     Ok(data)
 }

@@ -154,7 +154,9 @@ impl Sink for ComponentSink<'_, '_> {
             .iter()
             .zip(&self.recorder.completion_mask)
             .filter(|(_, mask)| **mask == 1);
-        let (mut sum, mut largest, mut count) = (0.0_f64, f64::NEG_INFINITY, 0_u64);
+        let mut sum = 0.0_f64;
+        let mut largest = f64::NEG_INFINITY;
+        let mut count = 0_u64;
         for value in real.map(|(value, _)| f64::from(*value)) {
             sum += value;
             largest = largest.max(value);
