@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use capo_plugin::Inputs;
-use capo_plugin::wire::{KeyDoc, KeyRange};
+use capo_plugin::wire::KeyDoc;
+use capo_plugin::{Inputs, Limits};
 use serde_json::{Value, json};
 
 use crate::find;
@@ -95,41 +95,47 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
         }
         .to_owned(),
     );
-    lines.extend(offer.keys.iter().map(|key| key_line(key, doc(offer, key))));
+    lines.extend(offer.key_docs.iter().map(key_line));
     lines
 }
 
-/// The author's description of `key`.
-fn doc<'a>(offer: &'a Offer, key: &str) -> Option<&'a KeyDoc> {
-    offer.key_docs.iter().find(|doc| doc.name == key)
-}
-
-/// Returns the line of a key: its default, meaning and range for a search, as far as its author
-/// gave them.
-fn key_line(key: &str, doc: Option<&KeyDoc>) -> String {
-    let Some(doc) = doc else {
-        return format!("  {key}");
-    };
-    let default = match doc.default() {
+/// The line of a key: its default, its meaning, and in brackets its values and limits.
+fn key_line(key: &KeyDoc) -> String {
+    let default = match key.default() {
         None => " (required)".to_owned(),
         Some("null") => String::new(),
         Some(value) => format!(" = {}", one_line(value)),
     };
-    let search = doc
-        .range
-        .into_option()
-        .map(|KeyRange { low, high, whole }| {
-            if whole {
-                format!("; search {low}..{high}")
-            } else {
-                format!("; search {low:?}..{high:?}")
-            }
-        });
-    format!(
-        "  {key}{default}  # {}{}",
-        one_line(&doc.about),
-        search.unwrap_or_default()
-    )
+    let mut values = Vec::new();
+    if !key.choices.is_empty() {
+        let choices: Vec<&str> = key.choices.iter().map(|name| name.as_str()).collect();
+        values.push(one_line(&choices.join(", ")));
+    }
+    let is_whole = key.wanted.contains("whole");
+    values.extend(Limits::from(key.limits).words(is_whole, None));
+    if let Some(range) = key.range.into_option() {
+        values.push(format!(
+            "search {}..{}",
+            end(range.low, range.whole),
+            end(range.high, range.whole)
+        ));
+    }
+    let values = if values.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", values.join("; "))
+    };
+    let name = one_line(&key.name);
+    format!("  {name}{default}  # {}{values}", one_line(&key.about))
+}
+
+/// An end of a range.
+fn end(number: f64, is_whole: bool) -> String {
+    if is_whole {
+        format!("{number}")
+    } else {
+        format!("{number:?}")
+    }
 }
 
 /// Names of the inputs, as the fields of a batch are called.
@@ -199,24 +205,31 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
         "package": package,
         "version": version,
         "inputs": registry.inputs(offer).map(input_names),
-        "keys": offer.keys.iter().map(|name| key(name, doc(offer, name))).collect::<Vec<_>>(),
+        "keys": offer.key_docs.iter().map(key).collect::<Vec<_>>(),
         "origin": origin(registry, &offer.origin),
     })
 }
 
-/// A key with its author's description; absent parts are `null`.
-fn key(name: &str, doc: Option<&KeyDoc>) -> Value {
-    let default = doc.and_then(KeyDoc::default);
-    let range = doc.and_then(|doc| doc.range.into_option());
-    let search = range
-        .map(|KeyRange { low, high, whole }| json!({ "low": low, "high": high, "whole": whole }));
+/// A key with its description; absent parts are `null`.
+fn key(key: &KeyDoc) -> Value {
+    let default = key.default();
+    let range = key.range.into_option();
+    let limits = &key.limits;
     json!({
-        "name": name,
-        "about": doc.map(|doc| doc.about.as_str()),
-        "required": doc.map(|_| default.is_none()),
+        "name": one_line(&key.name),
+        "about": key.about.as_str(),
+        "required": default.is_none(),
         // The default is another author's text, which may not be JSON.
         "default": default.map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))),
-        "search": search,
+        "value": key.wanted.as_str(),
+        "choices": key.choices.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
+        "at_least": limits.at_least.into_option(),
+        "above": limits.above.into_option(),
+        "at_most": limits.at_most.into_option(),
+        "below": limits.below.into_option(),
+        "search": range.map(|range| {
+            json!({ "low": range.low, "high": range.high, "whole": range.whole })
+        }),
     })
 }
 

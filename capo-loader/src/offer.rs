@@ -72,9 +72,9 @@ pub struct Offer {
     pub about: String,
     /// The crate that registered the component, with its version.
     pub package: String,
-    /// The configuration keys that the component reads.
+    /// Names of the configuration keys that the component reads.
     pub keys: Vec<String>,
-    /// The author's descriptions of these keys, in the author's order; empty where there are none.
+    /// The descriptions of these keys.
     pub key_docs: Vec<KeyDoc>,
     /// The image that the component came from.
     pub origin: Origin,

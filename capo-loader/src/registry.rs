@@ -113,8 +113,8 @@ impl Registry {
                     id,
                     about: one_line(&info.about),
                     package: one_line(&format!("{} {}", info.package, info.version)),
-                    keys: info.keys.iter().map(|key| one_line(key)).collect(),
-                    key_docs: info.key_docs.into_vec(),
+                    keys: info.keys.iter().map(|key| one_line(&key.name)).collect(),
+                    key_docs: info.keys.into_vec(),
                     origin: origin.clone(),
                     image: self.images.len(),
                 });

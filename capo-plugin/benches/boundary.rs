@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-#[derive(Deserialize)]
+#[keys]
 struct Nothing {}
 
 impl Mask for Nothing {

@@ -162,8 +162,6 @@ impl Control {
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
     use crate::testing::Fixture;
     use crate::{Batch, Ctx, Inputs, Mask, PluginError, testing};
@@ -178,8 +176,7 @@ mod tests {
     }
 
     /// A mask that changes these settings in every method.
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
+    #[crate::keys]
     struct Meddler {}
 
     impl Mask for Meddler {

@@ -1,6 +1,6 @@
 //! This image's lists of its components and recipes.
 
-use abi_stable::std_types::{RResult, RStr, RString, RVec};
+use abi_stable::std_types::{RResult, RStr, RVec};
 
 use crate::guard::caught;
 use crate::register::{Entry, Recipe};
@@ -16,12 +16,12 @@ fn entries<W: WireObject>() -> impl Iterator<Item = &'static Entry> {
 /// All components of this image at a point.
 pub(crate) extern "C" fn components<W: WireObject>() -> RVec<ComponentInfo> {
     let info = |entry: &Entry| ComponentInfo {
-        id: entry.id.into(),
-        about: entry.about.into(),
-        package: entry.package.into(),
-        version: entry.version.into(),
-        keys: keys_of(entry),
-        key_docs: entry.docs.list().into(),
+        id: entry.name.id.into(),
+        about: entry.name.about.into(),
+        package: entry.name.package.into(),
+        version: entry.name.version.into(),
+        // A default that panics must not cross the ABI.
+        keys: caught(entry.keys).unwrap_or_default().into(),
     };
     entries::<W>().map(info).collect()
 }
@@ -31,7 +31,7 @@ pub(crate) extern "C" fn create<W: WireObject>(
     id: RStr<'_>,
     config: RStr<'_>,
 ) -> RResult<W, WireError> {
-    let built = match entries::<W>().find(|entry| entry.id == id.as_str()) {
+    let built = match entries::<W>().find(|entry| entry.name.id == id.as_str()) {
         Some(entry) => (entry.make)(config.as_str()),
         None => Err(PluginError::config(format!(
             "the image has no component `{id}` at this point"
@@ -43,17 +43,6 @@ pub(crate) extern "C" fn create<W: WireObject>(
             .expect("an entry makes what its point takes")
     });
     wire.map_err(WireError::from).into()
-}
-
-/// The keys of `entry`: the keys that its type reads, or, where the type does not tell, the keys
-/// that its author describes. Empty where the type panics when asked, because a panic must not
-/// cross the ABI.
-fn keys_of(entry: &Entry) -> RVec<RString> {
-    match caught(entry.keys) {
-        Some(Some(keys)) => keys.iter().map(|key| (*key).into()).collect(),
-        Some(None) => entry.docs.list().into_iter().map(|key| key.name).collect(),
-        None => RVec::new(),
-    }
 }
 
 /// All recipes of this image.

@@ -6,10 +6,9 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use abi_stable::std_types::RResult;
-use serde::de::DeserializeOwned;
 
 use crate::wire::WireError;
-use crate::{ErrorKind, Inputs, PluginError, Reduction, Traits, config};
+use crate::{ErrorKind, Inputs, Keys, PluginError, Reduction, Table, Traits};
 
 /// Answers that a component gives once, at creation, so that asking for them on the wire cannot
 /// fail.
@@ -38,7 +37,7 @@ pub(crate) struct Guarded<T> {
 }
 
 /// Builds a component from its table and asks for its fixed answers.
-pub(crate) fn create<T: DeserializeOwned>(
+pub(crate) fn create<T: Keys>(
     json: &str,
     validate: fn(&T) -> Result<(), PluginError>,
     ask: impl FnOnce(&T) -> Answers,
@@ -46,7 +45,7 @@ pub(crate) fn create<T: DeserializeOwned>(
     let built = catch_unwind(AssertUnwindSafe(|| {
         // Not dropped where a question panics: a second panic, in the component's `drop`, would
         // abort.
-        let component = ManuallyDrop::new(config::parse::<T>(json)?);
+        let component = ManuallyDrop::new(Table::of_json(json)?.read::<T>()?);
         if let Err(error) = validate(&component) {
             drop(ManuallyDrop::into_inner(component));
             return Err(PluginError::config(error.message()));

@@ -49,9 +49,9 @@
 //!
 //! # Keys
 //!
-//! serde reads the keys and refuses unknown ones. `validate` refuses values that are out of range
-//! or contradict each other. [`register!`] takes each key's meaning, default and search range
-//! ([`keys!`]).
+//! [`component`](macro@component) describes a component at its struct: a key's meaning, default,
+//! limits and search range stand at its field. Unknown keys, wrong types and values outside of the
+//! limits are refused from there. `validate` refuses keys that contradict each other.
 //!
 //! # State
 //!
@@ -99,12 +99,14 @@
 
 #![deny(missing_docs)]
 
+// The macros name this crate as its users do.
+extern crate self as capo_plugin;
+
 mod answers;
 mod batch;
 mod call;
 mod collective;
 mod component;
-mod config;
 mod context;
 mod convert;
 mod ctx;
@@ -116,7 +118,8 @@ mod extension;
 pub mod fields;
 mod guard;
 mod image;
-mod keys;
+mod key;
+mod limits;
 pub mod plain;
 mod points;
 mod register;
@@ -124,10 +127,114 @@ mod rollout;
 mod sink;
 mod sketch;
 mod step_control;
+mod table;
 mod tensor;
 pub mod testing;
 mod traits;
+mod value;
 pub mod wire;
+
+#[doc(inline)]
+/// ```
+/// use capo_plugin::prelude::*;
+///
+/// /// The tokens to which a limit applies.
+/// #[derive(Choice, Clone, Copy)]
+/// enum Side {
+///     Both,
+///     // In a table: `rising/only`. Without the attribute: `rising_only`.
+///     #[choice("rising/only")]
+///     RisingOnly,
+/// }
+///
+/// #[keys]
+/// struct Limit {
+///     // The description of the enum is the key's too.
+///     #[key(default = Side::Both)]
+///     side: Side,
+/// }
+/// ```
+pub use capo_plugin_derive::Choice;
+#[doc(inline)]
+/// `#[component(Mask, id = "vendor.kebab-name")]` stands above the struct that implements the trait
+/// [`Mask`]. The first paragraph of the doc comment is the component's description. The fields are
+/// those of [`keys`](macro@keys). `within = Wrapper` registers `Wrapper<Struct>` in the place of
+/// the struct. For a generic struct, or one with several ids, use [`keys`](macro@keys) and
+/// [`register!`].
+///
+/// ```
+/// use capo_plugin::prelude::*;
+///
+/// /// Drops tokens above a surprise limit.
+/// #[component(Mask, id = "acme.surprise-cap")]
+/// struct SurpriseCap {
+///     /// Largest `-logp` that is kept, nats.
+///     #[key(default = 6.0, above = 0, search = 1e-3..=50.0)]
+///     max_nats: f32,
+///     /// Share of tokens to drop, in the place of a limit.
+///     #[key(above = 0, below = 1, not_with = "max_nats")]
+///     share: Option<f32>,
+///     // State: it has no `#[key]`.
+///     calls: u64,
+/// }
+///
+/// impl Mask for SurpriseCap {
+///     fn mask(&mut self, ctx: &mut Ctx, batch: &Batch, token_mask: &mut [u8]) -> Result<(), PluginError> {
+///         self.calls += 1;
+/// #       let _ = (ctx, batch, token_mask, self.share, self.max_nats);
+///         Ok(())
+///     }
+/// }
+/// # fn main() {}
+/// ```
+pub use capo_plugin_derive::component;
+#[doc(inline)]
+/// A field with `#[key]` is a key of the component's table. The first paragraph of its doc comment
+/// is the key's meaning; without a doc comment it is that of the type ([`KeyValue::ABOUT`]). A
+/// field without `#[key]` is state, which `Default` builds. The arguments are:
+///
+/// | argument | meaning |
+/// |---|---|
+/// | `default = 0.5` | the value that a table may leave out. Without it a table must have the key, unless its type is an `Option` |
+/// | `at_least`, `above`, `at_most`, `below` | limits of a number, or of all numbers in a list |
+/// | `infinite` | a number that its type cannot hold is infinite; without it such a number is refused |
+/// | `search = 1e-3..=50.0` | the range in which to search for a good value. The component must take both ends. `host compare-masks --target-rate` varies the first key with a range |
+/// | `not_with = "other"` | a key that must not be given beside this one; also a list of keys |
+/// | `name = "type"` | the name in a table, if it is not the field's |
+/// | `flatten` | the field is a struct with `#[keys]` of its own, whose keys stand in the same table |
+///
+/// A wrong argument is a compile error at its place:
+///
+/// ```compile_fail
+/// # use capo_plugin::prelude::*;
+/// #[keys]
+/// struct Wrong {
+///     /// A word has no limits.
+///     #[key(above = 0)]
+///     word: String,
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use capo_plugin::prelude::*;
+/// #[keys]
+/// struct Wrong {
+///     #[key(above = 0)]
+///     key_without_a_meaning: f32,
+/// }
+/// # <Wrong as capo_plugin::Keys>::keys();
+/// ```
+///
+/// ```compile_fail
+/// # use capo_plugin::prelude::*;
+/// #[keys]
+/// struct Wrong {
+///     /// A default of another type.
+///     #[key(default = "much")]
+///     amount: f32,
+/// }
+/// ```
+pub use capo_plugin_derive::keys;
 
 pub use batch::{
     AgedContext, Batch, BatchBuffer, BatchScalars, Denominator, Dims, Inputs, LastLayer,
@@ -137,7 +244,6 @@ pub use batch::{
 pub use call::{keeping_arithmetic, watch_drops};
 pub use collective::{Collective, OneRank, Ranks};
 pub use component::{Component, WireObject};
-pub use config::{known_keys, nearest, unknown_key};
 pub use context::{CompletionContext, ContextData, PromptContext, RolloutContext, SamplerTopK};
 pub use ctx::Ctx;
 pub use draws::Draws;
@@ -145,31 +251,38 @@ pub use episode::{Episode, Episodes, Message, Observation, ToolCall, Turn};
 pub use error::{ErrorKind, PluginError};
 pub use extension::Extension;
 pub use image::Image;
-pub use keys::KeyDocs;
+#[doc(hidden)]
+pub use key::Key;
+pub use key::Keys;
+pub use limits::Limits;
 pub use points::{
     Advantage, AdvantageHandle, Environment, EnvironmentHandle, Mask, MaskHandle, Objective,
     ObjectiveHandle, Point, Reward, RewardHandle, StepControl, StepControlHandle, TokenLosses,
     Weight, WeightHandle,
 };
 pub use rollout::{Completion, Purpose, Rollout};
+pub use serde_json::Value;
 pub use sink::Sink;
-pub use sketch::{Sketch, check_target};
+pub use sketch::Sketch;
 pub use step_control::{Measurements, ParameterGroup, ProposedStep, Update};
+pub use table::{Table, nearest, unknown_key};
 pub use tensor::{DType, DeviceKind, Tensor};
 pub use traits::Traits;
+pub use value::{KeyValue, Numeric, Wanted};
 
 /// Everything that a component's file needs: `use capo_plugin::prelude::*;`.
 pub mod prelude {
     pub use crate::{
-        Advantage, Batch, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation,
+        Advantage, Batch, Choice, Ctx, Environment, Episodes, Inputs, Mask, Objective, Observation,
         PluginError, Purpose, Reduction, Reward, Rollout, StepControl, TokenLosses, Traits, Turn,
-        Update, Weight, recipe, register,
+        Update, Weight, component, recipe, register,
     };
-    pub use serde::Deserialize;
+    pub use capo_plugin_derive::keys;
 }
 
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::register::{Entry, Recipe};
+    pub use crate::key::described;
+    pub use crate::register::{Entry, Name, Recipe};
     pub use inventory;
 }

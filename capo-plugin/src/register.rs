@@ -3,9 +3,8 @@
 
 use std::any::Any;
 
-use serde::de::DeserializeOwned;
-
-use crate::{KeyDocs, PluginError, Point, known_keys};
+use crate::wire::KeyDoc;
+use crate::{Keys, PluginError, Point};
 
 /// One registered component of this image. Each point has a constructor with the name of its trait,
 /// for [`register!`].
@@ -13,37 +12,29 @@ use crate::{KeyDocs, PluginError, Point, known_keys};
 pub struct Entry {
     pub(crate) point: Point,
     pub(crate) make: Make,
-    pub(crate) id: &'static str,
-    pub(crate) about: &'static str,
-    pub(crate) package: &'static str,
-    pub(crate) version: &'static str,
-    pub(crate) keys: fn() -> Option<&'static [&'static str]>,
-    pub(crate) docs: KeyDocs,
+    pub(crate) keys: fn() -> Vec<KeyDoc>,
+    pub(crate) name: Name,
 }
 
 /// Builds a component's object on the wire from its table as JSON text.
 pub(crate) type Make = fn(&str) -> Result<Box<dyn Any>, PluginError>;
 
-/// Names from the macro: id, about, package, version.
-pub(crate) type Names = [&'static str; 4];
+/// Texts about a component, from the macro.
+#[doc(hidden)]
+pub struct Name {
+    pub id: &'static str,
+    pub about: &'static str,
+    pub package: &'static str,
+    pub version: &'static str,
+}
 
 impl Entry {
-    pub(crate) const fn new<T: DeserializeOwned>(
-        point: Point,
-        make: Make,
-        names: Names,
-        docs: KeyDocs,
-    ) -> Self {
-        let [id, about, package, version] = names;
+    pub(crate) const fn new<T: Keys>(point: Point, make: Make, name: Name) -> Self {
         Self {
             point,
             make,
-            id,
-            about,
-            package,
-            version,
-            keys: known_keys::<T>,
-            docs,
+            keys: T::keys,
+            name,
         }
     }
 }
@@ -60,56 +51,57 @@ pub struct Recipe {
 inventory::collect!(Entry);
 inventory::collect!(Recipe);
 
-/// Registers a component: `register!(Mask, Type, "vendor.kebab-name", "what it does")`.
+/// Registers a component: `register!(Mask, Type, "vendor.kebab-name", "What it does.")`.
 ///
-/// The first word is the trait that `Type` implements: [`Environment`](crate::Environment),
-/// [`Reward`](crate::Reward), [`Advantage`](crate::Advantage), [`Objective`](crate::Objective),
-/// [`Mask`](crate::Mask), [`Weight`](crate::Weight) or [`StepControl`](crate::StepControl). `Type`
-/// also implements `serde::Deserialize`: its table in a config becomes the component.
-///
-/// The last argument gives the meanings of the table's keys, for `host plugins --verbose`: a list
-/// as in [`keys!`](crate::keys), in braces, or a [`KeyDocs`](crate::KeyDocs). It must cover every
-/// key that `Type` reads, and no other
-/// ([`testing::check_key_docs`](crate::testing::check_key_docs)).
+/// [`component`](macro@crate::component) does it for one struct with one id. This macro is for a
+/// generic struct, and for a type that several ids share. The first word is the trait that `Type`
+/// implements: [`Environment`](crate::Environment), [`Reward`](crate::Reward),
+/// [`Advantage`](crate::Advantage), [`Objective`](crate::Objective), [`Mask`](crate::Mask),
+/// [`Weight`](crate::Weight) or [`StepControl`](crate::StepControl). `Type` also implements
+/// [`Keys`](trait@crate::Keys), which has the keys. Without a last argument, the description is the
+/// first paragraph of the struct's doc comment.
 ///
 /// ```
 /// # use capo_plugin::prelude::*;
-/// # #[derive(Deserialize)]
-/// # struct SurpriseCap {
-/// #     max_nats: f32,
-/// #     #[serde(default = "warm_up")]
-/// #     warm_up: u64,
-/// # }
-/// # fn warm_up() -> u64 {
-/// #     10
-/// # }
-/// # impl Mask for SurpriseCap {
+/// trait Side: Send {
+///     const DEFAULT: f32;
+/// }
+///
+/// #[keys]
+/// struct SurpriseCap<S: Side> {
+///     /// Largest `-logp` that is kept, nats.
+///     #[key(default = S::DEFAULT, above = 0)]
+///     max_nats: f32,
+///     side: std::marker::PhantomData<S>,
+/// }
+/// # impl<S: Side> Mask for SurpriseCap<S> {
 /// #     fn mask(&mut self, _: &mut Ctx, _: &Batch, _: &mut [u8]) -> Result<(), PluginError> {
 /// #         Ok(())
 /// #     }
 /// # }
-/// register!(Mask, SurpriseCap, "acme.surprise-cap", "drops tokens above a surprise limit", {
-///     max_nats => "largest `-logp` kept, nats",
-///     warm_up = warm_up() => "steps that keep all",
-/// });
-/// # fn main() {
-/// #     capo_plugin::testing::check_key_docs().unwrap();
-/// # }
+///
+/// struct Strict;
+///
+/// impl Side for Strict {
+///     const DEFAULT: f32 = 2.0;
+/// }
+///
+/// register!(Mask, SurpriseCap<Strict>, "acme.strict-cap", "Drops tokens above 2 nats.");
+/// # fn main() {}
 /// ```
 #[macro_export]
 macro_rules! register {
+    ($trait:ident, $type:ty, $id:expr $(,)?) => {
+        $crate::register!($trait, $type, $id, <$type as $crate::Keys>::ABOUT);
+    };
     ($trait:ident, $type:ty, $id:expr, $about:expr $(,)?) => {
-        $crate::register!($trait, $type, $id, $about, $crate::KeyDocs::NONE);
-    };
-    ($trait:ident, $type:ty, $id:expr, $about:expr, { $($keys:tt)* } $(,)?) => {
-        $crate::register!($trait, $type, $id, $about, $crate::keys! { $($keys)* });
-    };
-    ($trait:ident, $type:ty, $id:expr, $about:expr, $docs:expr $(,)?) => {
         $crate::__private::inventory::submit! {
-            $crate::__private::Entry::$trait::<$type>(
-                [$id, $about, ::core::env!("CARGO_PKG_NAME"), ::core::env!("CARGO_PKG_VERSION")],
-                $docs,
-            )
+            $crate::__private::Entry::$trait::<$type>($crate::__private::Name {
+                id: $id,
+                about: $about,
+                package: ::core::env!("CARGO_PKG_NAME"),
+                version: ::core::env!("CARGO_PKG_VERSION"),
+            })
         }
     };
 }

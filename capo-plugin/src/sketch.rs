@@ -165,24 +165,6 @@ impl Sketch {
     }
 }
 
-/// Refuses a `target_rejection_rate` that is not a fraction of tokens, or that is given together
-/// with the key `threshold`.
-///
-/// # Errors
-///
-/// A message for the user.
-pub fn check_target(rate: Option<f64>, threshold: Option<&str>) -> Result<(), PluginError> {
-    match (rate, threshold) {
-        (Some(rate), _) if !(rate > 0.0 && rate < 1.0) => Err(PluginError::config(format!(
-            "`target_rejection_rate` is {rate} (it must lie between 0 and 1)"
-        ))),
-        (Some(_), Some(key)) => Err(PluginError::config(format!(
-            "`target_rejection_rate` and `{key}` are both given (keep one)"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// Index of the bucket that holds a value.
 fn bucket(value: f64) -> usize {
     if value.is_nan() {
@@ -216,11 +198,11 @@ mod tests {
     use crate::{Draws, Ranks};
 
     /// Sketches the surprise of its tokens, or fails on a rank with one completion.
-    #[derive(Deserialize)]
+    #[keys]
     struct Surprise {
-        #[serde(default)]
+        /// Fail on a rank with one completion.
+        #[key(default = false)]
         fails: bool,
-        #[serde(skip)]
         sketch: Sketch,
     }
 
@@ -400,23 +382,5 @@ mod tests {
                 "the saved state begins with no sketch (it was saved under another table)"
             );
         }
-    }
-
-    #[test]
-    fn a_target_is_a_share_and_alone() {
-        let say = |rate, key| check_target(Some(rate), key).map_err(|error| error.to_string());
-        assert_eq!(
-            (say(0.02, None), check_target(None, Some("limit")).is_ok()),
-            (Ok(()), true)
-        );
-        for rate in [0.0, 1.0, -0.1, f64::NAN] {
-            let sentence =
-                format!("`target_rejection_rate` is {rate} (it must lie between 0 and 1)");
-            assert_eq!(say(rate, None), Err(sentence));
-        }
-        assert_eq!(
-            say(0.02, Some("limit")),
-            Err("`target_rejection_rate` and `limit` are both given (keep one)".into())
-        );
     }
 }

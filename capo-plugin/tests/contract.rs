@@ -7,9 +7,10 @@ use capo_plugin::wire::RecipeList;
 use capo_plugin::{ErrorKind, Point};
 
 /// A component that does one wrong thing.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
 struct Sinner {
+    /// What it does wrong.
+    #[key]
     sin: String,
 }
 
@@ -335,8 +336,10 @@ fn a_reward_hears_what_is_wrong_with_a_row() {
 }
 
 /// Reads the step's alignment, asked for or not.
-#[derive(Deserialize)]
+#[keys]
 struct Aligned {
+    /// Ask for the alignment.
+    #[key]
     asks: bool,
 }
 

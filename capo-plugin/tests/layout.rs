@@ -8,7 +8,7 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use capo_plugin::wire::{
-    AdvantageBox, ComponentInfo, EnvironmentBox, HostRef, KeyDoc, KeyRange, MaskBox,
+    AdvantageBox, ComponentInfo, EnvironmentBox, HostRef, KeyDoc, KeyLimits, KeyRange, MaskBox,
     MeasurementsRef, ObjectiveBox, PluginRoot, PluginRoot_Ref, PointList, RecipeInfo, RecipeList,
     RewardBox, StepControlBox, WeightBox, WireBatch, WireCompletion, WireEpisode, WireEpisodes,
     WireError, WireGroup, WireLastLayer, WireMessage, WireObservation, WireOptimizerState,
@@ -45,8 +45,9 @@ fn the_layout_is_that_of_the_table() {
         PluginRoot { abi_version extension },
         PluginRoot_Ref, Extension<'static>,
         PointList<MaskBox> { components create },
-        ComponentInfo { id about package version keys key_docs },
-        KeyDoc { name about default range },
+        ComponentInfo { id about package version keys },
+        KeyDoc { name about default range limits wanted choices },
+        KeyLimits { at_least above at_most below infinite },
         KeyRange { low high whole },
         RecipeList { recipes },
         RecipeInfo { name about toml package },

@@ -82,12 +82,12 @@ fn named(found: &[(&str, usize)]) -> Addresses {
 }
 
 /// Reports what it sees and where, whether it asked for it or not.
-#[derive(Deserialize)]
+#[keys]
 struct Witness {
     /// The flags that it asks for.
+    #[key]
     asks: u64,
     /// How often it was asked what it asks for.
-    #[serde(skip)]
     asked: AtomicU64,
 }
 
@@ -243,8 +243,10 @@ fn every_component_sees_what_it_asked_for_and_the_hosts_own_arrays() {
 
 #[test]
 fn what_was_not_asked_for_is_named() {
-    #[derive(Deserialize)]
+    #[keys]
     struct Careless {
+        /// Read the context.
+        #[key]
         reads_context: bool,
     }
     impl Mask for Careless {
@@ -290,7 +292,7 @@ fn places(first: &Completion<'_>, rewards: &[f32]) -> [usize; 5] {
 }
 
 /// Reports these places of the first completion.
-#[derive(Deserialize)]
+#[keys]
 struct Reader {}
 
 impl Reward for Reader {

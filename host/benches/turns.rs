@@ -27,11 +27,11 @@ const TURNS: usize = 4;
 const TURN: usize = 8;
 
 /// Answers each turn after about `delay` milliseconds.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[component(Environment, id = "bench.late")]
 struct Late {
+    /// Mean time of an answer, milliseconds.
+    #[key]
     delay: u64,
-    #[serde(skip)]
     waiting: Vec<(Instant, Observation)>,
 }
 
@@ -65,8 +65,6 @@ impl Environment for Late {
             .collect())
     }
 }
-
-register!(Environment, Late, "bench.late", "answers after a time");
 
 fn main() -> Result<()> {
     let rows = std::env::var("ROWS").map_or(192, |rows| rows.parse().expect("`ROWS` is a number"));

@@ -1,8 +1,8 @@
 /// A mask that does not come back before somebody else has made the file `go` in its folder.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[component(Mask, id = "third.waits")]
 struct Waits {
-    /// Where `started` is made and `go` is waited for.
+    /// The folder in which `started` is made and `go` is waited for.
+    #[key]
     folder: String,
 }
 
@@ -16,5 +16,3 @@ impl Mask for Waits {
         Ok(())
     }
 }
-
-register!(Mask, Waits, "third.waits", "waits for a file");

@@ -118,7 +118,7 @@ macro_rules! point {
         /// Builds a component from its table and puts it behind the wire.
         pub(crate) fn $name<T>(json: &str) -> Result<$object, PluginError>
         where
-            T: $point + serde::de::DeserializeOwned + 'static,
+            T: $point + crate::Keys + 'static,
         {
             let component = crate::guard::create(json, T::validate, |$component: &T| $answers)?;
             Ok($wire::from_value(
@@ -130,15 +130,12 @@ macro_rules! point {
         impl crate::register::Entry {
             #[doc = concat!("An entry of ", $what, ".")]
             #[allow(non_snake_case, reason = "`register!` is told the trait's name")]
-            pub const fn $point<T>(
-                names: crate::register::Names,
-                docs: crate::keys::KeyDocs,
-            ) -> Self
+            pub const fn $point<T>(name: crate::register::Name) -> Self
             where
-                T: $point + serde::de::DeserializeOwned + 'static,
+                T: $point + crate::Keys + 'static,
             {
                 let make: crate::register::Make = |json| Ok(Box::new($name::<T>(json)?));
-                Self::new::<T>(crate::Point::$point, make, names, docs)
+                Self::new::<T>(crate::Point::$point, make, name)
             }
         }
 

@@ -67,7 +67,7 @@ impl Fixture {
     /// use capo_plugin::testing::{self, Fixture};
     ///
     /// /// The mean surprise of a completion, squared, as the loss of each of its tokens.
-    /// #[derive(Deserialize)]
+    /// #[keys]
     /// struct Squared {}
     ///
     /// impl Objective for Squared {
@@ -192,7 +192,7 @@ mod tests {
     use crate::{Batch, Ctx, Inputs, LastLayer, Mask, Tensor, testing};
 
     /// Drops every first token, and reports the sum of every optional array that a fixture can set.
-    #[derive(serde::Deserialize)]
+    #[crate::keys]
     struct Sums {}
 
     impl Mask for Sums {

@@ -4,8 +4,10 @@
 //! use capo_plugin::prelude::*;
 //! use capo_plugin::testing::{self, Fixture};
 //!
-//! #[derive(Deserialize)]
+//! #[keys]
 //! struct SurpriseCap {
+//!     /// Largest `-logp` that is kept, nats.
+//!     #[key(above = 0)]
 //!     max_nats: f32,
 //! }
 //!
@@ -30,7 +32,7 @@
 //! use capo_plugin::testing::{self, Fixture};
 //!
 //! /// Drops tokens that hold a digit.
-//! #[derive(Deserialize)]
+//! #[keys]
 //! struct Wordy {}
 //!
 //! impl Mask for Wordy {
@@ -56,8 +58,8 @@
 //! ```
 //!
 //! [`conform`] runs the checks of `host check LIB` on every component of a plugin.
-//! [`check_key_docs`] compares the keys described in [`register!`](crate::register) with the
-//! existing keys. [`Fixture::derivative`] measures the derivative that an objective should return.
+//! [`Fixture::derivative`] measures the derivative that an objective should return. [`key_tables`]
+//! keeps the tables of keys in a README.
 
 mod calls;
 pub mod check;
@@ -66,6 +68,7 @@ mod fixture;
 mod layer;
 mod measured;
 mod observed;
+mod pages;
 mod random;
 mod ranks;
 mod rollout;
@@ -78,6 +81,7 @@ pub use check::conform;
 pub use fixture::Fixture;
 pub use measured::Measured;
 pub use observed::{Answer, Input, Observed};
+pub use pages::key_tables;
 pub use ranks::{ThreadRank, on_ranks};
 pub use rollout::{RolloutFixture, Scored};
 #[doc(hidden)]
@@ -85,12 +89,10 @@ pub use shapes::odd_context;
 pub use shapes::{batches, rollouts};
 pub use snapshot::{Snapshot, snapshot};
 
-use serde::de::DeserializeOwned;
-
 use crate::{
-    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Image, Mask, MaskHandle, Objective,
-    ObjectiveHandle, PluginError, Point, Reward, RewardHandle, Sink, StepControl,
-    StepControlHandle, Weight, WeightHandle, points,
+    Advantage, AdvantageHandle, Environment, EnvironmentHandle, Keys, Mask, MaskHandle, Objective,
+    ObjectiveHandle, PluginError, Reward, RewardHandle, Sink, StepControl, StepControlHandle,
+    Weight, WeightHandle, points,
 };
 
 macro_rules! builders {
@@ -100,7 +102,7 @@ macro_rules! builders {
         /// # Errors
         ///
         /// The message that a host would show.
-        pub fn $name<T: $trait + DeserializeOwned + 'static>(table: &str) -> Result<$handle, PluginError> {
+        pub fn $name<T: $trait + Keys + 'static>(table: &str) -> Result<$handle, PluginError> {
             points::$name::<T>(&json(table)?).map(|wire| $handle::new($id, wire))
         }
     )*};
@@ -114,28 +116,6 @@ builders! {
     mask "a mask": Mask => MaskHandle, "test.mask";
     weight "a weight": Weight => WeightHandle, "test.weight";
     step_control "a step control": StepControl => StepControlHandle, "test.step-control";
-}
-
-/// Checks the key descriptions in this image's `register!`s: they must cover exactly the keys that
-/// the types read. One test serves all components of a plugin.
-///
-/// ```
-/// # use capo_plugin::testing;
-/// testing::check_key_docs().unwrap();
-/// ```
-///
-/// # Errors
-///
-/// The first component with a missing or superfluous description.
-pub fn check_key_docs() -> Result<(), String> {
-    let image = Image::own();
-    for point in Point::ALL {
-        for component in image.components(point)? {
-            let named = |sentence| format!("{} `{}`: {sentence}", point.name(), component.id);
-            component.check_key_docs().map_err(named)?;
-        }
-    }
-    Ok(())
 }
 
 fn json(table: &str) -> Result<String, PluginError> {

@@ -501,9 +501,8 @@ mod tests {
     use crate::testing::{self, RolloutFixture};
 
     /// Pays each episode its seed.
-    #[derive(Deserialize)]
+    #[keys]
     struct Seeded {
-        #[serde(skip)]
         seeds: Vec<u64>,
     }
 

@@ -236,7 +236,7 @@ mod tests {
     use crate::testing;
 
     /// Asks for the ranks where there are none.
-    #[derive(Deserialize)]
+    #[keys]
     struct Asks {}
 
     impl Mask for Asks {

@@ -9,7 +9,7 @@ use crate::{Completion, PluginError, Purpose, RewardHandle, Rollout};
 /// use capo_plugin::prelude::*;
 /// use capo_plugin::testing::{self, RolloutFixture};
 ///
-/// #[derive(Deserialize)]
+/// #[keys]
 /// struct Ended {}
 ///
 /// impl Reward for Ended {

@@ -18,7 +18,7 @@ use crate::Point;
 /// use capo_plugin::prelude::*;
 /// use capo_plugin::testing::{self, snapshot};
 ///
-/// #[derive(Deserialize)]
+/// #[keys]
 /// struct Half {}
 ///
 /// impl Advantage for Half {

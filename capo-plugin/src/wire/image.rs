@@ -70,13 +70,11 @@ pub struct ComponentInfo {
     pub package: RString,
     /// Version of that crate.
     pub version: RString,
-    /// Names of the keys that the component reads from its table.
-    pub keys: RVec<RString>,
-    /// The author's descriptions of these keys, in the author's order; empty where there are none.
-    pub key_docs: RVec<KeyDoc>,
+    /// The keys that the component reads from its table.
+    pub keys: RVec<KeyDoc>,
 }
 
-/// An author's description of one key.
+/// Description of one key.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, PartialEq)]
 pub struct KeyDoc {
@@ -90,6 +88,28 @@ pub struct KeyDoc {
     /// Range in which to search for a good value. The first key with a range has the strongest
     /// effect.
     pub range: ROption<KeyRange>,
+    /// Limits of the numbers in a value.
+    pub limits: KeyLimits,
+    /// Values that a table may hold, in words: `a number`.
+    pub wanted: RString,
+    /// All values, if the key has only these; empty for any other key.
+    pub choices: RVec<RString>,
+}
+
+/// Limits of the numbers in a key's value; `RNone` for no limit.
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone, Copy, PartialEq)]
+pub struct KeyLimits {
+    /// The smallest number.
+    pub at_least: ROption<f64>,
+    /// Numbers are larger than this.
+    pub above: ROption<f64>,
+    /// The largest number.
+    pub at_most: ROption<f64>,
+    /// Numbers are smaller than this.
+    pub below: ROption<f64>,
+    /// True if an infinite number is a value too.
+    pub infinite: bool,
 }
 
 /// Range in which to search for a good value of a key.

@@ -34,8 +34,8 @@ pub(crate) use host::WireHost_TO;
 pub use host::{HostRef, WireError, WireHost};
 pub(crate) use image::leak_root;
 pub use image::{
-    ABI_VERSION, ComponentInfo, KeyDoc, KeyRange, PluginRoot, PluginRoot_Ref, PointList, RECIPES,
-    RecipeInfo, RecipeList,
+    ABI_VERSION, ComponentInfo, KeyDoc, KeyLimits, KeyRange, PluginRoot, PluginRoot_Ref, PointList,
+    RECIPES, RecipeInfo, RecipeList,
 };
 pub use points::{
     AdvantageBox, MaskBox, MeasurementsRef, ObjectiveBox, RewardBox, StepControlBox, WeightBox,

@@ -131,7 +131,7 @@ pub fn component_ids(loaded: &Loaded) -> Verdict {
                     info.about.as_str()
                 ));
             }
-            let keys: BTreeSet<&str> = info.keys.iter().map(|key| key.as_str()).collect();
+            let keys: BTreeSet<&str> = info.keys.iter().map(|key| key.name.as_str()).collect();
             if keys.len() != info.keys.len() {
                 return failed(format!("`{id}` lists a key twice"));
             }

@@ -198,7 +198,7 @@ fn list(image: &Image) -> Result<Vec<Component>> {
             components.push(Component {
                 point: point.name().to_owned(),
                 id: info.id.into_string(),
-                keys: info.keys.into_iter().map(Into::into).collect(),
+                keys: info.keys.into_iter().map(|key| key.name.into()).collect(),
                 table: serde_json::Map::new(),
             });
         }

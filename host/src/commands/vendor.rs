@@ -19,7 +19,7 @@ const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 pub(super) fn write(folder: &Path) -> Result<()> {
     for (name, text) in FILES {
         let path = folder.join(name);
-        let text = if *name == "Cargo.toml" {
+        let text = if name.ends_with("Cargo.toml") {
             manifest(text)?
         } else {
             (*text).to_owned()
@@ -62,8 +62,8 @@ fn manifest(text: &str) -> Result<String> {
                 .clone(),
         );
     }
-    let remark = "# Made by `host new-plugin` from the manifest of `capo-plugin`, whose workspace \
-     is not here.\n\n";
+    let remark =
+        "# Made by `host new-plugin` from the manifest of a crate whose workspace is not here.\n\n";
     Ok(remark.to_owned() + &toml::to_string(&own)?)
 }
 

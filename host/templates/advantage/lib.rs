@@ -4,19 +4,14 @@
 
 use capo_plugin::prelude::*;
 
-/// The reward minus the mean reward of the group's other completions, clamped to `±max_advantage`.
+/// Reward minus the mean reward of the group's other completions, clamped to `±max_advantage`.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The fields with `#[key]` are the keys of its table in a config.
+#[component(Advantage, id = "plugin-name.advantage")]
 struct LeaveOneOut {
     /// Largest advantage, reward units.
-    #[serde(default = "max_advantage")]
+    #[key(default = 10.0, above = 0)]
     max_advantage: f32,
-}
-
-fn max_advantage() -> f32 {
-    10.0
 }
 
 impl Advantage for LeaveOneOut {
@@ -46,23 +41,7 @@ impl Advantage for LeaveOneOut {
         );
         Ok(())
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        if self.max_advantage > 0.0 {
-            return Ok(());
-        }
-        let limit = self.max_advantage;
-        Err(format!("`max_advantage` is {limit} (it must be above 0)").into())
-    }
 }
-
-register!(
-    Advantage,
-    LeaveOneOut,
-    "plugin-name.advantage",
-    "reward - mean reward of the group's other completions",
-    { max_advantage = max_advantage() => "largest advantage, reward units" }
-);
 
 #[cfg(test)]
 mod tests;

@@ -6,23 +6,18 @@ use std::collections::HashMap;
 
 use capo_plugin::prelude::*;
 
-/// Answers each guess with `+` if the number is larger, and with `=` if it is smaller: characters
-/// that the embedded model knows. The right guess earns 1 and ends the episode.
+/// A game: the model guesses a number.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// It answers each guess with `+` if the number is larger, and with `=` if it is smaller:
+/// characters that the embedded model knows. The right guess earns 1 and ends the episode. The
+/// fields with `#[key]` are the keys of its table in a config; the others are its state.
+#[component(Environment, id = "plugin-name.environment")]
 struct Guess {
     /// The largest number.
-    #[serde(default = "most")]
+    #[key(default = 100, at_least = 1)]
     most: u64,
     /// The number of each episode.
-    #[serde(skip)]
     numbers: HashMap<u64, u64>,
-}
-
-fn most() -> u64 {
-    100
 }
 
 impl Environment for Guess {
@@ -39,13 +34,6 @@ impl Environment for Guess {
 
     fn respond(&mut self, _ctx: &mut Ctx, turns: &[Turn]) -> Result<Vec<Observation>, PluginError> {
         Ok(turns.iter().map(|turn| self.observe(turn)).collect())
-    }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        if self.most == 0 {
-            return Err(PluginError::config("`most` is 0 (it must be at least 1)"));
-        }
-        Ok(())
     }
 }
 
@@ -70,16 +58,6 @@ impl Guess {
         }
     }
 }
-
-register!(
-    Environment,
-    Guess,
-    "plugin-name.environment",
-    "a game: the model guesses a number",
-    {
-        most = most() => "the largest number",
-    }
-);
 
 #[cfg(test)]
 mod tests;

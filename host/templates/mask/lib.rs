@@ -4,19 +4,14 @@
 
 use capo_plugin::prelude::*;
 
-/// Keeps a token while its surprise, `-logp`, is at most `max_nats`.
+/// Drops tokens above a surprise limit.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The fields with `#[key]` are the keys of its table in a config.
+#[component(Mask, id = "plugin-name.mask")]
 struct SurpriseLimit {
-    /// Largest surprise kept, nats.
-    #[serde(default = "max_nats")]
+    /// Largest surprise, `-logp`, that is kept, nats.
+    #[key(default = 6.0, above = 0, search = 1e-3..=50.0)]
     max_nats: f32,
-}
-
-fn max_nats() -> f32 {
-    6.0
 }
 
 impl Mask for SurpriseLimit {
@@ -34,14 +29,6 @@ impl Mask for SurpriseLimit {
         Ok(())
     }
 }
-
-register!(
-    Mask,
-    SurpriseLimit,
-    "plugin-name.mask",
-    "drops tokens above a surprise limit",
-    { max_nats = max_nats() => "largest surprise kept, nats"; 1e-3..50.0 }
-);
 
 #[cfg(test)]
 mod tests;

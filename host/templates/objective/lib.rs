@@ -4,20 +4,16 @@
 
 use capo_plugin::prelude::*;
 
-/// A policy gradient whose tokens weigh `min(ratio, max_ratio)`, where `ratio` is the probability
-/// of the token now over that when it was sampled. The weight is a constant to the gradient.
+/// Policy gradient with a limited importance weight.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A token weighs `min(ratio, max_ratio)`, where `ratio` is the probability of the token now over
+/// that when it was sampled. The weight is a constant to the gradient. The fields with `#[key]` are
+/// the keys of its table in a config.
+#[component(Objective, id = "plugin-name.objective")]
 struct LimitedRatio {
-    /// Largest weight.
-    #[serde(default = "max_ratio")]
+    /// Largest weight of a token.
+    #[key(default = 2.0, above = 0)]
     max_ratio: f32,
-}
-
-fn max_ratio() -> f32 {
-    2.0
 }
 
 impl Objective for LimitedRatio {
@@ -28,7 +24,8 @@ impl Objective for LimitedRatio {
         out: TokenLosses,
     ) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
-        let (mut tokens, mut limited) = (0, 0);
+        let mut tokens = 0;
+        let mut limited = 0;
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
             let ratio = (batch.logps[i] - old_logps[i]).exp();
             let weighted = -ratio.min(self.max_ratio) * batch.advantages[i];
@@ -45,14 +42,6 @@ impl Objective for LimitedRatio {
         Inputs::OLD_LOGPS
     }
 }
-
-register!(
-    Objective,
-    LimitedRatio,
-    "plugin-name.objective",
-    "policy gradient with a limited importance weight",
-    { max_ratio = max_ratio() => "largest weight of a token" }
-);
 
 #[cfg(test)]
 mod tests;

@@ -4,26 +4,17 @@
 
 use capo_plugin::prelude::*;
 
-/// A right answer earns 1 minus a price per token, at least 0.1; other answers earn 0.
+/// 1 minus a price per token for a right answer, at least 0.1; 0 for other answers.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The fields with `#[key]` are the keys of its table in a config.
+#[component(Reward, id = "plugin-name.reward")]
 struct Brevity {
     /// Price of a token, reward units.
-    #[serde(default = "price")]
+    #[key(default = 0.01, at_least = 0)]
     price: f32,
     /// The answer is the text after the last separator.
-    #[serde(default = "answer_separator")]
+    #[key(default = "=")]
     answer_separator: String,
-}
-
-fn price() -> f32 {
-    0.01
-}
-
-fn answer_separator() -> String {
-    "=".into()
 }
 
 impl Reward for Brevity {
@@ -45,17 +36,6 @@ impl Reward for Brevity {
         Ok(())
     }
 }
-
-register!(
-    Reward,
-    Brevity,
-    "plugin-name.reward",
-    "1 for a right answer, minus a price per token",
-    {
-        price = price() => "what a token costs, reward units",
-        answer_separator = answer_separator() => "the answer is the text after the last one of these",
-    }
-);
 
 #[cfg(test)]
 mod tests;

@@ -4,20 +4,14 @@
 
 use capo_plugin::prelude::*;
 
-/// Scales a step so that the KL divergence between the policy before and after it comes to at most
-/// `target`.
+/// Shortens steps above a limit on the KL divergence between the policy before and after them.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The fields with `#[key]` are the keys of its table in a config.
+#[component(StepControl, id = "plugin-name.plugin-point")]
 struct KlLimit {
     /// Largest KL divergence of a step, nats.
-    #[serde(default = "target")]
+    #[key(default = 1e-3, above = 0)]
     target: f64,
-}
-
-fn target() -> f64 {
-    1e-3
 }
 
 impl StepControl for KlLimit {
@@ -34,22 +28,7 @@ impl StepControl for KlLimit {
         update.scale(if kl.is_finite() { scale } else { 0.0 });
         Ok(())
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        if self.target > 0.0 {
-            return Ok(());
-        }
-        Err("`target` must be above 0".into())
-    }
 }
-
-register!(
-    StepControl,
-    KlLimit,
-    "plugin-name.plugin-point",
-    "shortens steps above a KL limit",
-    { target = target() => "largest KL divergence of a step, nats" }
-);
 
 #[cfg(test)]
 mod tests;

@@ -4,19 +4,15 @@
 
 use capo_plugin::prelude::*;
 
-/// Weighs a token by `min(1, max_nats / surprise)`, where its surprise is `-logp`.
+/// Lets tokens above a surprise limit count less.
 ///
-/// The fields are the keys of its table in a config.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The weight is `min(1, max_nats / surprise)`, where a token's surprise is `-logp`. The fields
+/// with `#[key]` are the keys of its table in a config.
+#[component(Weight, id = "plugin-name.plugin-point")]
 struct SurpriseWeight {
     /// Largest surprise that counts in full, nats.
-    #[serde(default = "max_nats")]
+    #[key(default = 2.0, above = 0)]
     max_nats: f32,
-}
-
-fn max_nats() -> f32 {
-    2.0
 }
 
 impl Weight for SurpriseWeight {
@@ -33,20 +29,7 @@ impl Weight for SurpriseWeight {
         }
         Ok(())
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        let is_limit = (self.max_nats > 0.0).then_some(());
-        is_limit.ok_or("`max_nats` must be above 0".into())
-    }
 }
-
-register!(
-    Weight,
-    SurpriseWeight,
-    "plugin-name.plugin-point",
-    "lets tokens above a surprise limit count less",
-    { max_nats = max_nats() => "largest surprise that counts in full, nats" }
-);
 
 #[cfg(test)]
 mod tests;

@@ -18,9 +18,10 @@ type Score = dyn Fn(&Completion<'_>) -> f32 + Send + Sync;
 
 static SCORE: OnceLock<Box<Score>> = OnceLock::new();
 
-/// A component that calls the closure. What an executable registers is built into it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What a closure says.
+///
+/// A component that an executable registers is built into it.
+#[component(Reward, id = "closure")]
 struct Closure {}
 
 impl Reward for Closure {
@@ -39,8 +40,6 @@ impl Reward for Closure {
         Ok(())
     }
 }
-
-register!(Reward, Closure, "closure", "what a closure says");
 
 /// Prints the mean reward of each step.
 struct Printed;

@@ -33,17 +33,10 @@ pub const OF_PLUGINS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Registers a component that has keys, which its type lists.
-macro_rules! keyed {
-    ($point:ident, $id:literal, $type:ty, $about:literal) => {
-        register!($point, $type, $id, $about, <$type>::KEYS);
-    };
-}
-
-keyed!(
+register!(
     Advantage,
-    "grpo.advantage",
     GroupNormalized,
+    "grpo.advantage",
     "(reward - group mean) / (group std + epsilon)"
 );
 register!(
@@ -52,29 +45,29 @@ register!(
     "dr_grpo.advantage",
     "reward - group mean"
 );
-keyed!(
+register!(
     Advantage,
-    "rloo.advantage",
     LeaveOneOut,
+    "rloo.advantage",
     "reward - mean of the group's other rewards"
 );
-keyed!(
+register!(
     Advantage,
-    "reinforce.advantage",
     RewardAsAdvantage,
+    "reinforce.advantage",
     "the reward itself"
 );
-keyed!(
+register!(
     Advantage,
-    "reinforce_plus_plus.advantage",
     ReinforcePlusPlus,
+    "reinforce_plus_plus.advantage",
     "returns of each token, standardised over all tokens"
 );
 
 /// Registers a clipped surrogate with this level and reduction.
 macro_rules! clipped {
     ($id:literal, $kind:ty, $about:literal) => {
-        keyed!(Objective, $id, ClippedSurrogate<$kind>, $about);
+        register!(Objective, ClippedSurrogate<$kind>, $id, $about);
     };
 }
 
@@ -113,28 +106,28 @@ clipped!(
     Rloo,
     "clipped surrogate of whole completions"
 );
-keyed!(
+register!(
     Objective,
-    "cispo.objective",
     Cispo,
+    "cispo.objective",
     "policy gradient weighted by ratios with a limit"
 );
-keyed!(
+register!(
     Objective,
-    "sapo.objective",
     Sapo,
+    "sapo.objective",
     "surrogate with a soft gate in place of the clip"
 );
-keyed!(
+register!(
     Objective,
-    "vespo.objective",
     Vespo,
+    "vespo.objective",
     "policy gradient weighted smoothly by each completion's ratio"
 );
-keyed!(
+register!(
     Objective,
-    "reinforce.objective",
     PolicyGradient,
+    "reinforce.objective",
     "policy gradient, mean over completions of their means"
 );
 

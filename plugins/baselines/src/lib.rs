@@ -6,7 +6,6 @@
 #![deny(missing_docs)]
 
 mod advantage;
-mod checks;
 mod objective;
 
 pub use advantage::*;

@@ -21,24 +21,16 @@ register!(
     Advantage,
     GroupNormalized,
     "capo.advantage",
-    "(reward - group mean) / (group std + epsilon)",
-    GroupNormalized::KEYS
+    "(reward - group mean) / (group std + epsilon)"
 );
 register!(
     Objective,
     ClippedSurrogate<ByCompletion>,
     "capo.objective",
-    "clipped surrogate, mean over completions of their means",
-    ClippedSurrogate::<ByCompletion>::KEYS
+    "clipped surrogate, mean over completions of their means"
 );
-register!(Mask, Mask, "capo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(
-    Weight,
-    CurvatureWeight,
-    "capo.curvature-weight",
-    CurvatureWeight::ABOUT,
-    CurvatureWeight::KEYS
-);
+register!(Mask, Mask, "capo.curvature");
+register!(Weight, CurvatureWeight, "capo.curvature-weight");
 recipe!(
     "capo",
     "GRPO with the curvature mask, as published; capo-soft holds at rates where it collapses",
@@ -52,6 +44,11 @@ recipe!(
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_readme_has_the_keys() {
+        capo_plugin::testing::key_tables("README.md").unwrap();
+    }
+
     #[test]
     fn thresholds_that_follow_the_run_conform() {
         for (semantics, granularity) in [("paper", "token"), ("paper", "group"), ("exact", "token")]

@@ -3,13 +3,13 @@
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
-/// Tokens that get the model's decisions. All choices but the first are controls: they show what
-/// the model knows beyond chance, or beyond the tokens' probability.
-#[derive(Deserialize, Default, Clone, Copy, PartialEq, Debug)]
-#[serde(rename_all = "snake_case")]
+/// The tokens that get the model's decisions: their own, random ones or the least probable.
+///
+/// All choices but the first are controls: they show what the model knows beyond chance, or beyond
+/// the tokens' probability.
+#[derive(Choice, Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Assign {
     /// Each token gets its own decision.
-    #[default]
     Own,
     /// Random tokens, drawn anew in every step from the run's seed.
     Random,

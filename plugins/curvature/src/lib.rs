@@ -15,7 +15,6 @@
 
 mod assign;
 mod device;
-mod keys;
 mod mask;
 mod optimizer;
 mod predictor;

@@ -2,11 +2,12 @@
 
 use std::marker::PhantomData;
 
-use capo_plugin::Sketch;
 use capo_plugin::prelude::*;
+use capo_plugin::wire::KeyDoc;
+use capo_plugin::{Keys, Sketch, Table};
 
 use crate::predictor::Predictor;
-use crate::table::MaskTable;
+use crate::table::MaskKeys;
 use crate::target::Target;
 
 /// The default thresholds of a method, selected by the component's id.
@@ -19,23 +20,25 @@ pub trait Thresholds: Send {
 
 /// Drops the subsets of tokens whose predicted step would move the objective or the policy too far
 /// (paper, algorithm 1).
-#[derive(Deserialize)]
-#[serde(try_from = "MaskTable", bound = "T: Thresholds")]
 pub struct CurvatureMask<T> {
     predictor: Predictor,
     target: Option<Target>,
     thresholds: PhantomData<T>,
 }
 
-impl<T: Thresholds> TryFrom<MaskTable> for CurvatureMask<T> {
-    type Error = String;
+impl<T: Thresholds> Keys for CurvatureMask<T> {
+    const ABOUT: &'static str =
+        "Drops tokens whose predicted step moves objective or policy too far.";
 
-    fn try_from(table: MaskTable) -> Result<Self, String> {
-        let acceptance = table.acceptance(T::FISHER, T::HESSIAN)?;
-        let target = table.target_rejection_rate.map(Target::new);
+    fn keys() -> Vec<KeyDoc> {
+        MaskKeys::<T>::keys()
+    }
+
+    fn from_table(table: &Table) -> Result<Self, PluginError> {
+        let keys = MaskKeys::<T>::from_table(table)?;
         Ok(Self {
-            predictor: table.predictor(acceptance)?,
-            target,
+            predictor: keys.predictor()?,
+            target: keys.target_rejection_rate.map(Target::new),
             thresholds: PhantomData,
         })
     }
@@ -160,7 +163,7 @@ mod tests {
         };
         assert_eq!(
             say("hessian_range = [0, 1]\nhessian_threshold = 2"),
-            "`hessian_range` and `hessian_threshold` are both given (keep one)"
+            "`hessian_threshold` and `hessian_range` are both given (keep one)"
         );
         assert_eq!(
             say("fisher_treshold = 2"),
@@ -171,8 +174,7 @@ mod tests {
             "`fisher_threshold` is true (give a number, or false to switch the test off)"
         );
         for (key, value) in [("fisher_threshold", "0"), ("hessian_threshold", "-2")] {
-            let sentence =
-                format!("`{key}` is {value} (it must be above 0; false switches the test off)");
+            let sentence = format!("`{key}` is {value} (it must be finite and above 0)");
             assert_eq!(say(&format!("{key} = {value}")), sentence);
         }
         assert_eq!(
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn semantics_are_a_preset_and_single_switches() {
+    fn presets_differ_and_the_first_is_the_default() {
         let fixture = Fixture::new(4, 6).lengths(&[6, 3, 0, 5]).groups_of(2);
         let run = |table: &str| {
             let table = format!("granularity = \"batch\"\noptimizer = \"adam\"\n{table}");
@@ -220,28 +222,17 @@ mod tests {
             seen
         };
         let (paper, authors) = (run(""), run("semantics = \"authors\""));
-        let switches = [
-            "feature = \"next\"",
-            "temperature = \"one\"",
-            "outside_action = \"leave_out\"",
-            "subset_weights = \"row_mean\"",
-            "moment_input = \"row_mean\"",
-            "moment_update = \"with_thresholds\"",
-            "curvature_average = \"completion_mean\"",
-            "untouched_rows = \"freeze\"",
-            "empty_state = \"raw_gradient\"",
-            "rejected_batch = \"counts\"",
-        ];
-        assert_eq!(run(&switches.join("\n")), authors);
         assert_eq!(run("semantics = \"paper\""), paper);
         assert_ne!(paper, authors);
+        let aligned = run("semantics = \"authors\"\nfeature = \"aligned\"");
+        assert!(aligned != authors && aligned != paper);
     }
 
     #[test]
     fn a_batch_rejected_whole_reaches_the_model_only_where_it_counts() {
         let fixture = Fixture::new(4, 6);
         let (none, all) = (vec![0; 24], vec![1; 24]);
-        for (table, counts) in [("", false), ("rejected_batch = \"counts\"", true)] {
+        for (table, counts) in [("", false), ("semantics = \"authors\"", true)] {
             let mut mask =
                 testing::mask::<CurvatureMask<Wide>>(&format!("optimizer = \"adam\"\n{table}"))
                     .unwrap();

@@ -18,8 +18,7 @@ pub(crate) struct Optimizer {
 }
 
 /// Update rule of the model.
-#[derive(Deserialize, Default, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
+#[derive(Choice, Default, Clone, Copy)]
 pub(crate) enum OptimizerChoice {
     /// The trainer's own rule, with its weight decay and its treatment of rejected gradients.
     #[default]
@@ -29,12 +28,13 @@ pub(crate) enum OptimizerChoice {
     /// Adam without weight decay.
     Adam,
     /// Adam with the trainer's weight decay.
+    #[choice("adamw")]
     AdamW,
 }
 
-/// Moments from which a proposed step starts.
-#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
-#[serde(rename_all = "snake_case")]
+/// Adam's moments from which a proposed step starts: the model's own, of the vocabulary rows that
+/// it has seen, or the trainer's, `host`.
+#[derive(Choice, Default, Clone, Copy, PartialEq)]
 pub(crate) enum Moments {
     /// The mask's own moments, of the vocabulary rows that it has seen.
     #[default]
@@ -53,7 +53,8 @@ impl Optimizer {
             OptimizerChoice::Adam => OptimizerKind::ADAM,
             OptimizerChoice::AdamW => OptimizerKind::ADAMW,
         };
-        let (adam, kept) = (capo_core::OptimizerKind::Adam, SecondMoment::Kept);
+        let adam = capo_core::OptimizerKind::Adam;
+        let kept = SecondMoment::Kept;
         let (kind, second_moment, weight_decay) = match chosen {
             OptimizerKind::SGD => (capo_core::OptimizerKind::Sgd, kept, 0.0),
             OptimizerKind::ADAM => (adam, kept, 0.0),
@@ -63,7 +64,8 @@ impl Optimizer {
             }
             OptimizerKind(other) => {
                 return Err(PluginError::unsupported(format!(
-                    "the trainer's optimizer is of kind {other}, which this mask does not model (set `optimizer = \"adam\"` or `\"sgd\"`)"
+                    "the trainer's optimizer is of kind {other}, which this mask does not model \
+                     (set `optimizer = \"adam\"` or `\"sgd\"`)"
                 )));
             }
         };

@@ -22,9 +22,8 @@ pub(crate) struct Predictor {
     pub batch_shifts: bool,
 }
 
-/// The advantage at which a token's step is predicted.
-#[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
-#[serde(rename_all = "snake_case")]
+/// The advantage at which a token's step is predicted: its own, or 1.
+#[derive(Choice, Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Signal {
     /// The token's own advantage, as in the paper. A decision then depends on the completion's
     /// reward.
@@ -35,8 +34,7 @@ pub(crate) enum Signal {
 }
 
 /// The learning rate at which a step is predicted.
-#[derive(Deserialize, Clone, Copy, PartialEq, Debug)]
-#[serde(rename_all = "snake_case")]
+#[derive(Choice, Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Rate {
     /// The largest rate at which the step's gradient acts. Adam's first moment carries the gradient
     /// into later steps, so in a warm-up this is above the step's own rate. The paper has one rate

@@ -108,8 +108,7 @@ mod tests {
         // A skipped step: one rank kept no token, the other kept one.
         let moved = testing::on_ranks(2, |seat| {
             let part = fixture.part(seat.rank()..seat.rank() + 1);
-            let mut mask =
-                testing::mask::<CurvatureMask<Wide>>("rejected_batch = \"counts\"").unwrap();
+            let mut mask = testing::mask::<CurvatureMask<Wide>>("semantics = \"authors\"").unwrap();
             let records = part.step_end_on(seat, &mut mask, &[1; 6], true).unwrap();
             assert!(records.number("bytes_reduced").unwrap() > 8.0 * 16.0 * 8.0);
             let before = mask.save().unwrap();

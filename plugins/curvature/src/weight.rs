@@ -1,16 +1,15 @@
 //! The curvature weight: no token moves the policy further than a bound, and none is dropped.
 
 use capo_core::Acceptance;
-use capo_plugin::Sketch;
 use capo_plugin::prelude::*;
+use capo_plugin::wire::KeyDoc;
+use capo_plugin::{Keys, Sketch, Table};
 
 use crate::predictor::Predictor;
-use crate::table::{Bound, WeightTable};
+use crate::table::{Bound, WeightKeys};
 
 /// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`. At this share of its step the token
 /// moves the policy by `fisher_threshold`, because `m_F` grows with the square of the step.
-#[derive(Deserialize)]
-#[serde(try_from = "WeightTable")]
 pub struct CurvatureWeight {
     pub(crate) predictor: Predictor,
     pub(crate) threshold: Threshold,
@@ -69,30 +68,22 @@ fn weight(threshold: f64, m_f: f32) -> f32 {
     }
 }
 
-impl TryFrom<WeightTable> for CurvatureWeight {
-    type Error = String;
+impl Keys for CurvatureWeight {
+    const ABOUT: &'static str =
+        "Lets tokens whose predicted step moves the policy too far count less.";
 
-    fn try_from(table: WeightTable) -> Result<Self, String> {
-        let threshold = match &table.fisher_threshold {
-            None => Threshold::Given(CurvatureWeight::FISHER),
-            Some(Bound::At(threshold)) if threshold.is_finite() && *threshold > 0.0 => {
-                Threshold::Given(*threshold)
-            }
-            Some(Bound::At(threshold)) => {
-                return Err(format!(
-                    "`fisher_threshold` is {threshold} (it must be finite and above 0, or \"auto\")"
-                ));
-            }
-            Some(Bound::Word(word)) if word == "auto" => Threshold::Auto(Sketch::default()),
-            Some(Bound::Word(word)) => {
-                return Err(format!(
-                    "`fisher_threshold` is \"{word}\" (give a number above 0, or \"auto\")"
-                ));
-            }
-        };
+    fn keys() -> Vec<KeyDoc> {
+        WeightKeys::keys()
+    }
+
+    fn from_table(table: &Table) -> Result<Self, PluginError> {
+        let keys = WeightKeys::from_table(table)?;
         Ok(Self {
-            predictor: table.model()?,
-            threshold,
+            predictor: keys.predictor()?,
+            threshold: match keys.fisher_threshold {
+                Bound::At(threshold) => Threshold::Given(threshold),
+                Bound::Auto => Threshold::Auto(Sketch::default()),
+            },
         })
     }
 }
@@ -271,17 +262,10 @@ mod tests {
         assert_ne!(state(0.5, both), state(0.5, plain));
     }
 
-    /// The authors' moments advance only with thresholds, which a mask has.
+    /// The moments of the authors' mask advance only with thresholds, which the weight has not.
     #[test]
     fn own_moments_advance_under_every_preset() {
-        for (table, advances) in [
-            ("", true),
-            ("semantics = \"authors\"", true),
-            (
-                "semantics = \"authors\"\nmoment_update = \"with_thresholds\"",
-                false,
-            ),
-        ] {
+        for table in ["", "semantics = \"authors\"", "semantics = \"exact\""] {
             let mut component =
                 testing::weight::<CurvatureWeight>(&format!("optimizer = \"adam\"\n{table}"))
                     .unwrap();
@@ -289,12 +273,12 @@ mod tests {
             fixture()
                 .weighed_step_end(&mut component, &[1.0; 24], true)
                 .unwrap();
-            assert_eq!(component.save().unwrap() != before, advances, "{table}");
+            assert_ne!(component.save().unwrap(), before, "{table}");
         }
     }
 
     #[test]
-    fn bounds_that_are_none_are_refused() {
+    fn refuses_wrong_bounds() {
         let say = |table: &str| {
             testing::weight::<CurvatureWeight>(table)
                 .err()
@@ -303,7 +287,7 @@ mod tests {
         };
         assert_eq!(
             say("fisher_threshold = 0"),
-            "`fisher_threshold` is 0 (it must be finite and above 0, or \"auto\")"
+            "`fisher_threshold` is 0 (it must be finite and above 0)"
         );
         assert!(say("fisher_threshold = \"atuo\"").contains("give a number above 0, or \"auto\""));
         assert!(say("hessian_threshold = 1").starts_with("unknown key `hessian_threshold`"));

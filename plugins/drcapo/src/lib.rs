@@ -28,17 +28,10 @@ register!(
     Objective,
     Surrogate,
     "drcapo.objective",
-    "clipped surrogate, sum over a fixed length",
-    Surrogate::KEYS
+    "clipped surrogate, sum over a fixed length"
 );
-register!(Mask, Mask, "drcapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(
-    Weight,
-    CurvatureWeight,
-    "drcapo.curvature-weight",
-    CurvatureWeight::ABOUT,
-    CurvatureWeight::KEYS
-);
+register!(Mask, Mask, "drcapo.curvature");
+register!(Weight, CurvatureWeight, "drcapo.curvature-weight");
 recipe!(
     "drcapo",
     "Dr.GRPO with the curvature mask, as published; drcapo-soft holds at rates where it collapses",
@@ -49,3 +42,11 @@ recipe!(
     "Dr.GRPO with curvature weights, remembered by the optimizer",
     include_str!("../soft.toml")
 );
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_readme_has_the_keys() {
+        capo_plugin::testing::key_tables("README.md").unwrap();
+    }
+}

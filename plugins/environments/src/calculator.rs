@@ -12,11 +12,14 @@ const TOOL: &str = concat!(
     r#""required": ["expression"]}}}"#,
 );
 
-/// Answers calls; a turn without one ends the episode.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A tool that computes the exact value of an expression of numbers.
+///
+/// A turn without a call ends the episode.
+#[component(Environment, id = "calculator")]
 struct Calculator {
-    #[serde(default)]
+    /// True for a model without a chat template: a turn `347*286=` is a call, and `99242=` the
+    /// answer.
+    #[key(default = false)]
     plain: bool,
 }
 
@@ -105,10 +108,6 @@ fn plain(turn: &Turn<'_>) -> Observation {
     }
 }
 
-register!(Environment, Calculator, "calculator", "a tool that computes the exact value of an expression of numbers", {
-    plain = false => "true for a model without a chat template: a turn `347*286=` is a call, and `99242=` the answer",
-});
-
 #[cfg(test)]
 mod tests {
     use capo_plugin::testing::{self, Records};
@@ -166,10 +165,5 @@ mod tests {
             );
         }
         assert!(answer("", Turn::new(0, "It is 20.")).ended);
-    }
-
-    #[test]
-    fn keys_are_described() {
-        testing::check_key_docs().unwrap();
     }
 }

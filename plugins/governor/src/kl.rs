@@ -1,14 +1,10 @@
 //! The governor that measures the KL divergence of a step.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{OptimizerInfo, OptimizerKind};
+use capo_plugin::{KeyValue, Numeric, OptimizerInfo, OptimizerKind, Value, Wanted};
 
 use crate::search::{Part, Search, Step};
-use crate::target::{check_target, scale};
-
-pub(crate) const TARGET: &str = "auto";
-pub(crate) const FRACTION: f64 = 0.125;
-pub(crate) const EVERY: u64 = 1;
+use crate::target::scale;
 
 /// Weight of a new measurement in the running calibration.
 const NEW: f64 = 0.3;
@@ -16,8 +12,7 @@ const NEW: f64 = 0.3;
 const STATE: &str = "governor.kl/1 ";
 
 /// Value of the key `target`.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "Given")]
+#[derive(Clone, Copy)]
 enum Target {
     /// A fixed KL divergence, nats per completion token.
     Fixed(f64),
@@ -25,55 +20,55 @@ enum Target {
     Auto,
 }
 
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "`target` is no target (give nats per completion token, or \"auto\")"
-)]
-enum Given {
-    Nats(f64),
-    Word(String),
-}
+impl KeyValue for Target {
+    fn wanted() -> Wanted {
+        Wanted::any(
+            "nats per completion token, or \"auto\"",
+            "numbers or \"auto\"",
+        )
+    }
 
-impl TryFrom<Given> for Target {
-    type Error = String;
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_f64() {
+            Some(nats) => Ok(Self::Fixed(nats)),
+            None if value == "auto" => Ok(Self::Auto),
+            None => Err(Self::wanted().request()),
+        }
+    }
 
-    fn try_from(given: Given) -> Result<Self, String> {
-        match given {
-            Given::Nats(target) => Ok(Self::Fixed(target)),
-            Given::Word(word) if word == "auto" => Ok(Self::Auto),
-            Given::Word(word) => Err(format!(
-                "`target` is \"{word}\" (give nats per completion token, or \"auto\")"
-            )),
+    fn json(&self) -> String {
+        match self {
+            Self::Fixed(nats) => nats.json(),
+            Self::Auto => "\"auto\"".to_owned(),
+        }
+    }
+
+    fn numbers(&self, see: &mut dyn FnMut(f64)) {
+        if let Self::Fixed(nats) = self {
+            see(*nats);
         }
     }
 }
 
-/// Scales a step so that the KL divergence between the policies before and after it is at most
-/// `target`.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Kl {
+impl Numeric for Target {}
+
+/// Shortens steps to what the policy can take, or to a KL divergence between the policies before and
+/// after a step.
+#[component(StepControl, id = "governor.kl")]
+struct Kl {
+    /// With `auto` the share of the steps finds itself; a number is the largest KL divergence of a
+    /// step, nats per completion token. Usual numbers are 1e-5 to 1e-3.
+    #[key(default = Target::Auto, above = 0)]
     target: Target,
+    /// Share of the completions on which it is measured.
+    #[key(default = 0.125, above = 0, at_most = 1)]
     fraction: f64,
+    /// Measure every so many steps; in between the KL is told from Adam's second moment.
+    #[key(default = 1, at_least = 1)]
     every: u64,
     /// Running mean of ln(KL / ½ Σ Δ² v̂) over measured steps; `None` before the first.
-    #[serde(skip)]
     rho: Option<f64>,
-    #[serde(skip)]
     search: Search,
-}
-
-impl Default for Kl {
-    fn default() -> Self {
-        Self {
-            target: Target::Auto,
-            fraction: FRACTION,
-            every: EVERY,
-            rho: None,
-            search: Search::default(),
-        }
-    }
 }
 
 impl Kl {
@@ -221,23 +216,6 @@ impl StepControl for Kl {
         };
         ctx.record("scale", left);
         update.scale(left);
-        Ok(())
-    }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        if let Target::Fixed(target) = self.target {
-            check_target(target, "1e-5 to 1e-3")?;
-        }
-        if !(self.fraction > 0.0 && self.fraction <= 1.0) {
-            return Err(format!(
-                "`fraction` is {} (it must be above 0 and at most 1)",
-                self.fraction
-            )
-            .into());
-        }
-        if self.every == 0 {
-            return Err("`every` is 0 (use 1 to measure every step)".into());
-        }
         Ok(())
     }
 
@@ -437,12 +415,12 @@ mod tests {
                 .unwrap()
                 .to_string()
         };
-        assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0; 1e-5 to 1e-3 nats is usual)");
+        assert_snapshot!(say("target = 0"), @"`target` is 0 (it must be finite and above 0)");
         assert_snapshot!(say("target = \"atuo\""), @r#"`target` is "atuo" (give nats per completion token, or "auto")"#);
-        assert_snapshot!(say("target = true"), @r#"`target` is no target (give nats per completion token, or "auto")"#);
+        assert_snapshot!(say("target = true"), @r#"`target` is true (give nats per completion token, or "auto")"#);
         assert_snapshot!(say("fraction = 0"), @"`fraction` is 0 (it must be above 0 and at most 1)");
         assert_snapshot!(say("fraction = 1.5"), @"`fraction` is 1.5 (it must be above 0 and at most 1)");
-        assert_snapshot!(say("every = 0"), @"`every` is 0 (use 1 to measure every step)");
+        assert_snapshot!(say("every = 0"), @"`every` is 0 (it must be at least 1)");
         assert_snapshot!(say("evry = 1"), @"unknown key `evry` (did you mean `every`?)");
     }
 }

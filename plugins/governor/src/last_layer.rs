@@ -7,35 +7,36 @@ use capo_core::{
 use capo_curvature::trainer_step;
 use capo_plugin::prelude::*;
 
-use crate::target::{check_target, scale};
+use crate::target::scale;
 
-/// On the default run the model predicts 0.021% (median) of a step's true divergence; this target
-/// is 0.021% of 3e-5 nats.
-pub(crate) const TARGET: f64 = 6e-9;
-
-/// Scales a step so that the policy shift predicted by the last-layer model is at most `target`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LastLayerGovernor {
-    #[serde(default = "target")]
+/// Shortens steps that would move the policy too far by the last layer alone.
+///
+/// On the default run the model predicts 0.021% (median) of a step's true divergence; the default
+/// target is 0.021% of 3e-5 nats.
+#[component(StepControl, id = "governor.last-layer")]
+struct LastLayerGovernor {
+    /// Largest predicted KL divergence of the last layer's step, nats per kept token. Usual values
+    /// are 1e-9 to 1e-8.
+    #[key(default = 6e-9, above = 0)]
     target: f64,
-    #[serde(skip, default = "model")]
-    model: CurvatureModel,
-}
-
-fn target() -> f64 {
-    TARGET
+    model: TokenMeanModel,
 }
 
 /// A model that never accepts or rejects tokens. Its divergence is a mean over tokens, whatever the
 /// loss divides by.
-fn model() -> CurvatureModel {
-    let semantics = Semantics {
-        curvature_average: CurvatureAverage::TokenMean,
-        ..Semantics::EXACT
-    };
-    CurvatureModel::new(Acceptance::default(), Granularity::Batch, semantics)
-        .expect("no threshold is out of range")
+struct TokenMeanModel(CurvatureModel);
+
+impl Default for TokenMeanModel {
+    fn default() -> Self {
+        let semantics = Semantics {
+            curvature_average: CurvatureAverage::TokenMean,
+            ..Semantics::EXACT
+        };
+        Self(
+            CurvatureModel::new(Acceptance::default(), Granularity::Batch, semantics)
+                .expect("no threshold is out of range"),
+        )
+    }
 }
 
 impl LastLayerGovernor {
@@ -61,6 +62,7 @@ impl LastLayerGovernor {
             .collect();
         let prepared = self
             .model
+            .0
             .prepare(
                 &Step {
                     advantages: &advantages,
@@ -72,6 +74,7 @@ impl LastLayerGovernor {
             .map_err(failed)?;
         Ok(self
             .model
+            .0
             .batch_shift(&prepared, &token_mask)
             .map_err(failed)?
             .m_f)
@@ -87,8 +90,9 @@ impl LastLayerGovernor {
             SecondMoment::Kept => &token_mask,
             SecondMoment::KeptAndRejected => batch.completion_mask,
         };
-        let prepared = self.model.prepare(step, seen).map_err(failed)?;
+        let prepared = self.model.0.prepare(step, seen).map_err(failed)?;
         self.model
+            .0
             .commit_weighted(&prepared, weights)
             .map_err(failed)
     }
@@ -119,18 +123,16 @@ impl StepControl for LastLayerGovernor {
         Inputs::LAST_LAYER
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        check_target(self.target, "1e-9 to 1e-8")
-    }
-
     fn save(&self) -> Result<Vec<u8>, PluginError> {
         self.model
+            .0
             .save()
             .map_err(|error| PluginError::state(error.to_string()))
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
         self.model
+            .0
             .load(state)
             .map_err(|error| PluginError::state(error.to_string()))
     }
@@ -191,8 +193,8 @@ mod tests {
             let mut batch = fixture.batch();
             batch.reduction = reduction;
             LastLayerGovernor {
-                target: TARGET,
-                model: model(),
+                target: 6e-9,
+                model: TokenMeanModel::default(),
             }
             .predict(&trainer_step(&batch).unwrap(), &weights)
             .unwrap()
@@ -236,7 +238,7 @@ mod tests {
             .err()
             .unwrap()
             .to_string();
-        assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0; 1e-9 to 1e-8 nats is usual)");
+        assert_snapshot!(say, @"`target` is -1 (it must be finite and above 0)");
     }
 
     #[test]

@@ -11,14 +11,3 @@ pub(crate) fn scale(target: f64, kl: f64) -> f64 {
         (target / kl).sqrt()
     }
 }
-
-/// Refuses a `target` that is not finite and positive; the message recommends the range `usual`.
-pub(crate) fn check_target(target: f64, usual: &str) -> Result<(), capo_plugin::PluginError> {
-    if target > 0.0 && target.is_finite() {
-        return Ok(());
-    }
-    Err(
-        format!("`target` is {target} (it must be finite and above 0; {usual} nats is usual)")
-            .into(),
-    )
-}

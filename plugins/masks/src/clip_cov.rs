@@ -14,27 +14,24 @@ use capo_plugin::prelude::*;
 use crate::kl_cov::covariances;
 use crate::{checks, tokens};
 
-/// Range of covariances, and the fraction of tokens to drop.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// Drops a few tokens whose log-probability and advantage go together.
+#[component(Mask, id = "masks.clip-cov")]
 struct ClipCov {
+    /// Share of all tokens that is dropped, at least one token.
+    #[key(default = 0.0002, at_least = 0, at_most = 1, search = 1e-5..=1.0)]
     clip_cov_ratio: f64,
+    /// Candidates have a larger covariance.
+    #[key(default = 1.0, infinite)]
     clip_cov_lb: f32,
+    /// Candidates have a smaller covariance.
+    #[key(default = 5.0, infinite)]
     clip_cov_ub: f32,
+    /// PPO's lower clip: tokens that it clips are not candidates.
+    #[key(default = 0.2, at_least = 0, infinite)]
     clip_ratio_low: f32,
+    /// PPO's upper clip.
+    #[key(default = 0.2, at_least = 0, infinite)]
     clip_ratio_high: f32,
-}
-
-impl Default for ClipCov {
-    fn default() -> Self {
-        Self {
-            clip_cov_ratio: 0.0002,
-            clip_cov_lb: 1.0,
-            clip_cov_ub: 5.0,
-            clip_ratio_low: 0.2,
-            clip_ratio_high: 0.2,
-        }
-    }
 }
 
 impl ClipCov {
@@ -53,17 +50,15 @@ impl Mask for ClipCov {
         batch: &Batch,
         token_mask: &mut [u8],
     ) -> Result<(), PluginError> {
-        let (left, old) = (tokens::left(token_mask), batch.old_logps()?);
-        let inside =
-            |covariance: f32| covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
-        let candidates = left
-            .iter()
-            .zip(covariances(batch, &left))
-            .filter(|(i, covariance)| {
-                inside(*covariance)
-                    && !self.clipped(batch.logps[**i] - old[**i], batch.advantages[**i])
-            });
-        let mut candidates: Vec<usize> = candidates.map(|(i, _)| *i).collect();
+        let left = tokens::left(token_mask);
+        let old = batch.old_logps()?;
+        let mut candidates = Vec::new();
+        for (&i, covariance) in left.iter().zip(covariances(batch, &left)) {
+            let inside = covariance > self.clip_cov_lb && covariance < self.clip_cov_ub;
+            if inside && !self.clipped(batch.logps[i] - old[i], batch.advantages[i]) {
+                candidates.push(i);
+            }
+        }
         Draws::new(batch.seed ^ STREAM, batch.step).shuffle(&mut candidates);
         let count = ((self.clip_cov_ratio * left.len() as f64) as usize).max(1);
         candidates
@@ -78,13 +73,10 @@ impl Mask for ClipCov {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::share("clip_cov_ratio", self.clip_cov_ratio)?;
-        checks::bound("clip_ratio_low", self.clip_ratio_low)?;
-        checks::bound("clip_ratio_high", self.clip_ratio_high)?;
-        checks::range(
+        checks::ordered([
             ("clip_cov_lb", self.clip_cov_lb),
             ("clip_cov_ub", self.clip_cov_ub),
-        )
+        ])
     }
 
     fn traits(&self) -> Traits {
@@ -94,11 +86,3 @@ impl Mask for ClipCov {
 
 /// Constant that separates this mask's draws from those of other components.
 const STREAM: u64 = 0xC11F_C0F5;
-
-register!(Mask, ClipCov, "masks.clip-cov", "drops a few tokens whose log-probability and advantage go together", {
-    clip_cov_ratio = ClipCov::default().clip_cov_ratio => "share of all tokens that goes, at least one token"; 1e-5..1.0,
-    clip_cov_lb = ClipCov::default().clip_cov_lb => "candidates have a larger covariance",
-    clip_cov_ub = ClipCov::default().clip_cov_ub => "candidates have a smaller covariance",
-    clip_ratio_low = ClipCov::default().clip_ratio_low => "PPO's lower clip: tokens that it clips are no candidates",
-    clip_ratio_high = ClipCov::default().clip_ratio_high => "PPO's upper clip",
-});

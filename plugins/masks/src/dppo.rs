@@ -14,12 +14,16 @@ use std::marker::PhantomData;
 
 use capo_plugin::prelude::*;
 
-use crate::checks;
-use crate::policies::{self, Compared, Policies};
-use crate::rated::{self, Bounded, Rated};
+use crate::policies::{Compared, Policies};
+use crate::rated::{Bounded, Rated};
 
 /// A divergence between two distributions.
 pub(crate) trait Divergence: Send {
+    /// Smallest bound that a search tries.
+    const SEARCH_LOW: f64;
+    /// Largest bound that a search tries.
+    const SEARCH_HIGH: f64;
+
     /// Divergence at token i of `[B, T]`, with all other tokens merged into one.
     fn of_token(compared: &Compared, i: usize) -> f32;
 
@@ -32,6 +36,9 @@ pub(crate) struct TotalVariation;
 pub(crate) struct Kl;
 
 impl Divergence for TotalVariation {
+    const SEARCH_LOW: f64 = 1e-6;
+    const SEARCH_HIGH: f64 = 1.0;
+
     fn of_token(compared: &Compared, i: usize) -> f32 {
         let (p, q) = compared.probabilities(i);
         (p - q).abs()
@@ -43,10 +50,11 @@ impl Divergence for TotalVariation {
 }
 
 impl Divergence for Kl {
+    const SEARCH_LOW: f64 = 1e-9;
+    const SEARCH_HIGH: f64 = 10.0;
+
     fn of_token(compared: &Compared, i: usize) -> f32 {
         let (p, q) = compared.probabilities(i);
-        // verl's constant keeps the logarithm finite for tokens of probability 1.
-        let rest = |p: f32| 1.0 - p + 1e-8;
         q * (compared.against[i] - compared.of[i]) + (1.0 - q) * (rest(q) / rest(p)).ln()
     }
 
@@ -55,118 +63,85 @@ impl Divergence for Kl {
     }
 }
 
-/// Meaning of the lower bound's key, for `register!`.
-pub(crate) const LOW: &str = "the same for tokens that have fallen; `clip_ratio` when absent";
-/// Meaning of the upper bound's key, for `register!`.
-pub(crate) const HIGH: &str = "the same for tokens that have risen; `clip_ratio` when absent";
-
-/// verl's default bound.
-pub(crate) const BOUND: f32 = 0.2;
-
-/// Bounds for the two directions of a step: verl's `clip_ratio_low` and `clip_ratio_high`. An
-/// absent one is `both`, its `clip_ratio`, or else verl's default.
-#[derive(Clone, Copy)]
-pub(crate) struct Sides {
-    pub(crate) both: Option<f32>,
-    pub(crate) low: Option<f32>,
-    pub(crate) high: Option<f32>,
+/// Probability of all other tokens. verl's constant keeps the logarithm finite for tokens of
+/// probability 1.
+fn rest(p: f32) -> f32 {
+    1.0 - p + 1e-8
 }
 
-impl Sides {
-    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0,
-    /// and lowers it otherwise.
-    pub(crate) fn limit(self, advantage: f32) -> f32 {
-        if advantage > 0.0 { self.high } else { self.low }
-            .or(self.both)
-            .unwrap_or(BOUND)
-    }
-
-    /// Key of a bound that the table gives.
-    pub(crate) fn given(self) -> Option<&'static str> {
-        let keys = [
-            ("clip_ratio", self.both),
-            ("clip_ratio_low", self.low),
-            ("clip_ratio_high", self.high),
-        ];
-        keys.into_iter()
-            .find(|(_, bound)| bound.is_some())
-            .map(|(key, _)| key)
-    }
-
-    /// Refuses bounds below 0.
-    pub(crate) fn check(self) -> Result<(), PluginError> {
-        checks::bound("clip_ratio", self.both.unwrap_or_default())?;
-        checks::bound("clip_ratio_low", self.low.unwrap_or_default())?;
-        checks::bound("clip_ratio_high", self.high.unwrap_or_default())
-    }
-}
-
-/// Bounds on the divergence, not on the ratio.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound = "")]
-struct Dppo<D> {
-    clip_ratio: Option<f32>,
+/// Bounds for the two directions of a step: verl's `clip_ratio_low` and `clip_ratio_high`.
+#[keys]
+pub(crate) struct Sides<D: Divergence> {
+    /// Largest divergence of a token that the step would move further: of its probability, or nats.
+    #[key(
+        default = 0.2,
+        at_least = 0,
+        infinite,
+        search = D::SEARCH_LOW..=D::SEARCH_HIGH,
+        not_with = "target_rejection_rate"
+    )]
+    clip_ratio: f32,
+    /// The same for tokens that have fallen; `clip_ratio` when absent.
+    #[key(at_least = 0, infinite, not_with = "target_rejection_rate")]
     clip_ratio_low: Option<f32>,
+    /// The same for tokens that have risen; `clip_ratio` when absent.
+    #[key(at_least = 0, infinite, not_with = "target_rejection_rate")]
     clip_ratio_high: Option<f32>,
-    target_rejection_rate: Option<f64>,
-    #[serde(default = "Policies::trainer_sampler")]
-    policies: Policies,
-    #[serde(skip)]
     divergence: PhantomData<D>,
 }
 
-impl<D> Dppo<D> {
-    fn sides(&self) -> Sides {
-        Sides {
-            both: self.clip_ratio,
-            low: self.clip_ratio_low,
-            high: self.clip_ratio_high,
-        }
+impl<D: Divergence> Sides<D> {
+    /// Bound at this advantage: a step raises the token's probability if the advantage is above 0,
+    /// and lowers it otherwise.
+    pub(crate) fn limit(&self, advantage: f32) -> f32 {
+        let side = if advantage > 0.0 {
+            self.clip_ratio_high
+        } else {
+            self.clip_ratio_low
+        };
+        side.unwrap_or(self.clip_ratio)
     }
 }
 
-impl<D: Divergence> Bounded for Dppo<D> {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.sides().given())
-    }
+/// A mask with bounds on a divergence, not on the ratio.
+#[keys]
+struct Dppo<D: Divergence> {
+    #[key(flatten)]
+    sides: Sides<D>,
+    #[key(default = Policies::TrainerSampler)]
+    policies: Policies,
+}
 
+impl<D: Divergence> Bounded for Dppo<D> {
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let compared = self.policies.compare(batch)?;
-        let size = |i: usize| {
-            let divergence = D::of_token(&compared, i).max(0.0);
+        let mut sizes = vec![0.0; batch.dims.len()];
+        for (i, size) in sizes.iter_mut().enumerate() {
             if compared.goes_further(i, batch.advantages[i]) {
-                f64::from(divergence)
-            } else {
-                0.0
+                *size = f64::from(D::of_token(&compared, i).max(0.0));
             }
-        };
-        Ok((0..batch.dims.len()).map(size).collect())
+        }
+        Ok(sizes)
     }
 
     fn limit(&self, advantage: f32) -> f64 {
-        f64::from(self.sides().limit(advantage))
+        f64::from(self.sides.limit(advantage))
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        self.sides().check()
-    }
 }
 
-register!(Mask, Rated<Dppo<TotalVariation>>, "masks.dppo-tv", "drops tokens that have moved too far and would go further", {
-    clip_ratio = BOUND => "how far a token's probability may move"; 1e-6..1.0,
-    clip_ratio_low = None::<f32> => LOW,
-    clip_ratio_high = None::<f32> => HIGH,
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::TrainerSampler => policies::ABOUT,
-});
-register!(Mask, Rated<Dppo<Kl>>, "masks.dppo-kl", "drops tokens that diverge too much and would go further", {
-    clip_ratio = BOUND => "largest divergence of a token, nats"; 1e-9..10.0,
-    clip_ratio_low = None::<f32> => LOW,
-    clip_ratio_high = None::<f32> => HIGH,
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::TrainerSampler => policies::ABOUT,
-});
+register!(
+    Mask,
+    Rated<Dppo<TotalVariation>>,
+    "masks.dppo-tv",
+    "Drops tokens that have moved too far and would go further."
+);
+register!(
+    Mask,
+    Rated<Dppo<Kl>>,
+    "masks.dppo-kl",
+    "Drops tokens that diverge too much and would go further."
+);

@@ -10,21 +10,17 @@
 
 use capo_plugin::prelude::*;
 
-use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::policies::Policies;
+use crate::tokens;
 
-/// The change of probability at which the weight is 0.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Lets tokens count the less the further they have moved.
+#[component(Weight, id = "masks.drpo")]
 struct Drpo {
-    #[serde(default = "delta")]
+    /// Change of a token's probability at which it counts for nothing.
+    #[key(default = 0.2, above = 0, search = 1e-4..=1.0)]
     delta: f32,
-    #[serde(default = "Policies::trainer_sampler")]
+    #[key(default = Policies::TrainerSampler)]
     policies: Policies,
-}
-
-fn delta() -> f32 {
-    0.2
 }
 
 impl Weight for Drpo {
@@ -59,13 +55,4 @@ impl Weight for Drpo {
     fn traits(&self) -> Traits {
         tokens::ALONE
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("delta", self.delta)
-    }
 }
-
-register!(Weight, Drpo, "masks.drpo", "lets tokens count the less the further they have moved", {
-    delta = delta() => "change of a token's probability at which it counts for nothing"; 1e-4..1.0,
-    policies = Policies::TrainerSampler => policies::ABOUT,
-});

@@ -6,17 +6,14 @@
 
 use capo_plugin::prelude::*;
 
-use crate::{checks, tokens};
+use crate::tokens;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Keeps the tokens of highest entropy.
+#[component(Mask, id = "masks.entropy-quantile")]
 struct EntropyQuantile {
-    #[serde(default = "one_fifth")]
+    /// Share of tokens that is kept; ties at the limit are kept.
+    #[key(default = 0.2, at_least = 0, at_most = 1, search = 0.01..=1.0)]
     top_entropy_quantile: f64,
-}
-
-fn one_fifth() -> f64 {
-    0.2
 }
 
 /// The `share`-quantile of `values` with linear interpolation, as in `torch.quantile`; 0 for no
@@ -27,10 +24,8 @@ fn quantile(mut values: Vec<f32>, share: f64) -> f32 {
         return 0.0;
     };
     let place = share * last as f64;
-    let (below, above) = (
-        values[place as usize],
-        values[(place as usize + 1).min(last)],
-    );
+    let below = values[place as usize];
+    let above = values[(place as usize + 1).min(last)];
     below + (above - below) * place.fract() as f32
 }
 
@@ -56,15 +51,7 @@ impl Mask for EntropyQuantile {
         Inputs::ENTROPY
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::share("top_entropy_quantile", self.top_entropy_quantile)
-    }
-
     fn traits(&self) -> Traits {
         Traits::NO_OPTIMIZER
     }
 }
-
-register!(Mask, EntropyQuantile, "masks.entropy-quantile", "keeps the tokens of highest entropy", {
-    top_entropy_quantile = one_fifth() => "share of tokens kept; ties at the limit are kept"; 0.01..1.0,
-});

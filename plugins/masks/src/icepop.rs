@@ -13,37 +13,22 @@ use capo_plugin::prelude::*;
 
 use crate::checks;
 use crate::policies::{self, Policies};
-use crate::rated::{self, Bounded, Rated};
+use crate::rated::{Bounded, Rated};
 
-/// Range of the ratios to keep.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops tokens on which trainer and sampler disagree.
+#[component(Mask, id = "masks.icepop", within = Rated)]
 struct IcePop {
-    #[serde(default = "alpha")]
+    /// Smallest ratio that is kept.
+    #[key(default = 0.5, at_least = 0, infinite)]
     alpha: f32,
-    beta: Option<f32>,
-    target_rejection_rate: Option<f64>,
-    #[serde(default = "Policies::old_sampler")]
+    /// Largest ratio that is kept.
+    #[key(default = 5.0, infinite, search = 1.00001..=1000.0, not_with = "target_rejection_rate")]
+    beta: f32,
+    #[key(default = Policies::OldSampler)]
     policies: Policies,
 }
 
-fn alpha() -> f32 {
-    0.5
-}
-
-const BETA: f32 = 5.0;
-
-impl IcePop {
-    fn beta(&self) -> f32 {
-        self.beta.unwrap_or(BETA)
-    }
-}
-
 impl Bounded for IcePop {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.beta.map(|_| "beta"))
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         Ok(log_ratios
@@ -53,7 +38,7 @@ impl Bounded for IcePop {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.beta()) - 1.0
+        f64::from(self.beta) - 1.0
     }
 
     fn as_key(&self, limit: f64) -> f64 {
@@ -64,15 +49,7 @@ impl Bounded for IcePop {
         self.policies.inputs()
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("alpha", self.alpha)?;
-        checks::range(("alpha", self.alpha), ("beta", self.beta()))
+    fn validate(&self, _: bool) -> Result<(), PluginError> {
+        checks::ordered([("alpha", self.alpha), ("beta", self.beta)])
     }
 }
-
-register!(Mask, Rated<IcePop>, "masks.icepop", "drops tokens on which trainer and sampler disagree", {
-    alpha = alpha() => "smallest ratio kept",
-    beta = BETA => "largest ratio kept"; 1.00001..1000.0,
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::OldSampler => policies::ABOUT,
-});

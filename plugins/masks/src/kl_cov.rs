@@ -7,32 +7,32 @@
 
 use capo_plugin::prelude::*;
 
-use crate::{checks, tokens};
+use crate::tokens;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops the tokens whose log-probability and advantage go together most.
+#[component(Mask, id = "masks.kl-cov")]
 struct KlCov {
-    #[serde(default = "ratio")]
+    /// Share of the tokens that is dropped, at least one token.
+    #[key(default = 0.0002, at_least = 0, at_most = 1, search = 1e-5..=1.0)]
     kl_cov_ratio: f64,
-}
-
-fn ratio() -> f64 {
-    0.0002
 }
 
 /// Covariance of log-probability and advantage, which determines how much the entropy falls: (A −
 /// mean A)(ln p − mean ln p) for each token at `places`, in their order. Both means are over these
 /// tokens.
 pub(crate) fn covariances(batch: &Batch, places: &[usize]) -> Vec<f32> {
-    let mean = |values: &[f32]| {
-        let sum: f64 = places.iter().map(|&i| f64::from(values[i])).sum();
-        (sum / places.len().max(1) as f64) as f32
-    };
-    let (advantage, logp) = (mean(batch.advantages), mean(batch.logps));
+    let advantage = mean(batch.advantages, places);
+    let logp = mean(batch.logps, places);
     places
         .iter()
         .map(|&i| (batch.advantages[i] - advantage) * (batch.logps[i] - logp))
         .collect()
+}
+
+/// Mean of the values at `places`; 0 for no places.
+fn mean(values: &[f32], places: &[usize]) -> f32 {
+    let sum: f64 = places.iter().map(|&i| f64::from(values[i])).sum();
+    (sum / places.len().max(1) as f64) as f32
 }
 
 impl Mask for KlCov {
@@ -57,15 +57,7 @@ impl Mask for KlCov {
         Ok(())
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::share("kl_cov_ratio", self.kl_cov_ratio)
-    }
-
     fn traits(&self) -> Traits {
         Traits::NO_OPTIMIZER
     }
 }
-
-register!(Mask, KlCov, "masks.kl-cov", "drops the tokens whose log-probability and advantage go together most", {
-    kl_cov_ratio = ratio() => "share of the tokens that goes, at least one token"; 1e-5..1.0,
-});

@@ -9,18 +9,14 @@
 
 use capo_plugin::prelude::*;
 
-use crate::{checks, tokens};
+use crate::tokens;
 
-/// The strength of the reduction.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Lets improbable tokens count less.
+#[component(Weight, id = "masks.low-probability")]
 struct LowProbability {
-    #[serde(default = "alpha")]
+    /// Strength: at 0 all tokens count in full, at 1 in proportion to their probability.
+    #[key(default = 0.3, at_least = 0, at_most = 1, search = 0.0..=1.0)]
     alpha: f64,
-}
-
-fn alpha() -> f64 {
-    0.3
 }
 
 impl Weight for LowProbability {
@@ -49,12 +45,4 @@ impl Weight for LowProbability {
     fn traits(&self) -> Traits {
         tokens::ALONE
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::share("alpha", self.alpha)
-    }
 }
-
-register!(Weight, LowProbability, "masks.low-probability", "lets improbable tokens count less", {
-    alpha = alpha() => "0: not at all less; 1: in proportion to their probability"; 0.0..1.0,
-});

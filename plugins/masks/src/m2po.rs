@@ -11,21 +11,23 @@
 
 use capo_plugin::prelude::*;
 
-use crate::policies::{self, Policies};
-use crate::{checks, tokens};
+use crate::policies::Policies;
+use crate::tokens;
 
-/// A bound on a mean over the batch.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops the tokens on which trainer and sampler differ most.
+#[component(Mask, id = "masks.m2po")]
 struct M2po {
-    #[serde(default = "threshold")]
+    /// The mean square of `ln q - ln p` of the tokens that stay is below this, nats².
+    #[key(default = 0.04, above = 0, search = 1e-9..=10.0)]
     m2_threshold: f64,
-    #[serde(default = "Policies::old_sampler")]
+    #[key(default = Policies::OldSampler)]
     policies: Policies,
 }
 
-fn threshold() -> f64 {
-    0.04
+/// Square of a log-ratio. The sign of NaN is removed, so that NaN is sorted to the end, like
+/// infinity.
+fn square(log_ratio: f32) -> f64 {
+    f64::from(log_ratio).powi(2).abs()
 }
 
 impl Mask for M2po {
@@ -36,15 +38,15 @@ impl Mask for M2po {
         token_mask: &mut [u8],
     ) -> Result<(), PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
-        // Without the sign of NaN, which therefore comes last, as what is infinite does.
-        let square = |i: usize| f64::from(log_ratios[i]).powi(2).abs();
         let mut ranked = tokens::left(token_mask);
-        ranked.sort_by(|&a, &b| square(a).total_cmp(&square(b)));
-        let (mut sum, mut kept) = (0.0, 0);
+        ranked.sort_by(|&a, &b| square(log_ratios[a]).total_cmp(&square(log_ratios[b])));
+        let mut sum = 0.0;
+        let mut kept = 0;
         for i in ranked {
-            let with = sum + square(i);
+            let with = sum + square(log_ratios[i]);
             if kept == 0 || with < self.m2_threshold * f64::from(kept + 1) {
-                (sum, kept) = (with, kept + 1);
+                sum = with;
+                kept += 1;
             } else {
                 token_mask[i] = 0;
             }
@@ -57,16 +59,7 @@ impl Mask for M2po {
         self.policies.inputs()
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("m2_threshold", self.m2_threshold as f32)
-    }
-
     fn traits(&self) -> Traits {
         Traits::NO_OPTIMIZER
     }
 }
-
-register!(Mask, M2po, "masks.m2po", "drops the tokens on which trainer and sampler differ most", {
-    m2_threshold = threshold() => "the mean square of `ln q - ln p` of what stays is below it, nats²"; 1e-9..10.0,
-    policies = Policies::OldSampler => policies::ABOUT,
-});

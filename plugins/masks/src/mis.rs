@@ -12,41 +12,33 @@
 use capo_plugin::prelude::*;
 
 use crate::policies::{self, Policies};
-use crate::rated::{self, Bounded, Rated};
+use crate::rated::{Bounded, Rated};
 use crate::sequence::{self, Level};
 use crate::{checks, tokens};
 
-/// Range of the ratios to keep, at one level.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops tokens or completions by their importance ratio.
+#[component(Mask, id = "masks.mis", within = Rated)]
 struct Mis {
-    #[serde(default = "Level::sequence")]
+    #[key(default = Level::Sequence)]
     level: Level,
-    #[serde(default)]
+    /// Smallest ratio that is kept.
+    #[key(default = 0.0, at_least = 0, infinite)]
     clip_min: f32,
-    clip_max: Option<f32>,
-    target_rejection_rate: Option<f64>,
+    /// Largest ratio that is kept.
+    #[key(default = 3.0, infinite, search = 1.00001..=1000.0, not_with = "target_rejection_rate")]
+    clip_max: f32,
+    /// Smallest ratio of any token of a completion that is kept; no limit when absent.
+    #[key(at_least = 0, infinite)]
     veto_threshold: Option<f32>,
-    #[serde(default = "Policies::old_sampler")]
+    #[key(default = Policies::OldSampler)]
     policies: Policies,
 }
 
-const CLIP_MAX: f32 = 3.0;
-
-impl Mis {
-    fn clip_max(&self) -> f32 {
-        self.clip_max.unwrap_or(CLIP_MAX)
-    }
+fn smallest(ratios: &[f32]) -> f32 {
+    ratios.iter().copied().fold(f32::INFINITY, f32::min)
 }
 
 impl Bounded for Mis {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (
-            self.target_rejection_rate,
-            self.clip_max.map(|_| "clip_max"),
-        )
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         let ratios = self.level.ratios(batch, &log_ratios);
@@ -55,9 +47,8 @@ impl Bounded for Mis {
             .map(|ratio| policies::above_one(ratio, self.clip_min))
             .collect();
         if let Some(threshold) = self.veto_threshold {
-            let lowest = |ratios: &[f32]| ratios.iter().copied().fold(f32::INFINITY, f32::min);
-            for (row, lowest) in sequence::by_completion(batch, &log_ratios, lowest) {
-                if lowest < threshold.ln() {
+            for (row, smallest) in sequence::by_completion(batch, &log_ratios, smallest) {
+                if smallest < threshold.ln() {
                     sizes[row].fill(f64::INFINITY);
                 }
             }
@@ -66,7 +57,7 @@ impl Bounded for Mis {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.clip_max()) - 1.0
+        f64::from(self.clip_max) - 1.0
     }
 
     fn as_key(&self, limit: f64) -> f64 {
@@ -82,18 +73,7 @@ impl Bounded for Mis {
             | Traits::NO_OPTIMIZER
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("clip_min", self.clip_min)?;
-        checks::bound("veto_threshold", self.veto_threshold.unwrap_or(0.0))?;
-        checks::range(("clip_min", self.clip_min), ("clip_max", self.clip_max()))
+    fn validate(&self, _: bool) -> Result<(), PluginError> {
+        checks::ordered([("clip_min", self.clip_min), ("clip_max", self.clip_max)])
     }
 }
-
-register!(Mask, Rated<Mis>, "masks.mis", "drops tokens or completions by their importance ratio", {
-    level = Level::Sequence => sequence::ABOUT,
-    clip_min = 0.0 => "smallest ratio kept",
-    clip_max = CLIP_MAX => "largest ratio kept"; 1.00001..1000.0,
-    veto_threshold = None::<f32> => "smallest ratio of any token of a completion that is kept; no limit when absent",
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::OldSampler => policies::ABOUT,
-});

@@ -11,31 +11,21 @@
 
 use capo_plugin::prelude::*;
 
-use crate::policies::{self, Policies};
-use crate::rated::{self, Bounded, Rated};
-use crate::{checks, sequence};
+use crate::policies::Policies;
+use crate::rated::{Bounded, Rated};
+use crate::sequence;
 
-/// A bound on a completion's drift.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops what went wrong in completions that the policy has left.
+#[component(Mask, id = "masks.off-policy-sequence", within = Rated)]
 struct OffPolicySequence {
-    off_policy_mask_threshold: Option<f32>,
-    target_rejection_rate: Option<f64>,
-    #[serde(default = "Policies::trainer_sampler")]
+    /// Largest mean of `ln q - ln p` of a completion that is kept whole, nats.
+    #[key(default = 0.5, at_least = 0, infinite, search = 1e-6..=10.0, not_with = "target_rejection_rate")]
+    off_policy_mask_threshold: f32,
+    #[key(default = Policies::TrainerSampler)]
     policies: Policies,
 }
 
-const THRESHOLD: f32 = 0.5;
-
 impl Bounded for OffPolicySequence {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (
-            self.target_rejection_rate,
-            self.off_policy_mask_threshold
-                .map(|_| "off_policy_mask_threshold"),
-        )
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         let mut sizes = vec![0.0; batch.dims.len()];
@@ -48,27 +38,14 @@ impl Bounded for OffPolicySequence {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.off_policy_mask_threshold.unwrap_or(THRESHOLD))
+        f64::from(self.off_policy_mask_threshold)
     }
 
     fn inputs(&self) -> Inputs {
         self.policies.inputs()
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::bound(
-            "off_policy_mask_threshold",
-            self.off_policy_mask_threshold.unwrap_or_default(),
-        )
-    }
-
     fn traits(&self) -> Traits {
         Traits::NO_OPTIMIZER
     }
 }
-
-register!(Mask, Rated<OffPolicySequence>, "masks.off-policy-sequence", "drops what went wrong in completions that the policy has left", {
-    off_policy_mask_threshold = THRESHOLD => "largest mean of `ln q - ln p` of a completion that is kept whole, nats"; 1e-6..10.0,
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::TrainerSampler => policies::ABOUT,
-});

@@ -1,42 +1,26 @@
 //! The two policies that a mask compares.
 
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
-/// Meaning of the key `policies`, for `register!`.
-pub(crate) const ABOUT: &str =
-    "whose probabilities: `trainer/sampler`, `trainer/old` or `old/sampler`";
-
-/// Two of the three policies that gave a token a probability. `trainer` is the current policy.
-/// `old` is the policy that sampled the token, as computed by the trainer. `sampler` is the
-/// sampler's own distribution, with its precision and truncation.
-#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+/// The two policies whose probabilities are compared.
+///
+/// `trainer` is the current policy. `old` is the policy that sampled the token, as computed by the
+/// trainer. `sampler` is the sampler's own distribution, with its precision and truncation.
+#[derive(Choice, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policies {
     /// Differs by everything between sampling and step: precision, kernels, and optimizer steps
     /// since.
-    #[serde(rename = "trainer/sampler")]
+    #[choice("trainer/sampler")]
     TrainerSampler,
     /// Differs by the optimizer steps since sampling.
-    #[serde(rename = "trainer/old")]
+    #[choice("trainer/old")]
     TrainerOld,
     /// Differs by precision and kernels.
-    #[serde(rename = "old/sampler")]
+    #[choice("old/sampler")]
     OldSampler,
 }
 
 impl Policies {
-    pub(crate) fn trainer_sampler() -> Self {
-        Self::TrainerSampler
-    }
-
-    pub(crate) fn trainer_old() -> Self {
-        Self::TrainerOld
-    }
-
-    pub(crate) fn old_sampler() -> Self {
-        Self::OldSampler
-    }
-
     /// Inputs that the host must compute.
     pub(crate) fn inputs(self) -> Inputs {
         match self {

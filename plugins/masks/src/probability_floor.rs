@@ -2,27 +2,17 @@
 
 use capo_plugin::prelude::*;
 
-use crate::checks;
-use crate::rated::{self, Bounded, Rated};
+use crate::rated::{Bounded, Rated};
 
-/// A bound on the probability.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops tokens below a probability.
+#[component(Mask, id = "masks.probability-floor", within = Rated)]
 struct ProbabilityFloor {
-    min_probability: Option<f64>,
-    target_rejection_rate: Option<f64>,
+    /// Smallest probability that is kept.
+    #[key(default = 0.01, at_least = 0, at_most = 1, search = 1e-9..=0.9, not_with = "target_rejection_rate")]
+    min_probability: f64,
 }
 
-const FLOOR: f64 = 0.01;
-
 impl Bounded for ProbabilityFloor {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (
-            self.target_rejection_rate,
-            self.min_probability.map(|_| "min_probability"),
-        )
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         // A floor of 0 keeps even what has the probability 0.
         Ok(batch
@@ -33,7 +23,7 @@ impl Bounded for ProbabilityFloor {
     }
 
     fn limit(&self, _: f32) -> f64 {
-        self.min_probability.unwrap_or(FLOOR).recip()
+        self.min_probability.recip()
     }
 
     fn as_key(&self, limit: f64) -> f64 {
@@ -43,13 +33,4 @@ impl Bounded for ProbabilityFloor {
     fn inputs(&self) -> Inputs {
         Inputs::NONE
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::share("min_probability", self.min_probability.unwrap_or_default())
-    }
 }
-
-register!(Mask, Rated<ProbabilityFloor>, "masks.probability-floor", "drops tokens below a probability", {
-    min_probability = FLOOR => "smallest probability kept"; 1e-9..0.9,
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-});

@@ -1,20 +1,13 @@
 //! Masks with one threshold. The table gives the threshold, or it follows the run so that a chosen
 //! fraction of tokens is dropped.
 
+use capo_plugin::Sketch;
 use capo_plugin::prelude::*;
-use capo_plugin::{Sketch, check_target};
 
 use crate::tokens;
 
-/// Meaning of the key `target_rejection_rate`, for `register!`.
-pub(crate) const ABOUT: &str =
-    "share of tokens to drop, in the place of a threshold, which then follows the run";
-
 /// A mask that drops the tokens at which some quantity exceeds a threshold.
 pub(crate) trait Bounded: Send {
-    /// Fraction of tokens to drop, and the key of the threshold, each if the table gives it.
-    fn given(&self) -> (Option<f64>, Option<&'static str>);
-
     /// `[B, T]`: the bounded quantity; infinite where a token is dropped at any threshold, even an
     /// infinite one.
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError>;
@@ -36,31 +29,23 @@ pub(crate) trait Bounded: Send {
         tokens::ALONE
     }
 
-    /// Validation of the mask's keys.
-    fn validate(&self) -> Result<(), PluginError>;
+    /// Refuses keys that contradict each other. `follows_run` is true if the threshold follows the
+    /// run.
+    fn validate(&self, follows_run: bool) -> Result<(), PluginError> {
+        let _ = follows_run;
+        Ok(())
+    }
 }
 
 /// The mask, with a sketch of recent quantities from which a threshold can follow the run.
-#[derive(Deserialize)]
-#[serde(from = "M", bound(deserialize = "M: Deserialize<'de>"))]
+#[keys]
 pub(crate) struct Rated<M> {
+    #[key(flatten)]
     mask: M,
+    /// Share of tokens to drop, in the place of a threshold, which then follows the run.
+    #[key(above = 0, below = 1)]
+    target_rejection_rate: Option<f64>,
     sketch: Sketch,
-}
-
-impl<M> From<M> for Rated<M> {
-    fn from(mask: M) -> Self {
-        Self {
-            mask,
-            sketch: Sketch::default(),
-        }
-    }
-}
-
-impl<M: Bounded> Rated<M> {
-    fn rate(&self) -> Option<f64> {
-        self.mask.given().0
-    }
 }
 
 /// True if a token of this size is dropped. A limit beyond the range of its numbers is infinite.
@@ -87,7 +72,7 @@ impl<M: Bounded> Mask for Rated<M> {
         token_mask: &mut [u8],
     ) -> Result<(), PluginError> {
         let sizes = self.mask.sizes(batch)?;
-        let Some(rate) = self.rate() else {
+        let Some(rate) = self.target_rejection_rate else {
             tokens::drop_where(token_mask, |i| {
                 exceeds(sizes[i], self.mask.limit(batch.advantages[i]))
             });
@@ -111,7 +96,7 @@ impl<M: Bounded> Mask for Rated<M> {
         _: &[u8],
         _: bool,
     ) -> Result<(), PluginError> {
-        if self.rate().is_none() {
+        if self.target_rejection_rate.is_none() {
             return Ok(());
         }
         let step = self.mask.sizes(batch).map(|sizes| sketch(batch, &sizes));
@@ -127,13 +112,11 @@ impl<M: Bounded> Mask for Rated<M> {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        let (rate, threshold) = self.mask.given();
-        check_target(rate, threshold)?;
-        self.mask.validate()
+        self.mask.validate(self.target_rejection_rate.is_some())
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
-        Ok(if self.rate().is_some() {
+        Ok(if self.target_rejection_rate.is_some() {
             self.sketch.save()
         } else {
             Vec::new()
@@ -141,14 +124,15 @@ impl<M: Bounded> Mask for Rated<M> {
     }
 
     fn load(&mut self, state: &[u8]) -> Result<(), PluginError> {
-        let (sketch, rest) = match self.rate() {
+        let (sketch, rest) = match self.target_rejection_rate {
             Some(_) => Sketch::load(state)?,
             None => (Sketch::default(), state),
         };
         if !rest.is_empty() {
             let len = rest.len();
             return Err(PluginError::state(format!(
-                "{len} bytes of saved state that this mask did not write (it was saved under another table)"
+                "{len} bytes of saved state that this mask did not write (it was saved under \
+                 another table)"
             )));
         }
         self.sketch = sketch;

@@ -5,47 +5,41 @@ use capo_plugin::prelude::*;
 
 use crate::checks;
 use crate::policies::{self, Policies};
-use crate::rated::{self, Bounded, Rated};
+use crate::rated::{Bounded, Rated};
 
-/// Range of the ratios to keep.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops tokens whose ratio lies outside a range.
+#[component(Mask, id = "masks.ratio-range", within = Rated)]
 struct RatioRange {
+    /// Largest ratio that is kept.
+    #[key(default = 1.2, infinite, search = 1.00001..=100.0, not_with = "target_rejection_rate")]
+    high: f32,
+    /// Smallest ratio that is kept; when absent as far below 1 as `high` is above it.
+    #[key(at_least = 0, infinite)]
     low: Option<f32>,
-    high: Option<f32>,
-    target_rejection_rate: Option<f64>,
-    #[serde(default = "Policies::trainer_old")]
+    #[key(default = Policies::TrainerOld)]
     policies: Policies,
 }
 
-const HIGH: f32 = 1.2;
-
 impl RatioRange {
     fn low(&self) -> f32 {
-        self.low.unwrap_or(2.0 - self.high())
-    }
-
-    fn high(&self) -> f32 {
-        self.high.unwrap_or(HIGH)
+        self.low.unwrap_or(2.0 - self.high)
     }
 }
 
 impl Bounded for RatioRange {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (self.target_rejection_rate, self.high.map(|_| "high"))
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
-        let size = |log_ratio: f32| match self.low {
-            Some(low) => policies::above_one(log_ratio.exp(), low),
-            None => policies::above_one(log_ratio.exp(), f32::NEG_INFINITY).abs(),
-        };
-        Ok(log_ratios.into_iter().map(size).collect())
+        Ok(log_ratios
+            .into_iter()
+            .map(|log_ratio| match self.low {
+                Some(low) => policies::above_one(log_ratio.exp(), low),
+                None => policies::above_one(log_ratio.exp(), f32::NEG_INFINITY).abs(),
+            })
+            .collect())
     }
 
     fn limit(&self, _: f32) -> f64 {
-        f64::from(self.high()) - 1.0
+        f64::from(self.high) - 1.0
     }
 
     fn as_key(&self, limit: f64) -> f64 {
@@ -56,15 +50,7 @@ impl Bounded for RatioRange {
         self.policies.inputs()
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::bound("low", self.low.unwrap_or_default())?;
-        checks::range(("low", self.low()), ("high", self.high()))
+    fn validate(&self, _: bool) -> Result<(), PluginError> {
+        checks::ordered([("low", self.low()), ("high", self.high)])
     }
 }
-
-register!(Mask, Rated<RatioRange>, "masks.ratio-range", "drops tokens whose ratio lies outside a range", {
-    high = HIGH => "largest ratio kept"; 1.00001..100.0,
-    low = None::<f32> => "smallest ratio kept; as far below 1 as `high` is above it when absent",
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::TrainerOld => policies::ABOUT,
-});

@@ -3,16 +3,12 @@
 use std::ops::Range;
 
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
 use crate::policies::safe;
 
-/// Meaning of the key `level`, for `register!`.
-pub(crate) const ABOUT: &str = "`token`: each token's own ratio, `sequence`: their product, `geometric`: its root of their number";
-
-/// Level at which a ratio is computed.
-#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "snake_case")]
+/// The level at which a ratio is computed: each token's own ratio, the product over its completion,
+/// or the geometric mean over its completion.
+#[derive(Choice, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Level {
     /// The token's own ratio.
     Token,
@@ -23,14 +19,6 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    pub(crate) fn token() -> Self {
-        Self::Token
-    }
-
-    pub(crate) fn sequence() -> Self {
-        Self::Sequence
-    }
-
     /// `[B, T]`: each token's ratio at this level, from the token `log_ratios` in nats.
     pub(crate) fn ratios(self, batch: &Batch, log_ratios: &[f32]) -> Vec<f32> {
         let reduce = match self {
@@ -57,14 +45,14 @@ pub(crate) fn by_completion<R>(
     values: &[f32],
     reduce: impl Fn(&[f32]) -> R,
 ) -> Vec<(Range<usize>, R)> {
-    let rows = (0..batch.dims.completions as usize).map(|b| batch.dims.row(b));
-    let real = |row: &Range<usize>| -> Vec<f32> {
-        row.clone()
-            .filter(|&i| batch.completion_mask[i] == 1)
-            .map(|i| values[i])
-            .collect()
-    };
-    rows.map(|row| (row.clone(), reduce(&real(&row)))).collect()
+    (0..batch.dims.completions as usize)
+        .map(|b| {
+            let row = batch.dims.row(b);
+            let tokens = row.clone().filter(|&i| batch.completion_mask[i] == 1);
+            let values: Vec<f32> = tokens.map(|i| values[i]).collect();
+            (row, reduce(&values))
+        })
+        .collect()
 }
 
 /// Sum; 0 for no values.

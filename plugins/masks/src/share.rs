@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use capo_plugin::Draws;
 use capo_plugin::prelude::*;
 
-use crate::{checks, tokens};
+use crate::tokens;
 
 /// An order of tokens, of which the first ones are dropped.
 trait Order: Send {
@@ -34,17 +34,12 @@ impl Order for LeastProbable {
 /// Constant that separates the random mask's draws from those of other components.
 const STREAM: u64 = 0x4A4D_0311;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound = "")]
+#[keys]
 struct Share<O> {
-    #[serde(default = "share")]
+    /// Share of the tokens that is dropped.
+    #[key(default = 0.02, at_least = 0, at_most = 1, search = 1e-4..=1.0)]
     share: f64,
-    #[serde(skip)]
     order: PhantomData<O>,
-}
-
-fn share() -> f64 {
-    0.02
 }
 
 impl<O: Order> Mask for Share<O> {
@@ -61,18 +56,20 @@ impl<O: Order> Mask for Share<O> {
         Ok(())
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::share("share", self.share)
-    }
-
     fn traits(&self) -> Traits {
         Traits::NO_OPTIMIZER
     }
 }
 
-register!(Mask, Share<Random>, "masks.random", "drops random tokens, drawn from the run's seed and the step", {
-    share = share() => "share of the tokens that goes"; 1e-4..1.0,
-});
-register!(Mask, Share<LeastProbable>, "masks.probability-quantile", "drops the least probable tokens", {
-    share = share() => "share of the tokens that goes"; 1e-4..1.0,
-});
+register!(
+    Mask,
+    Share<Random>,
+    "masks.random",
+    "Drops random tokens, drawn from the run's seed and the step."
+);
+register!(
+    Mask,
+    Share<LeastProbable>,
+    "masks.probability-quantile",
+    "Drops the least probable tokens."
+);

@@ -1,10 +1,8 @@
 //! Divergence statistics by name, as in verl's `rollout_rs`: `seq_mean_k3`.
 
-use capo_plugin::prelude::*;
+use capo_plugin::{KeyValue, Value, Wanted};
 
 /// A bounded statistic: an estimate of the divergence, for a token or reduced over a completion.
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
 pub(crate) struct Statistic {
     pub(crate) name: String,
     pub(crate) over: Over,
@@ -53,28 +51,44 @@ impl Default for Statistic {
     }
 }
 
-impl TryFrom<String> for Statistic {
-    type Error = String;
+impl KeyValue for Statistic {
+    const ABOUT: &'static str = "The statistic that is bounded: `token`, `seq_sum`, `seq_mean` or \
+                                 `seq_max`, then `_k1`, `_k2` or `_k3`.";
 
-    fn try_from(name: String) -> Result<Self, String> {
-        let found = name.rsplit_once('_').and_then(|(over, estimate)| {
-            let (_, over) = OVER.into_iter().find(|(known, _)| *known == over)?;
-            let (_, estimate) = ESTIMATES
-                .into_iter()
-                .find(|(known, _)| *known == estimate)?;
-            // The maximum of a signed estimate is no measure of its size.
-            ((over, estimate) != (Over::Max, Estimate::K1)).then_some((over, estimate))
-        });
-        match found {
-            Some((over, estimate)) => Ok(Self {
-                name,
-                over,
-                estimate,
-            }),
-            None => Err(format!(
-                "`rollout_rs` is `{name}` (use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is no `seq_max_k1`)"
-            )),
+    fn wanted() -> Wanted {
+        Wanted::any("the name of a statistic", "names of statistics")
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let known = value.as_str().and_then(Self::named);
+        known.ok_or_else(|| {
+            "use `token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`; there is \
+             no `seq_max_k1`"
+                .to_owned()
+        })
+    }
+
+    fn json(&self) -> String {
+        self.name.json()
+    }
+}
+
+impl Statistic {
+    fn named(name: &str) -> Option<Self> {
+        let (over, estimate) = name.rsplit_once('_')?;
+        let (_, over) = OVER.into_iter().find(|(known, _)| *known == over)?;
+        let (_, estimate) = ESTIMATES
+            .into_iter()
+            .find(|(known, _)| *known == estimate)?;
+        // The maximum of a signed estimate is no measure of its size.
+        if over == Over::Max && estimate == Estimate::K1 {
+            return None;
         }
+        Some(Self {
+            name: name.to_owned(),
+            over,
+            estimate,
+        })
     }
 }
 

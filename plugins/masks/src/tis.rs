@@ -11,35 +11,35 @@
 //! slime, `--use-tis`, whose `tis_mode` is `mode`.
 
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
-use crate::policies::{self, Policies};
+use crate::policies::Policies;
 use crate::sequence::{self, Level};
 use crate::{checks, tokens};
 
-/// A ratio with limits.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Weighs tokens by the ratio of trainer to sampler, within limits.
+#[component(Weight, id = "masks.tis")]
 struct Tis {
-    #[serde(default = "Level::token")]
+    #[key(default = Level::Token)]
     rollout_is: Level,
-    #[serde(default = "threshold")]
+    /// Largest ratio that is a weight as it is.
+    #[key(default = 2.0, above = 0, search = 1.0..=100.0)]
     rollout_is_threshold: f32,
+    /// Smallest ratio that is a weight as it is; no such limit when absent.
+    #[key(above = 0)]
     rollout_is_threshold_lower: Option<f32>,
+    /// The weight of a ratio outside: the nearer limit, or 0; when absent `mask` with a lower
+    /// limit, else `truncate`.
+    #[key]
     mode: Option<Mode>,
-    #[serde(default)]
+    /// Divide weights by their mean.
+    #[key(default = false)]
     rollout_is_batch_normalize: bool,
-    #[serde(default = "Policies::old_sampler")]
+    #[key(default = Policies::OldSampler)]
     policies: Policies,
 }
 
-fn threshold() -> f32 {
-    2.0
-}
-
 /// Treatment of a ratio outside the limits.
-#[derive(Deserialize, Serialize, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
+#[derive(Choice, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// The weight is the nearer limit.
     Truncate,
@@ -69,21 +69,28 @@ impl Tis {
 
     /// Mean weight over tokens, or over completions of the means over their tokens, as in verl.
     fn mean(&self, batch: &Batch, token_mask: &[u8], weights: &[f32]) -> f64 {
-        let left = |row: std::ops::Range<usize>| {
-            row.filter(|&i| token_mask[i] == 1)
-                .map(|i| weights[i])
-                .collect::<Vec<f32>>()
-        };
         if self.rollout_is == Level::Token {
-            return sequence::mean(&left(0..weights.len()));
+            return sequence::mean(&kept(token_mask, weights));
         }
-        let rows = (0..batch.dims.completions as usize).map(|b| left(batch.dims.row(b)));
-        let means: Vec<f64> = rows
-            .filter(|row| !row.is_empty())
-            .map(|row| sequence::mean(&row))
-            .collect();
+        let mut means = Vec::new();
+        for b in 0..batch.dims.completions as usize {
+            let row = batch.dims.row(b);
+            let kept = kept(&token_mask[row.clone()], &weights[row]);
+            if !kept.is_empty() {
+                means.push(sequence::mean(&kept));
+            }
+        }
         means.iter().sum::<f64>() / means.len().max(1) as f64
     }
+}
+
+/// The weights of the tokens that the mask keeps.
+fn kept(token_mask: &[u8], weights: &[f32]) -> Vec<f32> {
+    let tokens = token_mask.iter().zip(weights);
+    tokens
+        .filter(|(keep, _)| **keep == 1)
+        .map(|(_, weight)| *weight)
+        .collect()
 }
 
 impl Weight for Tis {
@@ -127,23 +134,12 @@ impl Weight for Tis {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("rollout_is_threshold", self.rollout_is_threshold)?;
-        let Some(lower) = self.rollout_is_threshold_lower else {
-            return Ok(());
-        };
-        checks::positive("rollout_is_threshold_lower", lower)?;
-        checks::range(
-            ("rollout_is_threshold_lower", lower),
-            ("rollout_is_threshold", self.rollout_is_threshold),
-        )
+        match self.rollout_is_threshold_lower {
+            Some(lower) => checks::ordered([
+                ("rollout_is_threshold_lower", lower),
+                ("rollout_is_threshold", self.rollout_is_threshold),
+            ]),
+            None => Ok(()),
+        }
     }
 }
-
-register!(Weight, Tis, "masks.tis", "weighs tokens by the ratio of trainer to sampler, within limits", {
-    rollout_is = Level::Token => sequence::ABOUT,
-    rollout_is_threshold = threshold() => "largest ratio that is a weight as it is"; 1.0..100.0,
-    rollout_is_threshold_lower = None::<f32> => "smallest one; no such limit when absent",
-    mode = None::<Mode> => "ratios outside: `truncate`, the nearer limit is the weight; `mask`, they weigh nothing; when absent `mask` with a lower limit, else `truncate`",
-    rollout_is_batch_normalize = false => "divide weights by their mean",
-    policies = Policies::OldSampler => policies::ABOUT,
-});

@@ -11,31 +11,28 @@
 
 use capo_plugin::prelude::*;
 
-use crate::policies::{self, Policies, safe};
-use crate::rated::{self, Bounded, Rated};
+use crate::policies::{Policies, safe};
+use crate::rated::{Bounded, Rated};
 use crate::statistic::{Estimate, Over, Statistic};
 use crate::{checks, sequence, tokens};
 
-/// Bounds on one statistic.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops completions that diverge too far from the sampler.
+#[component(Mask, id = "masks.trm", within = Rated)]
 struct Trm {
-    #[serde(default)]
+    #[key(default = Statistic::default())]
     rollout_rs: Statistic,
-    rollout_rs_threshold: Option<f32>,
-    target_rejection_rate: Option<f64>,
+    /// Largest divergence that is kept, nats; of k1 the largest ratio.
+    #[key(default = 0.01, above = 0, search = 1e-9..=100.0, not_with = "target_rejection_rate")]
+    rollout_rs_threshold: f32,
+    /// Smallest ratio that is kept, of k1 alone; when absent the largest divergence bounds both
+    /// sides.
+    #[key(above = 0)]
     rollout_rs_threshold_lower: Option<f32>,
-    #[serde(default = "Policies::trainer_sampler")]
+    #[key(default = Policies::TrainerSampler)]
     policies: Policies,
 }
 
-const THRESHOLD: f32 = 0.01;
-
 impl Trm {
-    fn threshold(&self) -> f64 {
-        f64::from(self.rollout_rs_threshold.unwrap_or(THRESHOLD))
-    }
-
     /// Bounded size of a statistic, nats. For the signed k1: its absolute value, or the value
     /// itself if a lower bound exists.
     fn size(&self, value: f64) -> f64 {
@@ -49,13 +46,6 @@ impl Trm {
 }
 
 impl Bounded for Trm {
-    fn given(&self) -> (Option<f64>, Option<&'static str>) {
-        (
-            self.target_rejection_rate,
-            self.rollout_rs_threshold.map(|_| "rollout_rs_threshold"),
-        )
-    }
-
     fn sizes(&self, batch: &Batch) -> Result<Vec<f64>, PluginError> {
         let log_ratios = self.policies.compare(batch)?.log_ratios();
         let estimates: Vec<f32> = log_ratios
@@ -79,10 +69,11 @@ impl Bounded for Trm {
     }
 
     fn limit(&self, _: f32) -> f64 {
+        let threshold = f64::from(self.rollout_rs_threshold);
         if self.rollout_rs.estimate == Estimate::K1 {
-            self.threshold().ln()
+            threshold.ln()
         } else {
-            self.threshold()
+            threshold
         }
     }
 
@@ -102,41 +93,27 @@ impl Bounded for Trm {
         tokens::ALONE.only_if(self.rollout_rs.over == Over::Token) | Traits::NO_OPTIMIZER
     }
 
-    fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("rollout_rs_threshold", self.threshold() as f32)?;
-        let Some(lower) = self.rollout_rs_threshold_lower else {
-            if self.rollout_rs.estimate == Estimate::K1
-                && self.target_rejection_rate.is_none()
-                && self.threshold() <= 1.0
-            {
-                let sentence = format!(
-                    "`rollout_rs_threshold` is {}, but of `{}` it is the largest ratio, and every token would be dropped (set it above 1, such as 1.001, or give `rollout_rs_threshold_lower` too)",
-                    self.rollout_rs_threshold.unwrap_or(THRESHOLD),
-                    self.rollout_rs.name
-                );
-                return Err(PluginError::config(sentence));
+    fn validate(&self, follows_run: bool) -> Result<(), PluginError> {
+        let name = &self.rollout_rs.name;
+        let threshold = self.rollout_rs_threshold;
+        let is_ratio = self.rollout_rs.estimate == Estimate::K1;
+        match self.rollout_rs_threshold_lower {
+            None if is_ratio && !follows_run && threshold <= 1.0 => {
+                Err(PluginError::config(format!(
+                    "`rollout_rs_threshold` is {threshold}, but of `{name}` it is the largest ratio, \
+                     and every token would be dropped (set it above 1, such as 1.001, or give \
+                     `rollout_rs_threshold_lower` too)"
+                )))
             }
-            return Ok(());
-        };
-        if self.rollout_rs.estimate != Estimate::K1 {
-            let sentence = format!(
-                "`rollout_rs_threshold_lower` is {lower}, but `{}` has no lower bound (leave it out)",
-                self.rollout_rs.name
-            );
-            return Err(PluginError::config(sentence));
+            Some(lower) if !is_ratio => Err(PluginError::config(format!(
+                "`rollout_rs_threshold_lower` is {lower}, but `{name}` has no lower bound (leave it \
+                 out)"
+            ))),
+            Some(lower) => checks::ordered([
+                ("rollout_rs_threshold_lower", lower),
+                ("rollout_rs_threshold", threshold),
+            ]),
+            None => Ok(()),
         }
-        checks::positive("rollout_rs_threshold_lower", lower)?;
-        checks::range(
-            ("rollout_rs_threshold_lower", lower),
-            ("rollout_rs_threshold", self.threshold() as f32),
-        )
     }
 }
-
-register!(Mask, Rated<Trm>, "masks.trm", "drops completions that diverge too far from the sampler", {
-    rollout_rs = "seq_mean_k3" => "`token`, `seq_sum`, `seq_mean` or `seq_max`, then `_k1`, `_k2` or `_k3`",
-    rollout_rs_threshold = THRESHOLD => "largest divergence kept, nats; of k1 the largest ratio"; 1e-9..100.0,
-    rollout_rs_threshold_lower = None::<f32> => "smallest ratio kept, of k1 alone; one by the largest when absent",
-    target_rejection_rate = None::<f64> => rated::ABOUT,
-    policies = Policies::TrainerSampler => policies::ABOUT,
-});

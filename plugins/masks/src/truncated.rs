@@ -7,9 +7,8 @@ use capo_plugin::prelude::*;
 
 use crate::tokens;
 
-/// No keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops completions that the length limit cut off.
+#[component(Mask, id = "masks.truncated")]
 struct Truncated {}
 
 impl Mask for Truncated {
@@ -34,10 +33,3 @@ impl Mask for Truncated {
         tokens::ALONE
     }
 }
-
-register!(
-    Mask,
-    Truncated,
-    "masks.truncated",
-    "drops completions that the length limit cut off"
-);

@@ -21,24 +21,16 @@ register!(
     Advantage,
     RewardAsAdvantage,
     "reincapo.advantage",
-    "the reward itself",
-    RewardAsAdvantage::KEYS
+    "the reward itself"
 );
 register!(
     Objective,
     PolicyGradient,
     "reincapo.objective",
-    "policy gradient, mean over completions of their means",
-    PolicyGradient::KEYS
+    "policy gradient, mean over completions of their means"
 );
-register!(Mask, Mask, "reincapo.curvature", Mask::ABOUT, Mask::KEYS);
-register!(
-    Weight,
-    CurvatureWeight,
-    "reincapo.curvature-weight",
-    CurvatureWeight::ABOUT,
-    CurvatureWeight::KEYS
-);
+register!(Mask, Mask, "reincapo.curvature");
+register!(Weight, CurvatureWeight, "reincapo.curvature-weight");
 recipe!(
     "reincapo",
     "REINFORCE with the curvature mask, as published; a governor holds at rates where it collapses",
@@ -49,3 +41,11 @@ recipe!(
     "REINFORCE with curvature weights, remembered by the optimizer",
     include_str!("../soft.toml")
 );
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_readme_has_the_keys() {
+        capo_plugin::testing::key_tables("README.md").unwrap();
+    }
+}

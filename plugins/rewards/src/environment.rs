@@ -2,8 +2,8 @@
 
 use capo_plugin::prelude::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The sum of the rewards that the environment gave in an episode.
+#[component(Reward, id = "environment")]
 struct OfEnvironment {}
 
 impl Reward for OfEnvironment {
@@ -17,10 +17,3 @@ impl Reward for OfEnvironment {
         Ok(())
     }
 }
-
-register!(
-    Reward,
-    OfEnvironment,
-    "environment",
-    "the sum of the rewards that the environment gave in an episode"
-);

@@ -4,16 +4,12 @@ use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 use math_answer::without_thoughts;
 
-/// Compares the answer at the end of a completion with the dataset's.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// 1 where a completion ends with the dataset's answer, else 0.
+#[component(Reward, id = "exact_match")]
 struct ExactMatch {
-    #[serde(default = "default_separator")]
+    /// The answer is the text after the last one of these; the whole text where there is none.
+    #[key(default = "=")]
     answer_separator: String,
-}
-
-fn default_separator() -> String {
-    "=".into()
 }
 
 impl Reward for ExactMatch {
@@ -49,10 +45,6 @@ impl ExactMatch {
         answer.trim()
     }
 }
-
-register!(Reward, ExactMatch, "exact_match", "1 where a completion ends with the dataset's answer, else 0", {
-    answer_separator = default_separator() => "the answer is the text after the last one of these; empty compares whole texts"
-});
 
 #[cfg(test)]
 mod tests {

@@ -6,20 +6,19 @@
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
-/// Style of the tags.
-#[derive(Deserialize, serde::Serialize, Clone, Copy, Default)]
-#[serde(rename_all = "snake_case")]
+/// `think`: `<think>`, then `</think>`; `think_answer`: then also `<answer>` and `</answer>`, each
+/// on a line of its own; `tag_count`: a quarter for each of these four.
+#[derive(Choice, Clone, Copy)]
 enum Style {
-    #[default]
     Think,
     ThinkAnswer,
     TagCount,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// 1 where a completion has its thoughts and its answer between tags.
+#[component(Reward, id = "format")]
 struct Format {
-    #[serde(default)]
+    #[key(default = Style::Think)]
     style: Style,
 }
 
@@ -88,10 +87,6 @@ impl Reward for Format {
         Ok(())
     }
 }
-
-register!(Reward, Format, "format", "1 where a completion has its thoughts and its answer between tags", {
-    style = Style::Think => "`think`: `<think>`, then `</think>`; `think_answer`: then also `<answer>` and `</answer>`, each on a line of its own; `tag_count`: a quarter for each of these four",
-});
 
 #[cfg(test)]
 mod tests {

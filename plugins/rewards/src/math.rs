@@ -6,15 +6,13 @@
 use capo_plugin::prelude::*;
 use math_answer::{Answer, Places};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// 1 where a completion's answer says mathematically what the dataset's says.
+#[component(Reward, id = "math")]
 struct Math {
-    #[serde(default = "yes")]
+    /// Accept only `\boxed{}`, a formula behind `answer is` (both as TRL), a line `Answer: 5` and a
+    /// last line `#### 5`; false: also the last formula or number.
+    #[key(default = true)]
     anchored: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Reward for Math {
@@ -45,7 +43,3 @@ impl Reward for Math {
         Ok(())
     }
 }
-
-register!(Reward, Math, "math", "1 where a completion's answer says mathematically what the dataset's says", {
-    anchored = yes() => "accept only `\\boxed{}`, a formula behind `answer is` (both as TRL), a line `Answer: 5` and a last line `#### 5`; false: also the last formula or number",
-});

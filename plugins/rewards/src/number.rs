@@ -4,18 +4,16 @@ use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 use math_answer::number;
 
-/// Position of the answer in a text, and the tolerance.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// 1 where a completion's number is the dataset's, else 0.
+#[component(Reward, id = "number")]
 struct Number {
-    #[serde(default = "separator")]
+    /// The number is the first behind the last one of these; where there is none, the one in the
+    /// last `\boxed{}`, else behind `answer is`, else the last of the text.
+    #[key(default = "####")]
     answer_separator: String,
-    #[serde(default)]
+    /// Largest difference that counts as right.
+    #[key(default = 0.0, at_least = 0, at_most = 1e300)]
     tolerance: f64,
-}
-
-fn separator() -> String {
-    "####".into()
 }
 
 impl Number {
@@ -41,22 +39,7 @@ impl Reward for Number {
         crate::each(rollout, rewards, |completion| self.reward(completion));
         Ok(())
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        if (0.0..=1e300).contains(&self.tolerance) {
-            return Ok(());
-        }
-        Err(PluginError::config(format!(
-            "`tolerance` is {} (it must be finite and 0 or more)",
-            self.tolerance
-        )))
-    }
 }
-
-register!(Reward, Number, "number", "1 where a completion's number is the dataset's, else 0", {
-    answer_separator = separator() => "the number is the first behind the last one of these; where there is none, the one in the last `\\boxed{}`, else behind `answer is`, else the last of the text",
-    tolerance = 0.0 => "largest difference that counts as right",
-});
 
 #[cfg(test)]
 mod tests {

@@ -2,69 +2,63 @@
 //! length.
 
 use capo_plugin::prelude::*;
+use capo_plugin::wire::KeyDoc;
+use capo_plugin::{Keys, Table};
 use regex::Regex;
 
-/// The table of a [`Pattern`].
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
-    pattern: String,
-    #[serde(default)]
-    full_match: bool,
-    #[serde(default = "one")]
-    reward: f32,
-    #[serde(default)]
-    otherwise: f32,
-}
-
-fn one() -> f32 {
-    1.0
-}
-
-/// A pattern and the rewards for a match and for a mismatch.
-#[derive(Deserialize)]
-#[serde(try_from = "Settings")]
+/// What a completion earns that matches a pattern.
+#[component(Reward, id = "regex")]
 struct Pattern {
-    pattern: Regex,
+    #[key(flatten)]
+    pattern: CompiledPattern,
+    /// Reward of a match.
+    #[key(default = 1.0)]
     reward: f32,
+    /// Reward of every other completion.
+    #[key(default = 0.0)]
     otherwise: f32,
 }
 
-impl TryFrom<Settings> for Pattern {
-    type Error = String;
+/// The keys of the pattern as they are written.
+#[keys]
+struct PatternKeys {
+    /// A regular expression in the syntax of Rust's `regex`; `(?s)` lets `.` match line breaks.
+    #[key]
+    pattern: String,
+    /// Match the whole completion, not a part of it.
+    #[key(default = false)]
+    full_match: bool,
+}
 
-    fn try_from(settings: Settings) -> Result<Self, String> {
-        let Settings {
+struct CompiledPattern(Regex);
+
+impl Keys for CompiledPattern {
+    const ABOUT: &'static str = PatternKeys::ABOUT;
+
+    fn keys() -> Vec<KeyDoc> {
+        PatternKeys::keys()
+    }
+
+    fn from_table(table: &Table) -> Result<Self, PluginError> {
+        let PatternKeys {
             pattern,
             full_match,
-            reward,
-            otherwise,
-        } = settings;
-        for (key, value) in [("reward", reward), ("otherwise", otherwise)] {
-            if !value.is_finite() {
-                return Err(format!("`{key}` is {value} (it must be finite)"));
-            }
-        }
+        } = PatternKeys::from_table(table)?;
         // The pattern is also compiled alone, so that an error message shows it as the user typed
         // it.
-        let alone =
-            compile(&pattern).map_err(|error| format!("`pattern` is `{pattern}`: {error}"))?;
-        let pattern = if full_match { whole(&pattern)? } else { alone };
-        Ok(Self {
-            pattern,
-            reward,
-            otherwise,
-        })
+        let alone = compile(&pattern)
+            .map_err(|reason| PluginError::config(format!("`pattern` is `{pattern}`: {reason}")))?;
+        Ok(Self(if full_match { whole(&pattern)? } else { alone }))
     }
 }
 
 /// Compiles the pattern so that it matches whole texts only.
-fn whole(pattern: &str) -> Result<Regex, String> {
+fn whole(pattern: &str) -> Result<Regex, PluginError> {
     compile(&format!(r"\A(?:{pattern})\z")).map_err(|_| {
-        format!(
-            "`pattern` is `{pattern}`, which matches no text as a whole \
-             (does it end with a comment?)"
-        )
+        PluginError::config(format!(
+            "`pattern` is `{pattern}`, which matches no text as a whole (does it end with a \
+             comment?)"
+        ))
     })
 }
 
@@ -89,7 +83,7 @@ impl Reward for Pattern {
         rewards: &mut [f32],
     ) -> Result<(), PluginError> {
         crate::each(rollout, rewards, |completion| {
-            match self.pattern.is_match(completion.text) {
+            match self.pattern.0.is_match(completion.text) {
                 true => self.reward,
                 false => self.otherwise,
             }
@@ -97,13 +91,6 @@ impl Reward for Pattern {
         Ok(())
     }
 }
-
-register!(Reward, Pattern, "regex", "what a completion earns that matches a pattern", {
-    pattern => "a regular expression in the syntax of Rust's `regex`; `(?s)` lets `.` match line breaks",
-    full_match = false => "match the whole completion, not a part of it",
-    reward = one() => "reward of a match",
-    otherwise = 0.0 => "reward of every other completion",
-});
 
 #[cfg(test)]
 mod tests {
@@ -150,6 +137,6 @@ mod tests {
         insta::assert_snapshot!(refused("pattern = \"(a\""), @"`pattern` is `(a`: unclosed group");
         insta::assert_snapshot!(refused("pattern = \"a{100000}{100000}\""), @"`pattern` is `a{100000}{100000}`: Compiled regex exceeds size limit of 10485760 bytes");
         insta::assert_snapshot!(refused("pattern = \"(?x) a # b\"\nfull_match = true"), @"`pattern` is `(?x) a # b`, which matches no text as a whole (does it end with a comment?)");
-        insta::assert_snapshot!(refused("pattern = \"a\"\nreward = 1e39"), @"`reward` is inf (it must be finite)");
+        insta::assert_snapshot!(refused("pattern = \"a\"\nreward = 1e39"), @"`reward` is 1e+39 (it must be finite)");
     }
 }

@@ -5,11 +5,14 @@
 
 use capo_plugin::prelude::*;
 
-/// Lengths in tokens.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// 0 down to -1 over the last tokens before the length limit.
+#[component(Reward, id = "soft_overlong")]
 struct SoftOverlong {
+    /// Longer completions get -1, tokens; when absent the run's `max_completion_length`.
+    #[key]
     max_completion_len: Option<usize>,
+    /// Tokens before the limit over which the penalty grows; at most all of them.
+    #[key]
     soft_punish_cache: usize,
 }
 
@@ -46,19 +49,14 @@ impl Reward for SoftOverlong {
     fn validate(&self) -> Result<(), PluginError> {
         match self.max_completion_len {
             Some(longest) if self.soft_punish_cache > longest => Err(PluginError::config(format!(
-                "`soft_punish_cache` is {}, above `max_completion_len`, {longest} \
-                 (take fewer tokens)",
+                "`soft_punish_cache` is {}, above `max_completion_len`, {longest} (take fewer \
+                 tokens)",
                 self.soft_punish_cache
             ))),
             _ => Ok(()),
         }
     }
 }
-
-register!(Reward, SoftOverlong, "soft_overlong", "0 down to -1 over the last tokens before the length limit", {
-    max_completion_len = None::<usize> => "longer completions get -1, tokens; absent: the run's `max_completion_length`",
-    soft_punish_cache => "tokens before it over which the penalty grows; at most all of them",
-});
 
 #[cfg(test)]
 mod tests {

@@ -214,7 +214,7 @@ mod tests {
     use crate::{Image, Point as At};
 
     /// An objective whose derivative is wrong.
-    #[derive(Deserialize)]
+    #[keys]
     struct Wrong {}
 
     impl Objective for Wrong {
@@ -235,7 +235,12 @@ mod tests {
         }
     }
 
-    crate::register!(Objective, Wrong, "gradient.wrong", "has a wrong derivative");
+    crate::register!(
+        Objective,
+        Wrong,
+        "gradient.wrong",
+        "Has a wrong derivative."
+    );
 
     #[test]
     fn no_token_compared_is_no_success() {

@@ -73,7 +73,7 @@ pub static CHECKS: [Check; 28] = [
     ),
     of_table(
         "key-docs",
-        "the descriptions of its keys, if any, are of the keys that it reads, ranges of values that it takes",
+        "it takes the default of each key, and both ends of each range for a search",
         table::key_docs,
     ),
     of_table(
@@ -270,7 +270,8 @@ pub fn conform(tables: &[(&str, &str)]) -> Result<(), String> {
                 .find(|(of, _)| *of == id)
                 .map_or("", |(_, lines)| *lines);
             let table = object(lines).map_err(|error| error.to_string())?;
-            let keys: Vec<String> = component.keys.iter().map(|key| key.to_string()).collect();
+            let names = component.keys.iter().map(|key| key.name.to_string());
+            let keys: Vec<String> = names.collect();
             let subject = Subject {
                 image: &image,
                 point,

@@ -1,10 +1,9 @@
 //! Checks of how a component reads its table.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::outcome::{Outcome, Verdict, failed, skipped, success};
 use super::subject::{Live, Subject, is_panic};
-use crate::wire::{ComponentInfo, KeyDoc};
 use crate::{ErrorKind, PluginError};
 
 /// Checks that the component can be built. If it lacks required keys, the other checks are skipped.
@@ -49,47 +48,59 @@ pub(super) fn empty_config(subject: &Subject<'_>) -> Verdict {
 pub(super) fn unknown_key(subject: &Subject<'_>) -> Verdict {
     let json = subject.table_with("no-such-key", json!(1));
     match refusal("the key `no-such-key`", subject.create_from(&json)) {
-        Some(sentence) => failed(format!(
-            "{sentence} (derive `Deserialize` on a plain struct)"
-        )),
+        Some(sentence) => failed(format!("{sentence} (refuse unknown keys)")),
         None => success("it is refused with a sentence"),
     }
 }
 
+/// Checks that the component takes the default of each key, and both ends of each range for a
+/// search.
 pub(super) fn key_docs(subject: &Subject<'_>) -> Verdict {
     let component = subject.image.component(subject.point, subject.id)?;
-    let described = component
-        .as_ref()
-        .map_or(Ok(()), ComponentInfo::check_key_docs);
-    let docs = component
-        .map(|component| component.key_docs.into_vec())
-        .unwrap_or_default();
-    if let Some(sentence) = described.err().or_else(|| refused_end(subject, &docs)) {
-        return failed(sentence);
+    let Some(component) = component.filter(|component| !component.keys.is_empty()) else {
+        return success("it has no keys");
+    };
+    if subject.create().is_err() {
+        return success("its keys are described");
     }
-    success(if !docs.is_empty() || subject.keys.is_empty() {
-        "every key is described"
-    } else {
-        "no key is described (`register!` takes a list, for `host plugins --verbose`)"
-    })
+    for key in &component.keys {
+        let name = &key.name;
+        if let Some(default) = key.default().filter(|default| *default != "null") {
+            let value = serde_json::from_str(default).unwrap_or_default();
+            if let Some(error) = refused(subject, name, &value) {
+                return failed(format!(
+                    "the default of key `{name}` is {default}, which it does not take: {error}"
+                ));
+            }
+        }
+        let range = key.range.into_option();
+        for end in range.iter().flat_map(|range| [range.low, range.high]) {
+            let is_whole = range.is_some_and(|range| range.whole);
+            let value = if is_whole {
+                json!(end as i64)
+            } else {
+                json!(end)
+            };
+            if let Some(error) = refused(subject, name, &value) {
+                return failed(format!(
+                    "the range of key `{name}` ends at {value}, which it does not take: {error} \
+                     (narrow the range)"
+                ));
+            }
+        }
+    }
+    success("it takes each key's default, and both ends of each range")
 }
 
-/// Message about an end of a key's range that the component refuses although it accepts its table.
-/// The end is tried beside the table's other keys and alone, because a key of the table may exclude
-/// it.
-fn refused_end(subject: &Subject<'_>, docs: &[KeyDoc]) -> Option<String> {
-    subject.create().ok()?;
-    let ranges = docs
-        .iter()
-        .filter_map(|doc| Some((doc.name.as_str(), doc.range.into_option()?)));
-    let ends =
-        ranges.flat_map(|(key, range)| [range.low, range.high].map(|end| (key, range.whole, end)));
-    ends.into_iter().find_map(|(key, whole, end)| {
-        let value = if whole { json!(end as i64) } else { json!(end) };
-        let error = subject.create_from(&subject.table_with(key, value.clone())).err()?;
-        subject.create_from(&json!({ key: value }).to_string()).err()?;
-        Some(format!("the range of key `{key}` ends at {value}, which it does not take: {error} (narrow the range)"))
-    })
+/// The refusal of a key's value. The value is tried beside the table's other keys and alone,
+/// because a key of the table may exclude it.
+fn refused(subject: &Subject<'_>, key: &str, value: &Value) -> Option<PluginError> {
+    let beside = subject.table_with(key, value.clone());
+    let error = subject.create_from(&beside).err()?;
+    subject
+        .create_from(&json!({ key: value }).to_string())
+        .err()?;
+    Some(error)
 }
 
 /// Checks each key with a value whose type no key has.

@@ -1,10 +1,10 @@
-//! The description of a setting. `#[settings]` of `host-settings` takes it from the field. Parsing,
-//! refusals, hints and the tables of the documentation read it here.
+//! The description of a setting. `#[settings]` of `capo-plugin-derive` takes it from the field.
+//! Parsing, refusals, hints and the tables of the documentation read it here.
 
 use std::fmt;
 
 use anyhow::Result;
-pub use host_settings::settings;
+pub use capo_plugin_derive::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};

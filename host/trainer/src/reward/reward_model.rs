@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
 use capo_plugin::prelude::*;
+use capo_plugin::wire::KeyDoc;
+use capo_plugin::{Keys, Table};
 use host_data::Texts;
 use host_model::device::{self, CPU};
 use host_model::embedded::model_files;
@@ -15,16 +17,27 @@ use super::seen::{Key, Seen};
 /// Number of texts whose scores are remembered.
 const REMEMBERED: usize = 1 << 14;
 
-/// The configuration table of a [`RewardModel`].
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
+/// The keys of a [`RewardModel`].
+#[keys]
+struct RewardModelKeys {
+    /// A directory with a sequence classification, or the id of one that the Hub's cache has.
+    #[key]
     model_name_or_path: String,
+    /// The output to take, by its name in `id2label`; a model with one needs none.
+    #[key]
     label: Option<String>,
+    /// Longer texts keep their first so many tokens; when absent the model's positions.
+    #[key]
     max_length: Option<usize>,
-    batch_size: Option<usize>,
+    /// Largest number of texts of one forward pass.
+    #[key(default = 8, at_least = 1)]
+    batch_size: usize,
+    /// Add the tokenizer's begin and end tokens to each text; when absent for encoders only.
+    #[key]
     add_special_tokens: Option<bool>,
-    device: Option<String>,
+    /// The device on which the model computes; in a run `train.device` when absent.
+    #[key(default = CPU.to_owned())]
+    device: String,
 }
 
 /// Scores texts with a model that has its own tokenizer.
@@ -32,8 +45,6 @@ struct Settings {
 /// A repeated text keeps its first score, because the last bits of a score may depend on the other
 /// texts of a forward pass. The scores are a part of the reward's state, so that a resumed run gives
 /// the same ones.
-#[derive(Deserialize)]
-#[serde(try_from = "Settings")]
 pub struct RewardModel {
     model: Classifier,
     texts: Texts,
@@ -41,11 +52,16 @@ pub struct RewardModel {
     seen: Seen,
 }
 
-impl TryFrom<Settings> for RewardModel {
-    type Error = String;
+impl Keys for RewardModel {
+    const ABOUT: &'static str = "What a model that scores texts gives prompt and completion.";
 
-    fn try_from(settings: Settings) -> Result<Self, String> {
-        Self::open(&settings).map_err(|error| format!("{error:#}"))
+    fn keys() -> Vec<KeyDoc> {
+        RewardModelKeys::keys()
+    }
+
+    fn from_table(table: &Table) -> Result<Self, PluginError> {
+        let keys = RewardModelKeys::from_table(table)?;
+        Self::open(&keys).map_err(|error| PluginError::config(format!("{error:#}")))
     }
 }
 
@@ -53,18 +69,16 @@ impl RewardModel {
     /// Id of the component in `use`.
     pub const ID: &str = "reward_model";
 
-    fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let Settings {
+    fn open(keys: &RewardModelKeys) -> anyhow::Result<Self> {
+        let RewardModelKeys {
             model_name_or_path,
             label,
             max_length,
             batch_size,
             add_special_tokens,
             device,
-        } = settings;
-        let batch_size = batch_size.unwrap_or(8);
-        ensure!(batch_size > 0, "`batch_size` is 0 (it must be at least 1)");
-        let device = device::open(device.as_deref().unwrap_or(CPU))?;
+        } = keys;
+        let device = device::open(device)?;
         let files = model_files(model_name_or_path)?;
         let model = Classifier::load(&files, label.as_deref(), &device)?;
         let positions = model.positions();
@@ -82,7 +96,7 @@ impl RewardModel {
         Ok(Self {
             model,
             texts,
-            batch_size,
+            batch_size: *batch_size,
             seen: Seen::new(REMEMBERED),
         })
     }

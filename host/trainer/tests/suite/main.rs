@@ -2,6 +2,7 @@
 //! sampler.
 
 mod examples;
+mod key_tables;
 mod mismatch;
 mod objectives;
 mod reduce;

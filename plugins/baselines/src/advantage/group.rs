@@ -1,18 +1,13 @@
 //! GRPO and Dr.GRPO: a completion's reward relative to other completions of its prompt.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
-use serde::Serialize;
 
 use super::{center, fill, mean_and_std, rewards, standardize};
-use crate::checks;
 
-/// Divisor of centred rewards (TRL `scale_rewards`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// The scope of the standard deviation that divides centred rewards (TRL `scale_rewards`).
+#[derive(Choice, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleRewards {
     /// The standard deviation of the completion's group.
-    #[default]
     Group,
     /// The standard deviation of all rewards of the step.
     Batch,
@@ -21,11 +16,9 @@ pub enum ScaleRewards {
 }
 
 /// Combination of several reward functions into one advantage (TRL `multi_objective_aggregation`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Choice, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     /// The weighted sum of rewards is normalised.
-    #[default]
     SumThenNormalize,
     /// Each reward is normalised within its group. The sum with `reward_weights` is then normalised
     /// over the step (GDPO).
@@ -36,31 +29,25 @@ pub enum Aggregation {
 /// `scale_rewards`).
 ///
 /// A group of one, or a group with equal rewards, gets zeros.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct GroupNormalized {
-    #[serde(default = "default_epsilon")]
+    /// Added to the standard deviation, reward units.
+    #[key(default = 1e-4, at_least = 0)]
     epsilon: f32,
-    #[serde(default)]
+    /// The scope of the standard deviation that divides.
+    #[key(default = ScaleRewards::Group)]
     scale_rewards: ScaleRewards,
-    #[serde(default)]
+    /// Whether rewards are normalised before or after they are summed.
+    #[key(default = Aggregation::SumThenNormalize)]
     multi_objective_aggregation: Aggregation,
+    /// Weights of the sum of normalised rewards, in the order of `[[reward]]`; when absent in
+    /// `host` the `weight` of each.
+    #[key]
     reward_weights: Option<Vec<f32>>,
 }
 
-fn default_epsilon() -> f32 {
-    1e-4
-}
-
 impl GroupNormalized {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        epsilon = default_epsilon() => "added to the standard deviation, reward units",
-        scale_rewards = ScaleRewards::default() => "whose standard deviation divides: of the `group`, of the `batch`, or `none`",
-        multi_objective_aggregation = Aggregation::default() => "`sum_then_normalize`, or `normalize_then_sum`: each reward is normalised before they are summed",
-        reward_weights = None::<Vec<f32>> => "weights of that sum, in the order of `[[reward]]`; in `host` the `weight` of each when absent",
-    };
-
     /// Subtracts the group's mean from each of `values`, then divides as `scale_rewards` says.
     fn normalize(&self, batch: &Batch<'_>, values: &mut [f64]) {
         let (_, of_all) = mean_and_std(values);
@@ -93,7 +80,8 @@ impl GroupNormalized {
         if weights.len() != count {
             let given = weights.len();
             return Err(PluginError::config(format!(
-                "`reward_weights` has {given} numbers, but the run has {count} rewards (give one for each `[[reward]]`, in their order)"
+                "`reward_weights` has {given} numbers, but the run has {count} rewards (give one \
+                 for each `[[reward]]`, in their order)"
             )));
         }
         let mut sum = vec![0.0; batch.dims.completions as usize];
@@ -136,29 +124,21 @@ impl Advantage for GroupNormalized {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::not_negative("epsilon", self.epsilon)?;
         let sums_first = self.multi_objective_aggregation == Aggregation::SumThenNormalize;
         if sums_first && self.reward_weights.is_some() {
             return Err(PluginError::config(
-                "`reward_weights` is set, but `multi_objective_aggregation` is `sum_then_normalize`, which has no use for it (set `weight` of each `[[reward]]`, or `normalize_then_sum`)",
+                "`reward_weights` is set, but `multi_objective_aggregation` is \
+                 `sum_then_normalize`, which has no use for it (set `weight` of each `[[reward]]`, \
+                 or `normalize_then_sum`)",
             ));
         }
         if !sums_first && self.scale_rewards != ScaleRewards::Group {
             return Err(PluginError::config(
-                "`scale_rewards` is set, but `multi_objective_aggregation` is `normalize_then_sum`, which normalises by group and by batch (remove one of them)",
+                "`scale_rewards` is set, but `multi_objective_aggregation` is \
+                 `normalize_then_sum`, which normalises by group and by batch (remove one of them)",
             ));
         }
-        match self
-            .reward_weights
-            .iter()
-            .flatten()
-            .find(|weight| !weight.is_finite())
-        {
-            None => Ok(()),
-            Some(weight) => Err(PluginError::config(format!(
-                "`reward_weights` holds {weight} (use finite numbers)"
-            ))),
-        }
+        Ok(())
     }
 
     fn inputs(&self) -> Inputs {
@@ -170,8 +150,8 @@ impl Advantage for GroupNormalized {
 }
 
 /// `reward − mean of its group` (Dr.GRPO; TRL `scale_rewards="none"`).
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct GroupCentered {}
 
 impl Advantage for GroupCentered {

@@ -1,32 +1,25 @@
 //! RLOO: a completion's reward relative to the mean of the others of its prompt.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
 
 use super::{fill, log_ratios_to_reference, reference_inputs, rewards, standardize};
-use crate::checks;
 
 /// `reward − mean of the other rewards of its group` (TRL `RLOOTrainer`); a group of one gets zero.
 ///
 /// With `beta`, the reward is first reduced by `beta` times the sum over the completion of
 /// `old_logp − ref_logp`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct LeaveOneOut {
-    #[serde(default)]
+    /// Standardise advantages over the step.
+    #[key(default = false)]
     normalize_advantages: bool,
+    /// Smallest and largest reward that counts; no limit when absent.
+    #[key]
     reward_clip_range: Option<[f32; 2]>,
-    #[serde(default)]
+    /// Weight of the distance from the reference model in the reward; 0 needs no reference model.
+    #[key(default = 0.0, at_least = 0)]
     beta: f32,
-}
-
-impl LeaveOneOut {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        normalize_advantages = false => "standardise advantages over the step",
-        reward_clip_range = None::<[f32; 2]> => "least and largest reward that counts; no limit when absent",
-        beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
-    };
 }
 
 impl Advantage for LeaveOneOut {
@@ -50,10 +43,8 @@ impl Advantage for LeaveOneOut {
             }
         }
         for group in batch.dims.groups() {
-            let (sum, others) = (
-                values[group.clone()].iter().sum::<f64>(),
-                group.len() as f64 - 1.0,
-            );
+            let sum: f64 = values[group.clone()].iter().sum();
+            let others = group.len() as f64 - 1.0;
             for value in &mut values[group] {
                 *value = if others > 0.0 {
                     *value - (sum - *value) / others
@@ -70,13 +61,10 @@ impl Advantage for LeaveOneOut {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::not_negative("beta", self.beta)?;
         match self.reward_clip_range {
-            Some([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
-                Err(PluginError::config(format!(
-                    "`reward_clip_range` is [{low}, {high}] (use two finite numbers, the lower one first)"
-                )))
-            }
+            Some([low, high]) if low > high => Err(PluginError::config(format!(
+                "`reward_clip_range` is [{low}, {high}] (write the smaller number first)"
+            ))),
             _ => Ok(()),
         }
     }

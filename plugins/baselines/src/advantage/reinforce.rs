@@ -1,24 +1,17 @@
 //! REINFORCE: the plain or the standardised reward.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
 
 use super::{fill, rewards, standardize};
 
 /// The reward itself (REINFORCE without a baseline), or `(reward − mean) / (std + 1e-4)` over all
 /// completions of the step.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct RewardAsAdvantage {
-    #[serde(default)]
+    /// Standardise rewards over the step.
+    #[key(default = false)]
     normalize_advantages: bool,
-}
-
-impl RewardAsAdvantage {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        normalize_advantages = false => "standardise rewards over the step",
-    };
 }
 
 impl Advantage for RewardAsAdvantage {

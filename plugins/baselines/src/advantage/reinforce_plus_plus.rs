@@ -1,19 +1,14 @@
 //! REINFORCE++: the return of each token, standardised over all tokens of the step.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
-use serde::Serialize;
 
 use super::{center, log_ratios_to_reference, reference_inputs};
-use crate::checks;
 
 /// Baseline that is subtracted from a completion's reward.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Choice, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Baseline {
     /// No baseline: a token's return is the discounted sum of its own and later rewards (verl
     /// `reinforce_plus_plus`).
-    #[default]
     None,
     /// The group's mean: each token's return is the completion's whole reward (verl
     /// `reinforce_plus_plus_baseline`).
@@ -24,32 +19,24 @@ pub enum Baseline {
 ///
 /// A token's reward is `−beta · (old_logp − ref_logp)`; the last token also gets the completion's
 /// reward.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct ReinforcePlusPlus {
-    #[serde(default)]
+    /// What is subtracted from a completion's reward: nothing, or the mean reward of its group.
+    #[key(default = Baseline::None)]
     baseline: Baseline,
-    #[serde(default = "no_discount")]
+    /// Discount per token.
+    #[key(default = 1.0, at_least = 0, at_most = 1)]
     gamma: f32,
-    #[serde(default)]
+    /// Weight of the distance from the reference model in the reward; 0 needs no reference model.
+    #[key(default = 0.0, at_least = 0)]
     beta: f32,
-}
-
-fn no_discount() -> f32 {
-    1.0
 }
 
 /// verl's term that is added to a variance before its square root.
 const LEAST_VARIANCE: f64 = 1e-8;
 
 impl ReinforcePlusPlus {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        baseline = Baseline::default() => "`none`, or `group`: subtract the mean reward of the completion's group",
-        gamma = no_discount() => "discount per token",
-        beta = 0.0 => "weight of the distance from the reference model in the reward; 0 needs no reference model",
-    };
-
     /// `[B, T]`: reward of each token; the last token also gets the completion's reward.
     fn token_rewards(&self, batch: &Batch<'_>) -> Result<Vec<f64>, PluginError> {
         let mut rewards = vec![0.0; batch.dims.len()];
@@ -127,16 +114,10 @@ impl Advantage for ReinforcePlusPlus {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::not_negative("beta", self.beta)?;
-        if !(0.0..=1.0).contains(&self.gamma) {
-            return Err(PluginError::config(format!(
-                "`gamma` is {} (use 0 to 1)",
-                self.gamma
-            )));
-        }
         if self.baseline == Baseline::Group && self.gamma != 1.0 {
             return Err(PluginError::config(format!(
-                "`gamma` is {}, but `baseline` is `group`, where each token has the whole reward (remove one of them)",
+                "`gamma` is {}, but `baseline` is `group`, where each token has the whole reward \
+                 (remove one of them)",
                 self.gamma
             )));
         }

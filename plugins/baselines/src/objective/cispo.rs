@@ -1,60 +1,30 @@
 //! CISPO: a policy gradient weighted by capped ratios.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
 
 use super::clips::Side;
-use super::defaults::{ABOUT_REDUCTION, token, token_mean};
 use super::evaluate::evaluate;
-use super::kl::{ABOUT_BETA, ABOUT_CORRECTION, ABOUT_ESTIMATOR, KlEstimator, Penalty};
-use super::ratio::{ABOUT_LEVEL, Level};
+use super::kl::RatioPenalty;
+use super::ratio::Level;
 use super::term::Term;
-use crate::checks;
 
 /// `−min(ρ, epsilon_high) A · logp + beta · KL` with a stop-gradient on the first factor (TRL
 /// `loss_type="cispo"`).
 ///
 /// Every token keeps a gradient. A token that has become much more probable has at most the weight
 /// `epsilon_high`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct Cispo {
-    #[serde(default = "default_epsilon_high")]
+    /// Largest ratio that counts.
+    #[key(default = 5.0, above = 0)]
     epsilon_high: f32,
-    #[serde(default = "token")]
+    #[key(default = Level::Token)]
     importance_sampling_level: Level,
-    #[serde(default)]
-    beta: f32,
-    #[serde(default)]
-    kl_estimator: KlEstimator,
-    #[serde(default)]
-    use_bias_correction_kl: bool,
-    #[serde(default = "token_mean")]
+    #[key(flatten)]
+    penalty: RatioPenalty,
+    #[key(default = Reduction::TOKEN_MEAN)]
     reduction: Reduction,
-}
-
-fn default_epsilon_high() -> f32 {
-    5.0
-}
-
-impl Cispo {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        epsilon_high = default_epsilon_high() => "largest ratio that counts",
-        importance_sampling_level = token() => ABOUT_LEVEL,
-        beta = 0.0 => ABOUT_BETA,
-        kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,
-        use_bias_correction_kl = false => ABOUT_CORRECTION,
-        reduction = token_mean() => ABOUT_REDUCTION,
-    };
-
-    fn penalty(&self) -> Penalty {
-        Penalty {
-            beta: self.beta,
-            estimator: self.kl_estimator,
-            by_ratio: self.use_bias_correction_kl,
-        }
-    }
 }
 
 impl Objective for Cispo {
@@ -66,7 +36,7 @@ impl Objective for Cispo {
     ) -> Result<(), PluginError> {
         let clips = evaluate(
             self.importance_sampling_level,
-            self.penalty(),
+            self.penalty,
             ctx,
             batch,
             out,
@@ -86,8 +56,7 @@ impl Objective for Cispo {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        checks::positive("epsilon_high", self.epsilon_high)?;
-        self.penalty().validate()
+        self.penalty.validate()
     }
 
     fn reduction(&self) -> Reduction {
@@ -95,6 +64,6 @@ impl Objective for Cispo {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs::OLD_LOGPS | self.penalty().inputs()
+        Inputs::OLD_LOGPS | self.penalty.inputs()
     }
 }

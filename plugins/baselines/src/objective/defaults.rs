@@ -79,18 +79,3 @@ impl Defaults for Rloo {
     const REDUCTION: Reduction = Reduction::COMPLETION_MEAN;
     const LEVEL: Level = Level::SequenceProduct;
 }
-
-/// Default of `importance_sampling_level`; the functions below are defaults of `reduction`.
-pub(super) fn token() -> Level {
-    Level::Token
-}
-
-pub(super) fn token_mean() -> Reduction {
-    Reduction::TOKEN_MEAN
-}
-
-pub(super) fn completion_mean() -> Reduction {
-    Reduction::COMPLETION_MEAN
-}
-
-pub(super) const ABOUT_REDUCTION: &str = "how losses become one number: `completion_mean`, `fixed_length`, `token_mean` or `completion_sum`";

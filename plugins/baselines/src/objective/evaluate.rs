@@ -3,7 +3,7 @@
 use capo_plugin::prelude::*;
 
 use super::clips::Clips;
-use super::kl::{MeanKl, Penalty};
+use super::kl::{MeanKl, RatioPenalty};
 use super::ratio::Level;
 use super::term::{Term, Token};
 
@@ -11,14 +11,16 @@ use super::term::{Term, Token};
 /// tokens.
 pub(super) fn evaluate(
     level: Level,
-    penalty: Penalty,
+    penalty: RatioPenalty,
     ctx: &mut Ctx<'_>,
     batch: &Batch<'_>,
     out: TokenLosses<'_>,
     term: impl Fn(&Token) -> Term,
 ) -> Result<Clips, PluginError> {
-    let (old_logps, ref_logps) = (batch.old_logps()?, penalty.ref_logps(batch)?);
-    let (mut clips, mut kl) = (Clips::new(level), MeanKl::default());
+    let old_logps = batch.old_logps()?;
+    let ref_logps = penalty.ref_logps(batch)?;
+    let mut clips = Clips::new(level);
+    let mut kl = MeanKl::default();
     for completion in 0..batch.dims.completions as usize {
         let row: Vec<usize> = batch
             .dims
@@ -39,7 +41,8 @@ pub(super) fn evaluate(
             if let Some(ref_logps) = ref_logps {
                 kl.add(penalty.apply(&mut term, ratio, token.logp, ref_logps[i]));
             }
-            (out.losses[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
+            out.losses[i] = term.loss;
+            out.dloss_dlogp[i] = term.by_logp;
             by_ratio.push(term.by_ratio);
         }
         clips.end_completion();

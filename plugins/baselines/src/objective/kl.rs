@@ -1,22 +1,18 @@
 //! Penalty on the divergence from the reference model.
 
 use capo_plugin::prelude::*;
-use serde::Serialize;
 
 use super::term::Term;
-use crate::checks;
 
 /// Estimates of the KL divergence from the reference model at one token; `d = ref_logp − logp`
 /// (John Schulman's names).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Choice, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KlEstimator {
     /// `−d`. Its gradient is 0 on average, so it measures the divergence but does not reduce it.
     K1,
     /// `d² / 2`.
     K2,
     /// `exp(d) − d − 1`.
-    #[default]
     K3,
 }
 
@@ -33,39 +29,29 @@ impl KlEstimator {
 }
 
 /// `beta` times an estimate, added to the loss of every token.
-///
-/// Each objective repeats its keys as fields of its own, because a component's keys are listed by
-/// its fields, and serde's `flatten` hides them.
+#[keys]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Penalty {
-    pub beta: f32,
-    pub estimator: KlEstimator,
-    /// True if the ratio multiplies the estimate.
-    pub by_ratio: bool,
+    /// Weight of the penalty on distance from the reference model; 0 needs no reference model.
+    #[key(default = 0.0, at_least = 0)]
+    beta: f32,
+    /// Estimate of that distance.
+    #[key(default = KlEstimator::K3)]
+    kl_estimator: KlEstimator,
+}
+
+/// A penalty for objectives with a ratio.
+#[keys]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RatioPenalty {
+    #[key(flatten)]
+    pub penalty: Penalty,
+    /// Multiply the estimate by the ratio (DeepSeek-V3.2).
+    #[key(default = false)]
+    pub use_bias_correction_kl: bool,
 }
 
 impl Penalty {
-    /// The reference's log-probabilities; `None` if `beta` is 0.
-    pub fn ref_logps<'a>(self, batch: &Batch<'a>) -> Result<Option<&'a [f32]>, PluginError> {
-        if self.beta == 0.0 {
-            Ok(None)
-        } else {
-            batch.ref_logps().map(Some)
-        }
-    }
-
-    /// Adds the penalty to a token's term, and returns the estimate in nats.
-    pub fn apply(self, term: &mut Term, ratio: f32, logp: f32, ref_logp: f32) -> f32 {
-        let (value, slope) = self.estimator.of(logp, ref_logp);
-        let weight = if self.by_ratio { ratio } else { 1.0 };
-        term.loss += self.beta * (weight * value);
-        term.by_logp += self.beta * (weight * slope);
-        if self.by_ratio {
-            term.by_ratio += self.beta * value;
-        }
-        weight * value
-    }
-
     pub fn inputs(self) -> Inputs {
         if self.beta > 0.0 {
             Inputs::REF_LOGPS
@@ -75,20 +61,64 @@ impl Penalty {
     }
 
     pub fn validate(self) -> Result<(), PluginError> {
-        checks::not_negative("beta", self.beta)?;
-        if self.beta > 0.0 {
+        self.refuse_idle("kl_estimator", self.kl_estimator != KlEstimator::K3)
+    }
+
+    /// Refuses a key that is set although there is no penalty.
+    fn refuse_idle(self, key: &str, is_set: bool) -> Result<(), PluginError> {
+        if self.beta > 0.0 || !is_set {
             return Ok(());
         }
-        let idle = [
-            ("kl_estimator", self.estimator != KlEstimator::default()),
-            ("use_bias_correction_kl", self.by_ratio),
-        ];
-        match idle.iter().find(|(_, set)| *set) {
-            None => Ok(()),
-            Some((key, _)) => Err(PluginError::config(format!(
-                "`{key}` is set, but `beta` is 0, and distance from the reference model costs nothing (set `beta`, or remove it)"
-            ))),
+        Err(PluginError::config(format!(
+            "`{key}` is set, but `beta` is 0, and distance from the reference model costs nothing \
+             (set `beta`, or remove it)"
+        )))
+    }
+}
+
+impl RatioPenalty {
+    /// A penalty that is never multiplied by a ratio.
+    pub fn without_ratio(penalty: Penalty) -> Self {
+        Self {
+            penalty,
+            use_bias_correction_kl: false,
         }
+    }
+
+    /// The reference's log-probabilities; `None` if `beta` is 0.
+    pub fn ref_logps<'a>(self, batch: &Batch<'a>) -> Result<Option<&'a [f32]>, PluginError> {
+        if self.penalty.beta == 0.0 {
+            Ok(None)
+        } else {
+            batch.ref_logps().map(Some)
+        }
+    }
+
+    pub fn inputs(self) -> Inputs {
+        self.penalty.inputs()
+    }
+
+    pub fn validate(self) -> Result<(), PluginError> {
+        self.penalty.validate()?;
+        self.penalty
+            .refuse_idle("use_bias_correction_kl", self.use_bias_correction_kl)
+    }
+
+    /// Adds the penalty to a token's term, and returns the estimate in nats.
+    pub fn apply(self, term: &mut Term, ratio: f32, logp: f32, ref_logp: f32) -> f32 {
+        let Penalty { beta, kl_estimator } = self.penalty;
+        let (value, slope) = kl_estimator.of(logp, ref_logp);
+        let weight = if self.use_bias_correction_kl {
+            ratio
+        } else {
+            1.0
+        };
+        term.loss += beta * (weight * value);
+        term.by_logp += beta * (weight * slope);
+        if self.use_bias_correction_kl {
+            term.by_ratio += beta * value;
+        }
+        weight * value
     }
 }
 
@@ -111,9 +141,3 @@ impl MeanKl {
         }
     }
 }
-
-pub(super) const ABOUT_BETA: &str =
-    "weight of the penalty on distance from the reference model; 0 needs no reference model";
-pub(super) const ABOUT_ESTIMATOR: &str = "how that distance is estimated: `k1`, `k2` or `k3`";
-pub(super) const ABOUT_CORRECTION: &str =
-    "whether the estimate is multiplied by the ratio (DeepSeek-V3.2)";

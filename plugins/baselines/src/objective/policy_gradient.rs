@@ -1,40 +1,19 @@
 //! REINFORCE: the plain policy gradient.
 
 use capo_plugin::prelude::*;
-use capo_plugin::{KeyDocs, keys};
 
-use super::defaults::{ABOUT_REDUCTION, completion_mean};
-use super::kl::{ABOUT_BETA, ABOUT_ESTIMATOR, KlEstimator, MeanKl, Penalty};
+use super::kl::{MeanKl, Penalty, RatioPenalty};
 use super::term::Term;
 
 /// `−A · logp + beta · KL`: the plain policy gradient of samples from the current policy
 /// (REINFORCE).
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[keys]
+#[derive(Debug, Clone)]
 pub struct PolicyGradient {
-    #[serde(default)]
-    beta: f32,
-    #[serde(default)]
-    kl_estimator: KlEstimator,
-    #[serde(default = "completion_mean")]
+    #[key(flatten)]
+    penalty: Penalty,
+    #[key(default = Reduction::COMPLETION_MEAN)]
     reduction: Reduction,
-}
-
-impl PolicyGradient {
-    /// Meanings of the keys, for `register!`.
-    pub const KEYS: KeyDocs = keys! {
-        beta = 0.0 => ABOUT_BETA,
-        kl_estimator = KlEstimator::default() => ABOUT_ESTIMATOR,
-        reduction = completion_mean() => ABOUT_REDUCTION,
-    };
-
-    fn penalty(&self) -> Penalty {
-        Penalty {
-            beta: self.beta,
-            estimator: self.kl_estimator,
-            by_ratio: false,
-        }
-    }
 }
 
 impl Objective for PolicyGradient {
@@ -44,25 +23,29 @@ impl Objective for PolicyGradient {
         batch: &Batch<'_>,
         out: TokenLosses<'_>,
     ) -> Result<(), PluginError> {
-        let (ref_logps, mut kl) = (self.penalty().ref_logps(batch)?, MeanKl::default());
+        let penalty = RatioPenalty::without_ratio(self.penalty);
+        let ref_logps = penalty.ref_logps(batch)?;
+        let mut kl = MeanKl::default();
         for i in (0..batch.dims.len()).filter(|&i| batch.completion_mask[i] == 1) {
-            let (advantage, logp) = (batch.advantages[i], batch.logps[i]);
+            let advantage = batch.advantages[i];
+            let logp = batch.logps[i];
             let mut term = Term {
                 loss: -advantage * logp,
                 by_logp: -advantage,
                 ..Term::default()
             };
             if let Some(ref_logps) = ref_logps {
-                kl.add(self.penalty().apply(&mut term, 1.0, logp, ref_logps[i]));
+                kl.add(penalty.apply(&mut term, 1.0, logp, ref_logps[i]));
             }
-            (out.losses[i], out.dloss_dlogp[i]) = (term.loss, term.by_logp);
+            out.losses[i] = term.loss;
+            out.dloss_dlogp[i] = term.by_logp;
         }
         kl.record(ctx);
         Ok(())
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        self.penalty().validate()
+        self.penalty.validate()
     }
 
     fn reduction(&self) -> Reduction {
@@ -70,6 +53,6 @@ impl Objective for PolicyGradient {
     }
 
     fn inputs(&self) -> Inputs {
-        self.penalty().inputs()
+        self.penalty.inputs()
     }
 }

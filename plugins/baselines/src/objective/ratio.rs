@@ -1,11 +1,11 @@
 //! Ratio of a token's, or a completion's, probability now to its probability when it was sampled.
 
-use capo_plugin::prelude::*;
-use serde::Serialize;
+use capo_plugin::Choice;
 
-/// Level at which probabilities are compared (TRL `importance_sampling_level`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Whether probabilities are compared per token, or over a completion.
+///
+/// The names are those of TRL's `importance_sampling_level`.
+#[derive(Choice, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Each token's own ratio.
     Token,
@@ -34,14 +34,15 @@ impl Level {
 
     /// Derivative by each token's log-probability, from the derivative by each token's ratio.
     pub(super) fn by_logp(self, ratios: &[f32], by_ratio: &[f32]) -> Vec<f32> {
+        let pairs = ratios.iter().zip(by_ratio);
         // A ratio may be infinite where a limit removes its effect.
-        let product =
-            |(&ratio, &slope): (&f32, &f32)| if slope == 0.0 { 0.0 } else { slope * ratio };
-        let each = ratios.iter().zip(by_ratio).map(product);
+        let products: Vec<f32> = pairs
+            .map(|(ratio, slope)| if *slope == 0.0 { 0.0 } else { slope * ratio })
+            .collect();
         if self == Self::Token {
-            return each.collect();
+            return products;
         }
-        let sum: f64 = each.map(f64::from).sum();
+        let sum: f64 = products.into_iter().map(f64::from).sum();
         vec![(sum / self.divisor(ratios.len())) as f32; ratios.len()]
     }
 
@@ -53,5 +54,3 @@ impl Level {
         }
     }
 }
-
-pub(super) const ABOUT_LEVEL: &str = "over what probabilities are compared: each `token`, the mean over a `sequence`, or `sequence_product`";

@@ -9,44 +9,39 @@ use std::thread;
 use std::time::Duration;
 
 use capo_plugin::prelude::*;
-use capo_rewards::program::Program;
+use capo_rewards::program::{MOST_PROCESSES, Program};
 
 use worker::{Event, Worker};
 
 /// Time between two looks at what the copies have written, while episodes begin.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An external program and its limits.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An external program that answers a model's turns, over JSON lines.
+#[component(Environment, id = "command")]
 struct External {
+    /// The program and its arguments; a relative path is one from where the trainer was started.
+    #[key]
     command: Vec<String>,
-    #[serde(default = "one")]
+    /// Number of copies among which the episodes are divided.
+    #[key(default = 1, at_least = 1, at_most = MOST_PROCESSES)]
     workers: usize,
-    #[serde(default = "minute")]
+    /// Seconds in which a copy that is asked must give an answer.
+    #[key(default = 60.0, at_least = 0.001, at_most = 1e6)]
     timeout: f64,
-    #[serde(default)]
+    /// True promises that answers depend only on the lines of an episode so far.
+    #[key(default = false)]
     deterministic: bool,
-    #[serde(default = "three")]
+    /// With `deterministic`: how many copies that end or are late may be started anew, over the
+    /// whole run.
+    #[key(default = MAX_RESTARTS)]
     max_restarts: u64,
-    #[serde(skip)]
     restarts: u64,
     /// The running copies.
-    #[serde(skip)]
     copies: Vec<Worker>,
 }
 
-fn one() -> usize {
-    1
-}
-
-fn minute() -> f64 {
-    60.0
-}
-
-fn three() -> u64 {
-    3
-}
+/// Default of `max_restarts`.
+const MAX_RESTARTS: u64 = 3;
 
 impl External {
     /// Starts the copies if they do not run.
@@ -200,21 +195,13 @@ impl Environment for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        if !self.deterministic && self.max_restarts != three() {
+        if !self.deterministic && self.max_restarts != MAX_RESTARTS {
             let most = self.max_restarts;
             return Err(PluginError::config(format!(
-                "`max_restarts` is {most}, but only a program with `deterministic = true` \
-                 is started anew (set it, or remove `max_restarts`)"
+                "`max_restarts` is {most}, but only a program with `deterministic = true` is \
+                 started anew (set it, or remove `max_restarts`)"
             )));
         }
-        Program::check(&self.command, self.timeout, "workers", self.workers)
+        Program::check(&self.command)
     }
 }
-
-register!(Environment, External, "command", "an external program that answers a model's turns, over JSON lines", {
-    command => "the program and its arguments, a list; a relative path is one from where the trainer was started",
-    workers = one() => "copies among which the episodes are divided",
-    timeout = minute() => "seconds in which a copy that is asked must give an answer",
-    deterministic = false => "true promises that answers depend only on the lines of an episode so far",
-    max_restarts = three() => "with `deterministic`: how many copies that end or are late may be started anew, over the whole run",
-});

@@ -5,20 +5,18 @@
 
 use capo_plugin::prelude::*;
 
-/// `-min(s A, clip(s, 1 - epsilon, 1 + epsilon_high) A)` at every token of a completion, where `s`
+/// Clipped surrogate with one ratio per completion.
+///
+/// The loss is `-min(s A, clip(s, 1 - epsilon, 1 + epsilon_high) A)` at every token of a completion, where `s`
 /// is `exp` of the mean of `logp - old_logp` over its tokens.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[component(Objective, id = "example.gspo")]
 struct Gspo {
     /// How far below 1 the ratio counts.
-    #[serde(default = "epsilon")]
+    #[key(default = 0.2, at_least = 0)]
     epsilon: f64,
     /// How far above 1 the ratio counts; `epsilon` when absent.
+    #[key(at_least = 0)]
     epsilon_high: Option<f64>,
-}
-
-fn epsilon() -> f64 {
-    0.2
 }
 
 impl Objective for Gspo {
@@ -29,11 +27,10 @@ impl Objective for Gspo {
         out: TokenLosses,
     ) -> Result<(), PluginError> {
         let old_logps = batch.old_logps()?;
-        let (low, high) = (
-            1.0 - self.epsilon,
-            1.0 + self.epsilon_high.unwrap_or(self.epsilon),
-        );
-        let (mut below, mut above) = (0, 0);
+        let low = 1.0 - self.epsilon;
+        let high = 1.0 + self.epsilon_high.unwrap_or(self.epsilon);
+        let mut below = 0;
+        let mut above = 0;
         for b in 0..batch.dims.completions as usize {
             let row: Vec<usize> = batch
                 .dims
@@ -46,10 +43,12 @@ impl Objective for Gspo {
                 .sum();
             let tokens = row.len().max(1) as f64;
             let ratio = (drift / tokens).exp();
-            let (mut slope, mut clipped) = (0.0, false);
+            let mut slope = 0.0;
+            let mut clipped = false;
             for &i in &row {
                 let advantage = f64::from(batch.advantages[i]);
-                let (free, bounded) = (ratio * advantage, ratio.clamp(low, high) * advantage);
+                let free = ratio * advantage;
+                let bounded = ratio.clamp(low, high) * advantage;
                 out.losses[i] = -free.min(bounded) as f32;
                 clipped |= bounded < free;
                 slope -= if bounded < free { 0.0 } else { free };
@@ -71,26 +70,8 @@ impl Objective for Gspo {
     fn inputs(&self) -> Inputs {
         Inputs::OLD_LOGPS
     }
-
-    fn validate(&self) -> Result<(), PluginError> {
-        for (key, value) in [
-            ("epsilon", self.epsilon),
-            ("epsilon_high", self.epsilon_high.unwrap_or(0.0)),
-        ] {
-            if value < 0.0 {
-                return Err(PluginError::config(format!(
-                    "`{key}` is {value} (use 0 or more)"
-                )));
-            }
-        }
-        Ok(())
-    }
 }
 
-register!(Objective, Gspo, "example.gspo", "clipped surrogate with one ratio per completion", {
-    epsilon = epsilon() => "how far below 1 the ratio counts",
-    epsilon_high = None::<f64> => "how far above 1 the ratio counts; `epsilon` when absent",
-});
 recipe!(
     "example-gspo",
     "GRPO's advantages, one importance ratio per completion, no mask",
@@ -208,10 +189,9 @@ mod tests {
 
     #[test]
     fn keys_are_described_and_checked() {
-        testing::check_key_docs().unwrap();
         let error = testing::objective::<Gspo>("epsilon_high = -0.1")
             .err()
             .unwrap();
-        assert_eq!(error.to_string(), "`epsilon_high` is -0.1 (use 0 or more)");
+        assert_eq!(error.to_string(), "`epsilon_high` is -0.1 (it must be finite, 0 or more)");
     }
 }

@@ -1,14 +1,14 @@
-//! A third-party mask in forty lines: drops tokens that the policy found too surprising.
+//! A third-party mask in thirty lines: drops tokens that the policy found too surprising.
 
 #![forbid(unsafe_code)]
 
 use capo_plugin::prelude::*;
 
-/// Keeps a token while its surprise, `-logp`, is at most `max_nats`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Drops tokens above a surprise limit.
+#[component(Mask, id = "example.surprise-cap")]
 struct SurpriseCap {
-    /// Largest surprise kept, nats.
+    /// Largest surprise, `-logp`, that is kept, nats.
+    #[key(above = 0, search = 1e-3..=50.0)]
     max_nats: f32,
 }
 
@@ -35,10 +35,6 @@ impl Mask for SurpriseCap {
     }
 }
 
-register!(Mask, SurpriseCap, "example.surprise-cap", "drops tokens above a surprise limit", {
-    max_nats => "largest surprise kept, nats"; 1e-3..50.0,
-});
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,10 +49,5 @@ mod tests {
         let masked = fixture.mask(&mut mask).unwrap();
         assert_eq!(masked.token_mask, [1, 1, 0, 1, 0, 0]);
         assert_eq!(masked.records.number("largest_nats"), Some(9.0));
-    }
-
-    #[test]
-    fn its_key_is_described() {
-        testing::check_key_docs().unwrap();
     }
 }

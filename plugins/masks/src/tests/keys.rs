@@ -79,3 +79,8 @@ fn numbers_beyond_their_range_are_compared() {
         );
     }
 }
+
+#[test]
+fn the_readme_has_the_keys() {
+    capo_plugin::testing::key_tables("README.md").unwrap();
+}

@@ -10,36 +10,26 @@ use std::time::{Duration, Instant};
 use capo_plugin::Completion;
 use capo_plugin::prelude::*;
 
-use crate::program::Program;
+use crate::program::{MOST_PROCESSES, Program};
 
-/// An external program and its limits.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What an external program says of each completion, over JSON lines.
+#[component(Reward, id = "command")]
 struct External {
+    /// The program and its arguments; a relative path is one from where the trainer was started.
+    #[key]
     command: Vec<String>,
-    #[serde(default = "minute")]
+    /// Seconds that the program may take for one rollout.
+    #[key(default = 60.0, at_least = 0.001, at_most = 1e6)]
     timeout: f64,
-    #[serde(default = "one")]
+    /// Number of processes among which a rollout is divided.
+    #[key(default = 1, at_least = 1, at_most = MOST_PROCESSES)]
     concurrency: usize,
-    #[serde(default = "three")]
+    /// How many processes that end or are late may be started anew, over the whole run.
+    #[key(default = 3)]
     max_restarts: u64,
-    #[serde(skip)]
     restarts: u64,
     /// Processes by index; `None` for a process that has not started or has ended.
-    #[serde(skip)]
     programs: Vec<Option<Program>>,
-}
-
-fn minute() -> f64 {
-    60.0
-}
-
-fn one() -> usize {
-    1
-}
-
-fn three() -> u64 {
-    3
 }
 
 /// Smallest and largest time to wait for surplus answers after a process's last answer.
@@ -254,13 +244,6 @@ impl Reward for External {
     }
 
     fn validate(&self) -> Result<(), PluginError> {
-        Program::check(&self.command, self.timeout, "concurrency", self.concurrency)
+        Program::check(&self.command)
     }
 }
-
-register!(Reward, External, "command", "what an external program says of each completion, over JSON lines", {
-    command => "the program and its arguments, a list; a relative path is one from where the trainer was started",
-    timeout = minute() => "seconds that it may take for one rollout",
-    concurrency = one() => "processes among which a rollout is divided",
-    max_restarts = three() => "how many may be started anew, over the whole run, for those that end or are late",
-});

@@ -228,7 +228,7 @@ fn refuses_bad_keys() {
     assert_snapshot!(refused("command = []"), @r#"`command` is empty (give a program and its arguments, `["./grade", "--fast"]`)"#);
     assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"`command` names `./no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
     assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
-    assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be 0.001 to 1000000 seconds)");
-    assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be 1 to 256)");
+    assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be at least 0.001)");
+    assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be at least 1)");
     assert_snapshot!(refused("command = \"sh\""), @r#"`command` is "sh" (give a list)"#);
 }

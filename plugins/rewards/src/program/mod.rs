@@ -47,7 +47,7 @@ const STOPS: [Signal; 5] = [
 ];
 
 /// Largest number of processes of one component.
-const MOST_PROCESSES: usize = 256;
+pub const MOST_PROCESSES: usize = 256;
 
 /// Reason why no answer came.
 #[derive(Debug)]
@@ -78,33 +78,21 @@ pub struct Program {
 }
 
 impl Program {
-    /// Refuses a command that names no program, and a time limit or a number of processes that is
-    /// out of range; `key` is the name of the latter.
+    /// Refuses a command that does not name a program.
     ///
     /// # Errors
     ///
-    /// The value that is out of range, and its limit.
-    pub fn check(
-        command: &[String],
-        timeout: f64,
-        key: &str,
-        processes: usize,
-    ) -> Result<(), PluginError> {
+    /// The command, and what to give instead.
+    pub fn check(command: &[String]) -> Result<(), PluginError> {
         let sentence = match command.first().filter(|name| !name.is_empty()) {
             None => {
                 "`command` is empty (give a program and its arguments, `[\"./grade\", \"--fast\"]`)"
                     .to_owned()
             }
             Some(name) if !is_found(name) => format!(
-                "`command` names `{name}`, which is no file that can be run \
-                 (give its path, or a name in `PATH`)"
+                "`command` names `{name}`, which is not a file that can be run (give its path, or \
+                 a name in `PATH`)"
             ),
-            _ if !(0.001..=1e6).contains(&timeout) => {
-                format!("`timeout` is {timeout} (it must be 0.001 to 1000000 seconds)")
-            }
-            _ if !(1..=MOST_PROCESSES).contains(&processes) => {
-                format!("`{key}` is {processes} (it must be 1 to {MOST_PROCESSES})")
-            }
             _ => return Ok(()),
         };
         Err(PluginError::config(sentence))

@@ -23,11 +23,6 @@ fn keys(id: &str) -> &'static str {
 }
 
 #[test]
-fn keys_are_described() {
-    testing::check_key_docs().unwrap();
-}
-
-#[test]
 fn every_reward() {
     for component in Image::own().components(Point::Reward).unwrap() {
         let id = component.id.as_str();
