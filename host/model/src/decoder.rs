@@ -410,7 +410,7 @@ impl Decoder {
     }
 
     /// Applies `dropout` before the adapter's first factors; a number is dropped with probability
-    /// `rate`. `rows` are the rows of the pass, whose tokens lie behind each other.
+    /// `rate`. `rows` are the rows of the pass, whose tokens follow each other.
     pub(super) fn drop_out(&mut self, dropout: Dropout, rate: f64, rows: &Arc<[NumberedRow]>) {
         for (number, layer) in self.layers.iter_mut().enumerate() {
             for (place, linear) in layer.linears().into_iter().enumerate() {

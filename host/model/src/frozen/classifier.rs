@@ -7,20 +7,13 @@ use super::super::config::CONFIG_FILE;
 use super::super::family::Family;
 use super::super::files::ModelFiles;
 use super::encoder::Encoder;
-use super::no_adapter;
 use super::scorer::Scorer;
+use super::{Limits, no_adapter};
 
 /// A model that gives a text one score.
 pub struct Classifier {
     model: Model,
     device: Device,
-}
-
-/// What a classifier may read: its number of token ids, and the longest text in tokens.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) vocab: usize,
-    pub(super) positions: usize,
 }
 
 enum Model {

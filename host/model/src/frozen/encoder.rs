@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 
 use super::super::config::CONFIG_FILE;
 use super::super::files::ModelFiles;
-use super::classifier::Limits;
 use super::encoders::{Body, FAMILIES, Model};
 use super::known::{Family, named, size};
 use super::weights::Weights;
-use super::{contained, labels};
+use super::{Limits, contained, labels};
 
 /// An encoder, and the head that turns its features into a score.
 pub(super) struct Encoder {

@@ -23,6 +23,15 @@ use capo_system::contain::contain;
 use super::files::ModelFiles;
 use super::lora::ADAPTER_CONFIG_FILE;
 
+/// What a classifier may read.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Number of token ids.
+    vocab: usize,
+    /// Length of the longest text, tokens.
+    positions: usize,
+}
+
 /// Refuses an adapter, because only its base would be read.
 fn no_adapter(files: &ModelFiles) -> Result<()> {
     ensure!(

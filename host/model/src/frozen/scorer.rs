@@ -12,8 +12,7 @@ use super::super::files::ModelFiles;
 use super::super::ops;
 use super::super::packed::Packed;
 use super::super::params::Params;
-use super::classifier::Limits;
-use super::labels;
+use super::{Limits, labels};
 
 /// The weight that maps features to scores, `[outputs, D]`.
 const SCORE: &str = "score.weight";

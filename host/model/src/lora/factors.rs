@@ -118,7 +118,7 @@ pub(crate) struct DropoutMask {
     pub(crate) dropout: Dropout,
     /// Probability that a number is dropped.
     pub(crate) rate: f64,
-    /// The rows of the pass, whose tokens lie behind each other.
+    /// The rows of the pass, whose tokens follow each other.
     pub(crate) rows: Arc<[NumberedRow]>,
     /// Numbers of the layer and of the module in the layer.
     pub(crate) module: [u64; 2],
