@@ -57,6 +57,7 @@ pub mod benchmark;
 pub mod builtin;
 pub mod config;
 pub mod environment;
+mod error;
 pub mod eval;
 pub mod exam;
 pub mod folder;
@@ -67,3 +68,5 @@ pub mod run;
 pub mod stages;
 pub mod train;
 pub mod warnings;
+
+pub use error::Error;

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use capo_system::folders::{self, NewFolder};
 use capo_system::manifest::SealedFolder;
 use capo_system::{files, terminal};
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::fits_disk;
 use super::progress::{Progress, RecoveryPoint, States};
 use super::{Resources, Run, best, provenance, states, trained};
+use crate::Error;
 use crate::config::Config;
 
 /// Folder of the checkpoints in a run's directory.
@@ -256,8 +257,7 @@ pub fn newest(dir: &Path) -> Result<u64> {
 /// metric for it, or if its checkpoint is gone.
 fn best(dir: &Path, newest: u64) -> Result<Option<u64>> {
     let newest = path(dir, newest);
-    let saved = progress(&newest)
-        .with_context(|| format!("checkpoint `{}` cannot be used", newest.display()))?;
+    let saved = progress(&newest).with_context(|| cannot_be_used(&newest))?;
     let Some(best) = saved.progress.best else {
         return Ok(None);
     };
@@ -386,16 +386,15 @@ pub fn load(
         return Ok(Loaded::default());
     }
     let path = path(dir, step);
-    let (saved, remembers) = read(resources, &path, step)
-        .with_context(|| format!("checkpoint `{}` cannot be used", path.display()))?;
+    let (saved, remembers) = read(resources, &path, step).with_context(|| cannot_be_used(&path))?;
     let changed = changed_rows(resources, &saved);
     if let Some(rows) = changed.first().filter(|_| !allow_changes) {
-        bail!(
+        let message = format!(
             "the {} are not those that the checkpoint of step {step} was made with{} (put them \
              back, or take them with `--allow-changed-config`)",
-            rows.name,
-            rows.now
+            rows.name, rows.now
         );
+        return Err(Error::changed(message).into());
     }
     // If the process was killed before pruning, one checkpoint too many exists.
     prune(dir, &resources.config, &saved.progress)?;
@@ -418,6 +417,13 @@ pub fn load(
         remembers,
         changed,
     })
+}
+
+fn cannot_be_used(checkpoint: &Path) -> Error {
+    Error::unusable_checkpoint(format!(
+        "checkpoint `{}` cannot be used",
+        checkpoint.display()
+    ))
 }
 
 /// Rows of a dataset that differ from those of a checkpoint.

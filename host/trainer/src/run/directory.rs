@@ -15,6 +15,7 @@ use capo_system::terminal::word;
 
 use super::disk::fits_disk;
 use super::{CONFIG_FILE, METRICS_FILE, Run, checkpoint, provenance};
+use crate::Error;
 use crate::metrics::completions::{self, COMPLETIONS_FILE};
 
 /// Beginning of the names of TensorBoard's files.
@@ -33,10 +34,9 @@ pub fn check_free(dir: &Path) -> Result<()> {
              `{RUNS}/`)"
         );
     }
-    ensure!(
-        dir.symlink_metadata().is_err() || is_blank(dir),
-        exists_already(dir)
-    );
+    if dir.symlink_metadata().is_ok() && !is_blank(dir) {
+        return Err(exists_already(dir).into());
+    }
     let (parent, _) = folders::split(dir)
         .context("`train.output_dir` cannot be used (name a folder that does not exist yet)")?;
     // Folders that are created on the way to `..` would remain.
@@ -50,16 +50,16 @@ pub fn check_free(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn exists_already(dir: &Path) -> String {
+fn exists_already(dir: &Path) -> Error {
     let resume = if dir.join(provenance::FILE).is_file() {
         format!(", or go on with `--resume {}`", word(dir))
     } else {
         String::new()
     };
-    format!(
+    Error::directory_taken(format!(
         "`train.output_dir` `{}` exists already (choose another{resume})",
         dir.display()
-    )
+    ))
 }
 
 /// True if the run in `dir` has done no step and no process works in it. A new run may then replace
@@ -149,7 +149,9 @@ pub fn make(
         match new.appear_as(&name) {
             Ok(()) => return Ok(Locked { path, lock }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                ensure!(dir.is_none(), exists_already(&path));
+                if dir.is_some() {
+                    return Err(exists_already(&path).into());
+                }
             }
             Err(error) => return Err(error).with_context(|| cannot_make(&path)),
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use capo_loader::registry::Registry;
 use capo_system::lock::Lock;
 
@@ -13,6 +13,7 @@ use super::{
     AbsentWeights, CONFIG_FILE, METRICS_FILE, Observers, Resources, Run, checkpoint, directory,
     provenance, settings,
 };
+use crate::Error;
 use crate::config::Config;
 use crate::metrics::completions::COMPLETIONS_FILE;
 use crate::metrics::journal;
@@ -76,12 +77,13 @@ impl Run {
             } else {
                 format!("its checkpoint of step {step} was made with")
             };
-            bail!(
+            let message = format!(
                 "the settings of `{}` are not those that {made}: {} (put them back, or take them \
                  with `--allow-changed-config`)",
                 dir.join(CONFIG_FILE).display(),
                 changed.join(", ")
             );
+            return Err(Error::changed(message).into());
         }
         // These checks come before anything in the directory is changed.
         for name in [METRICS_FILE, COMPLETIONS_FILE] {

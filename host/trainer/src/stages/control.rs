@@ -1,7 +1,7 @@
 //! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is
 //! applied.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use candle_core::DType;
 use capo_plugin::{Inputs, ParameterGroup, Point, ProposedStep, StepControlHandle};
 use host_model::optim::{Optimizer, StepOutcome};
@@ -12,6 +12,7 @@ use super::effect::{self, Effect};
 use super::logps::Work;
 use super::measure::{self, Proposal};
 use super::recorder::Recorder;
+use crate::Error;
 
 /// State before a step, from which the step can be undone. It exists only if a control or a
 /// measurement examines the step.
@@ -173,16 +174,18 @@ pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> 
         } else {
             ""
         };
-        bail!(
+        let message = format!(
             "step {step} makes numbers of `{name}` infinite or NaN (lower \
              `train.learning_rate`{decay} {go_on})"
         );
+        return Err(Error::diverged(message).into());
     }
     if let Some(name) = optimizer.not_finite()? {
-        bail!(
+        let message = format!(
             "the gradients of step {step} are too large for the optimizer's `{name}` (set \
              `train.max_grad_norm` to 1 {go_on})"
         );
+        return Err(Error::diverged(message).into());
     }
     Ok(())
 }
