@@ -184,8 +184,8 @@ impl Benchmark {
         Ok(answers)
     }
 
-    /// Metrics over all answers, in order: `eval/NAME/pass@1` and so on. Metrics that need to know
-    /// which answers are right are left out if one answer is neither right nor wrong.
+    /// Metrics over all answers: `eval/NAME/pass@1` and so on. If it is unknown whether some answer is
+    /// right, metrics that need to know are left out. `answers` are in order.
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let n = self.samples;
         let mut metrics = Values::new();

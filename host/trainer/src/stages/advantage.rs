@@ -1,4 +1,4 @@
-//! Stage 2: computes advantages from rewards.
+//! Stage 2, in the phase `judge`: computes advantages from rewards.
 
 use anyhow::Result;
 use capo_plugin::{AdvantageHandle, Sink};

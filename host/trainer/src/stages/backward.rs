@@ -1,5 +1,5 @@
-//! The phase `backward` of a step: reduces the loss of the kept tokens to one number, and computes
-//! its gradient, one micro-batch at a time.
+//! Stage 5, the phase `backward`: reduces the loss of the kept tokens to one number, and computes its
+//! gradient, one micro-batch at a time.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

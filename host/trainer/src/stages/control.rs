@@ -1,5 +1,5 @@
-//! Stage 6, between the gradient and the new weights: decides how much of the optimizer's step is
-//! applied.
+//! Stage 6, the phase `step`: between the gradient and the new weights, step controls decide how much
+//! of the optimizer's step is applied.
 
 use anyhow::Result;
 use candle_core::DType;

@@ -1,4 +1,5 @@
-//! Stage 4: masks and weights decide which tokens reach the backward pass, and with which weight.
+//! Stage 4, the phase `decide`: masks and weights decide which tokens reach the backward pass, and
+//! with which weight.
 
 use anyhow::Result;
 use capo_loader::decision::Decision;
@@ -9,8 +10,8 @@ use super::batch::{Factored, StepBatch, StepInfo};
 use super::objective;
 use super::recorder::Recorder;
 
-/// The decision of all masks and weights, and the loss with those of them inside that
-/// `loss_factors` names.
+/// The decision of all masks and weights. If `loss_factors` names some of them, they become factors
+/// of the loss, which is returned too.
 pub fn decide(
     components: &mut Components,
     recorder: &mut Recorder<'_>,

@@ -1,15 +1,18 @@
 //! The parts of the training loop: sampling a rollout, the phases of a step, and the records that
 //! they leave.
 //!
-//! | phase | modules |
-//! | --- | --- |
-//! | sample | [`rollout`], [`dynamic_sampling`], [`context`] |
-//! | score | [`logps`], [`batch`], [`lend`] |
-//! | judge | [`advantage`], [`objective`] |
-//! | decide | [`decision`] |
-//! | backward | [`backward`] |
-//! | step | [`control`], [`measure`], [`effect`] |
-//! | records | [`record`], [`recorder`], [`owners`] |
+//! The documentation of plugins numbers the stages at which components act from 1 to 6.
+//!
+//! | phase | stages | modules |
+//! | --- | --- | --- |
+//! | sample | 1 | [`rollout`], [`dynamic_sampling`], [`context`] |
+//! | score | | [`logps`], [`batch`], [`lend`] |
+//! | judge | 2 and 3 | [`advantage`], [`objective`] |
+//! | decide | 4 | [`decision`] |
+//! | backward | 5 | [`backward`] |
+//! | step | 6 | [`control`], [`measure`], [`effect`] |
+//!
+//! [`record`], [`recorder`] and [`owners`] hold what all of them leave behind.
 
 pub mod advantage;
 pub mod backward;

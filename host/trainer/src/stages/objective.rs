@@ -1,4 +1,5 @@
-//! Stage 3: computes a loss per token and its derivative, from advantages and log-probabilities.
+//! Stage 3, in the phase `judge`: computes a loss per token and its derivative, from advantages and
+//! log-probabilities.
 
 use anyhow::Result;
 use capo_loader::decision::Decision;

@@ -1,4 +1,4 @@
-//! Stage 1: samples completions for prompts, and rewards them.
+//! Stage 1: samples a rollout, which is completions of the next prompts with their rewards.
 
 use std::ops::Range;
 
