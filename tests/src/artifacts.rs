@@ -152,8 +152,8 @@ pub fn cargo_in(folder: &Path, target: &Path, args: &[&str]) -> Result<(), Strin
     }
 }
 
-/// Sets the target folder of a cargo that `command` starts, and removes variables of this test
-/// alone.
+/// Sets the target folder of the cargo that `command` starts, and removes variables that are meant
+/// only for this test.
 pub fn clean(command: &mut Command, target: &Path) {
     command.env("CARGO_TARGET_DIR", target);
     // Variables that cargo set for this test's own package must not reach that build.

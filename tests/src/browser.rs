@@ -31,8 +31,8 @@ pub fn evaluate(page: &Path, expression: &str) -> Option<Value> {
         return None;
     };
     let text = std::fs::read_to_string(page).expect("a page");
-    // In the JSON everything but plain ASCII is escaped, and what a page would escape in its own
-    // way.
+    // The JSON escapes everything but plain ASCII, and the characters that a page would escape in
+    // another way.
     let write = format!(
         "<script>Promise.resolve({expression}).then((found) => {{ const {{ body }} = document; body.textContent = \"\"; \
          const escape = (c) => \"\\\\u\" + c.charCodeAt(0).toString(16).padStart(4, \"0\"); \

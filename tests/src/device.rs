@@ -17,7 +17,7 @@ pub fn emulator() -> Option<Emulator> {
 }
 
 /// A fresh folder whose processes find the device. The emulator ends processes whose host code
-/// reads the device's memory, and its work is late.
+/// reads the device's memory, and delays its work.
 ///
 /// Without a device, returns `None` and prints a line to stderr; the test should then return.
 pub fn folder() -> Option<Folder> {
@@ -33,11 +33,11 @@ pub fn folder() -> Option<Folder> {
 }
 
 /// A fresh folder whose `host` trains on the device: the executable that `CAPO_CUDA_HOST` names,
-/// with the libraries of `CAPO_CUDA_LIBRARIES`. The emulator does work as late as it may, in an
-/// order of its own.
+/// with the libraries of `CAPO_CUDA_LIBRARIES`. The emulator delays work as long as it may, and
+/// chooses another order.
 ///
-/// Where the variables are missing, returns `None` and prints a line to stderr; the test should
-/// then return.
+/// If the variables are missing, returns `None` and prints a line to stderr; the test should then
+/// return.
 pub fn trainer() -> Option<Folder> {
     let (Some(host), Some(libraries)) = (
         std::env::var_os("CAPO_CUDA_HOST"),

@@ -185,7 +185,7 @@ impl Folder {
         }
     }
 
-    /// Trains into the folder `name`, to whatever end.
+    /// Trains into the folder `name`, and accepts any outcome.
     pub fn attempt(&self, name: &str, args: &str) -> Outcome {
         self.host(&format!("train --output-dir {name} {args}"))
     }
@@ -249,7 +249,7 @@ pub fn names(folder: &Path) -> BTreeSet<String> {
 ///
 /// # Panics
 ///
-/// If it is none.
+/// If the file is not text.
 pub fn text(path: &Path) -> String {
     std::fs::read_to_string(path).expect("a text file")
 }
@@ -258,7 +258,7 @@ pub fn text(path: &Path) -> String {
 ///
 /// # Panics
 ///
-/// If it has none.
+/// If the file does not hold a JSON value.
 pub fn json(path: &Path) -> Value {
     serde_json::from_str(&text(path)).expect("a file of JSON")
 }
@@ -275,7 +275,7 @@ pub fn to_json_lines(values: impl IntoIterator<Item = Value>) -> String {
 ///
 /// # Panics
 ///
-/// If a line is no JSON.
+/// If a line is not JSON.
 pub fn json_lines(text: &str) -> Vec<Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))

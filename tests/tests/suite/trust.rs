@@ -21,8 +21,8 @@ fn with(plugin: &str) -> (Folder, String) {
     (folder, sha256_hex(&bytes))
 }
 
-/// Replaces `libmine.so` by a file that no host could load: what is refused before loading does not
-/// mention it.
+/// Replaces `libmine.so` by a file that no host could load. Errors about a refusal before loading
+/// do not mention this.
 fn replace(folder: &Folder) -> String {
     let bytes = b"\x7fELF and no more";
     folder.write("libmine.so", bytes);
@@ -128,7 +128,7 @@ fn a_resume_takes_only_the_same_file() {
     let before = provenance(run.path());
     folder.said("train --resume run --stop-after 2");
     assert_eq!(provenance(run.path()), before);
-    // It may move; from then on it is looked for at its new place.
+    // The file may move. From then on it is looked for at its new place.
     fs::rename(
         folder.path().join("libmine.so"),
         folder.path().join("libmoved.so"),
@@ -157,7 +157,7 @@ fn resumes_with_a_changed_plugin_if_told_to() {
     let (folder, _) = with("libcapo.so");
     let two = "--set train.max_steps=2 --set eval.num_prompts=0 --set train.save_steps=1";
     let run = folder.train("run", &format!("--plugin libmine.so {two} --stop-after 1"));
-    // Bytes after the end of what is mapped: another file that does the same.
+    // Bytes after the mapped part make another file with the same behaviour.
     let mut bytes = fs::read(artifacts::file("libcapo.so")).unwrap();
     bytes.extend(b"built again");
     folder.write("libmine.so", &bytes);
@@ -169,7 +169,7 @@ fn resumes_with_a_changed_plugin_if_told_to() {
     folder.said("train --resume run --allow-changed-plugins");
     assert_eq!(run.metrics().len(), 2);
     assert_snapshot!(provenance(run.path()), @r#"[{"from_step":0,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]},{"from_step":1,"plugins":[{"components":["capo.advantage","capo.objective","capo.curvature","capo.curvature-weight"],"packages":["capo 0.1.0"],"path":"libmine.so","sha256":"HASH"}]}]"#);
-    // From now on this is the file.
+    // From now on the run has this file.
     folder.said("train --resume run");
     let refused = folder.refused("train --allow-changed-plugins");
     assert!(refused.contains("--resume <DIR>"), "{refused}");
@@ -214,7 +214,7 @@ fn refuses_folders_in_which_anybody_may_replace_it() {
     let list = "plugins --plugin open/inner/libmine.so";
     mode("open/inner", 0o777);
     assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open/inner` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
-    // A link from elsewhere is no way round.
+    // A link from another folder does not help.
     std::os::unix::fs::symlink("open/inner/libmine.so", folder.path().join("liblink.so")).unwrap();
     assert!(
         folder
@@ -224,7 +224,7 @@ fn refuses_folders_in_which_anybody_may_replace_it() {
     folder.said(&format!("{list} --allow-unsafe-plugin-path"));
     mode("open/inner", 0o1777);
     folder.said(list);
-    // Nor may a folder above it be everybody's.
+    // A folder above it must not be writable by everybody either.
     mode("open", 0o777);
     assert_snapshot!(folder.refused(list), @"plugin `FOLDER/open/inner/libmine.so` may be replaced by any user: the mode of the folder `FOLDER/open` is 777 (`chmod o-w` takes that right away; `--allow-unsafe-plugin-path` accepts it)");
 }
@@ -257,7 +257,7 @@ fn refuses_links_that_anybody_may_redirect() {
         ));
         mode(0o755);
         folder.said(&format!("plugins --plugin {name}"));
-        // In a folder as `/tmp` is, a link can be changed by its owner.
+        // In a folder like `/tmp`, only the owner can change a link.
         mode(0o1777);
         folder.said(&format!("plugins --plugin {name}"));
     }
@@ -267,7 +267,7 @@ fn refuses_links_that_anybody_may_redirect() {
     }
 }
 
-/// Its bytes are a hole of a terabyte, which would take an hour to read.
+/// The file is a hole of a terabyte, which would take an hour to read.
 #[test]
 fn a_huge_file_is_refused_at_once() {
     let folder = Folder::new();
@@ -362,7 +362,7 @@ fn refuses_the_plugins_of_somebody_elses_run() {
                 .refused("train --resume run")
                 .contains("`run/config.toml` may be changed by user 4321")
         );
-        // Where it names no plugin there is nothing to load.
+        // If the run names no plugin, nothing is loaded.
         let bare = folder.train("bare", &format!("{two} --stop-after 1"));
         chown(bare.path(), Some(4321), None).unwrap();
         folder.said("train --resume bare");

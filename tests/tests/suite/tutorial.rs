@@ -1,6 +1,6 @@
-//! docs/plugins.md does what it says: every shell block is run, in order, every Rust block is in
-//! the crate that comes of it, or in the file that it names (those of capo-plugin/REFERENCE.md
-//! too), and every line of a text block stands in what the shell block before it printed.
+//! docs/plugins.md works as written. Every shell block is run, in order. Every Rust block is in the
+//! crate that they make, or in the file that it names (also those of capo-plugin/REFERENCE.md).
+//! Every line of a text block is in the output of the shell block before it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn blocks(page: &str) -> Vec<Block> {
     fenced.map(block).collect()
 }
 
-/// A shell that goes from block to block in one folder.
+/// A shell that runs block after block in one folder.
 struct Shell {
     root: PathBuf,
     here: PathBuf,
@@ -94,7 +94,7 @@ fn assert_said(said: &str, text: &str) {
 #[test]
 #[ignore = "slow: it builds the plugins of a page; .ci/long runs it"]
 fn every_block_of_the_page() {
-    // At the same place in every run, so that cargo replaces what it built there before.
+    // The place is the same each time, so that cargo reuses what it built there before.
     let root = artifacts::target().join("tutorial");
     if root.exists() {
         std::fs::remove_dir_all(&root).unwrap();

@@ -1,5 +1,5 @@
-//! Weights in a run: 1 is no weight, 0 is a mask, several multiply, and the rest is theirs as it is
-//! a mask's.
+//! Weights in a run: a weight of 1 changes nothing, 0 rejects like a mask, and several weights
+//! multiply.
 
 use capo_loader::batch_file;
 use tests::run_dir::tensors;
@@ -7,8 +7,8 @@ use tests::{Folder, RunDir};
 
 use crate::{FOUR_STEPS, FROM_THE_FIRST_STEP};
 
-/// The arguments of a run with these `[[weight]]` tables and masks of the plugin that does what it
-/// is told.
+/// The arguments of a run with these `[[weight]]` tables and masks of libmisbehave.so, which do
+/// what their settings say.
 fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
     let list = |section: &str, sins: &[&str]| {
         let tables: Vec<String> = sins
@@ -24,8 +24,8 @@ fn told(weights: &[&str], masks: &[&str], extra: &str) -> String {
 /// A run with curvature weights and no mask.
 const CURVATURE: &str = "--plugin libcapo.so --set mask=[] --weight capo.curvature-weight";
 
-/// The first step of a warm-up has a rate of 0, but its gradient acts in the steps after it, so it
-/// is weighed as one of those.
+/// The first step of a warm-up has a rate of 0, but its gradient acts in later steps. Weights
+/// therefore see the rate of these.
 #[test]
 fn weights_see_the_rates_of_the_coming_warm_up() {
     let folder = Folder::new();
@@ -56,7 +56,7 @@ fn weights_see_the_rates_of_the_coming_warm_up() {
             (5e-4, Some(5e-4))
         ]
     );
-    // A recorded batch is decided as in its run.
+    // A replay decides about a recorded batch as its run did.
     let replay =
         "replay --plugin libcapo.so --weight capo.curvature-weight --set mask=[] --out out";
     folder
@@ -146,7 +146,7 @@ fn curvature_weights_move_no_token_further_than_their_bound() {
         "{means:?}"
     );
     assert_eq!(run.metric("mask/rejection_rate"), [0.0; 4]);
-    // In a replay the same weights come out, and each is what its token's shift says.
+    // A replay computes the same weights, and each follows from its token's shift.
     let batches = "batches/batch-000000.safetensors batches/batch-000001.safetensors";
     let outcome = folder
         .host(&format!("replay {CURVATURE} --out replayed {batches}"))
