@@ -194,7 +194,7 @@ macro_rules! define_batch {
         )+ }
     ) => {
         /// All fields of a batch, in the order of the wire. The rollout's context is described at
-        /// [`ContextData`].
+        /// [`ContextData`](crate::ContextData).
         pub const FIELDS: &[Field] = &[
             $($( Field {
                 name: stringify!($scalar),
