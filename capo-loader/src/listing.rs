@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use capo_plugin::wire::KeyDoc;
-use capo_plugin::{Inputs, Limits};
+use capo_plugin::{Inputs, Limits, Point};
 use serde_json::{Value, json};
 
 use crate::find;
@@ -51,6 +51,26 @@ pub fn lines(registry: &Registry, verbose: bool) -> Vec<String> {
             let text = recipe.toml.trim().lines();
             lines.extend(text.map(|line| format!("{:INDENT$}{line}", "").trim_end().to_owned()));
         }
+    }
+    lines
+}
+
+/// The description of one component: its meaning, and a line for each key. Empty for an unknown
+/// component.
+pub fn of_component(registry: &Registry, point: Point, id: &str) -> Vec<String> {
+    let offers = registry.offers();
+    let Some(offer) = offers
+        .iter()
+        .find(|offer| offer.point == point && offer.id == id)
+    else {
+        return Vec::new();
+    };
+    let mut lines = vec![offer.about.clone(), String::new()];
+    if offer.key_docs.is_empty() {
+        lines.push("No keys.".to_owned());
+    } else {
+        lines.push("Keys:".to_owned());
+        lines.extend(offer.key_docs.iter().map(key_line));
     }
     lines
 }
@@ -112,7 +132,7 @@ fn key_line(key: &KeyDoc) -> String {
         values.push(one_line(&choices.join(", ")));
     }
     let is_whole = key.wanted.contains("whole");
-    values.extend(Limits::from(key.limits).words(is_whole, None));
+    values.extend(Limits::from(key.limits).in_short(is_whole));
     if let Some(range) = key.range.into_option() {
         values.push(format!(
             "search {}..{}",

@@ -27,6 +27,15 @@ impl Limits {
             && self.below.is_none_or(|high| number < high)
     }
 
+    /// The limits in words, without the remark that a number is finite.
+    pub fn in_short(&self, is_whole: bool) -> Option<String> {
+        let unlimited = Self {
+            infinite: true,
+            ..*self
+        };
+        unlimited.words(is_whole, None)
+    }
+
     /// The limits in words, such as `at least 1`, which complete "it must be". Of two limits of a
     /// whole number, only the one that `value` exceeds, unless there is no `value`.
     pub fn words(&self, is_whole: bool, value: Option<f64>) -> Option<String> {

@@ -75,6 +75,8 @@ class Measurements(Protocol):
 class Component:
     """The base class of the components of all points.
 
+    `help()` of a component shows its description and its keys.
+
     Args:
         id: Names the component.
         plugin: The libraries that may offer it: a path, a list of paths or `Plugins`; without it, those that this
@@ -94,7 +96,10 @@ class Component:
             table = json.dumps(self.keys, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise type(error)(f"the keys of `{id}` are no table of TOML: {error}") from None
-        self._native = opened(plugin)._native.component(self._point, id, table)
+        plugins = opened(plugin)
+        self._native = plugins._native.component(self._point, id, table)
+        # What `help()` shows of the component.
+        self.__doc__ = plugins._native.describe(self._point, id)
 
     @property
     def inputs(self) -> frozenset[str]:

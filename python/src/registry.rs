@@ -9,7 +9,7 @@ use capo_loader::registry;
 use capo_loader::trust::Trust;
 use capo_loader::watchdog::Watchdog;
 use capo_loader::{ComponentConfig, find};
-use capo_plugin::plain;
+use capo_plugin::{Point, plain};
 use capo_system::terminal::escape;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -61,6 +61,13 @@ impl Registry {
     fn json(&self) -> String {
         escape(&listing::json(&self.0, "capo_rl", env!("CARGO_PKG_VERSION")).to_string())
             .into_owned()
+    }
+
+    /// The description of the component `id` of the point `point`, with its keys.
+    fn describe(&self, point: &str, id: &str) -> String {
+        let point = Point::ALL.into_iter().find(|known| known.name() == point);
+        let lines = point.map(|point| listing::of_component(&self.0, point, id));
+        escape(&lines.unwrap_or_default().join("\n")).into_owned()
     }
 
     /// The component `id` of the point `point`, with its keys as JSON.

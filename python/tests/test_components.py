@@ -145,6 +145,13 @@ def test_a_mask_reads_the_samplers_settings():
     assert token_mask.tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
+def test_help_shows_the_keys():
+    text = capo_rl.Mask("masks.icepop").__doc__
+    assert text.startswith("Drops tokens on which trainer and sampler disagree.\n\nKeys:\n")
+    assert "  alpha = 0.5  # Smallest ratio that is kept. [0 or more]\n" in text
+    assert "[trainer/sampler, trainer/old, old/sampler]" in text
+
+
 def test_refuses_unknown_ids_and_keys():
     with pytest.raises(capo_rl.CapoError, match="names `capo.curvatur`, which no loaded plugin offers \\(did you mean `capo.curvature`\\?\\)"):
         capo_rl.Mask("capo.curvatur")

@@ -131,11 +131,8 @@ fn values(key: &KeyDoc) -> String {
     }
     let is_whole = key.wanted.contains("whole");
     let words = key.wanted.trim_start_matches("a ").to_owned();
-    match Limits::from(key.limits).words(is_whole, None) {
-        Some(limits) => format!(
-            "{words}, {}",
-            limits.replace("finite and ", "").replace("finite, ", "")
-        ),
+    match Limits::from(key.limits).in_short(is_whole) {
+        Some(limits) => format!("{}, {limits}", words.trim_end_matches(" from 0 up")),
         None => words,
     }
 }

@@ -37,31 +37,31 @@ register!(
     Advantage,
     GroupNormalized,
     "grpo.advantage",
-    "(reward - group mean) / (group std + epsilon)"
+    "(reward - group mean) / (group std + epsilon)."
 );
 register!(
     Advantage,
     GroupCentered,
     "dr_grpo.advantage",
-    "reward - group mean"
+    "Reward - group mean."
 );
 register!(
     Advantage,
     LeaveOneOut,
     "rloo.advantage",
-    "reward - mean of the group's other rewards"
+    "Reward - mean of the group's other rewards."
 );
 register!(
     Advantage,
     RewardAsAdvantage,
     "reinforce.advantage",
-    "the reward itself"
+    "The reward itself."
 );
 register!(
     Advantage,
     ReinforcePlusPlus,
     "reinforce_plus_plus.advantage",
-    "returns of each token, standardised over all tokens"
+    "Returns of each token, standardised over all tokens."
 );
 
 /// Registers a clipped surrogate with this level and reduction.
@@ -74,61 +74,61 @@ macro_rules! clipped {
 clipped!(
     "grpo.objective",
     ByCompletion,
-    "clipped surrogate, mean over completions of their means"
+    "Clipped surrogate, mean over completions of their means."
 );
 clipped!(
     "dr_grpo.objective",
     ByFixedLength,
-    "clipped surrogate, sum over a fixed length"
+    "Clipped surrogate, sum over a fixed length."
 );
 clipped!(
     "bnpo.objective",
     ByToken,
-    "clipped surrogate, mean over all tokens"
+    "Clipped surrogate, mean over all tokens."
 );
 clipped!(
     "dapo.objective",
     Dapo,
-    "clipped surrogate with more room above, mean over all tokens"
+    "Clipped surrogate with more room above, mean over all tokens."
 );
 clipped!(
     "gspo.objective",
     Gspo,
-    "clipped surrogate with one ratio per completion"
+    "Clipped surrogate with one ratio per completion."
 );
 clipped!(
     "luspo.objective",
     Luspo,
-    "clipped surrogate with one ratio per completion, which counts by its length"
+    "Clipped surrogate with one ratio per completion, which counts by its length."
 );
 clipped!(
     "rloo.objective",
     Rloo,
-    "clipped surrogate of whole completions"
+    "Clipped surrogate of whole completions."
 );
 register!(
     Objective,
     Cispo,
     "cispo.objective",
-    "policy gradient weighted by ratios with a limit"
+    "Policy gradient weighted by ratios with a limit."
 );
 register!(
     Objective,
     Sapo,
     "sapo.objective",
-    "surrogate with a soft gate in place of the clip"
+    "Surrogate with a soft gate in place of the clip."
 );
 register!(
     Objective,
     Vespo,
     "vespo.objective",
-    "policy gradient weighted smoothly by each completion's ratio"
+    "Policy gradient weighted smoothly by each completion's ratio."
 );
 register!(
     Objective,
     PolicyGradient,
     "reinforce.objective",
-    "policy gradient, mean over completions of their means"
+    "Policy gradient, mean over completions of their means."
 );
 
 /// Defines a recipe from an advantage estimator and an objective with their defaults; each may have

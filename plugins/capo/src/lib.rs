@@ -21,13 +21,13 @@ register!(
     Advantage,
     GroupNormalized,
     "capo.advantage",
-    "(reward - group mean) / (group std + epsilon)"
+    "(reward - group mean) / (group std + epsilon)."
 );
 register!(
     Objective,
     ClippedSurrogate<ByCompletion>,
     "capo.objective",
-    "clipped surrogate, mean over completions of their means"
+    "Clipped surrogate, mean over completions of their means."
 );
 register!(Mask, Mask, "capo.curvature");
 register!(Weight, CurvatureWeight, "capo.curvature-weight");

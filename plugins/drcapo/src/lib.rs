@@ -22,13 +22,13 @@ register!(
     Advantage,
     GroupCentered,
     "drcapo.advantage",
-    "reward - group mean"
+    "Reward - group mean."
 );
 register!(
     Objective,
     Surrogate,
     "drcapo.objective",
-    "clipped surrogate, sum over a fixed length"
+    "Clipped surrogate, sum over a fixed length."
 );
 register!(Mask, Mask, "drcapo.curvature");
 register!(Weight, CurvatureWeight, "drcapo.curvature-weight");

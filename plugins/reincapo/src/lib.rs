@@ -21,13 +21,13 @@ register!(
     Advantage,
     RewardAsAdvantage,
     "reincapo.advantage",
-    "the reward itself"
+    "The reward itself."
 );
 register!(
     Objective,
     PolicyGradient,
     "reincapo.objective",
-    "policy gradient, mean over completions of their means"
+    "Policy gradient, mean over completions of their means."
 );
 register!(Mask, Mask, "reincapo.curvature");
 register!(Weight, CurvatureWeight, "reincapo.curvature-weight");

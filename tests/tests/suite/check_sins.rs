@@ -192,7 +192,7 @@ fn reports_a_range_whose_end_is_refused() {
         .find(|line| line.contains("key-docs"))
         .unwrap()
         .trim();
-    assert_snapshot!(line, @"key-docs            failed   the range of key `limit` ends at 2.0, which it does not take: `limit` is 2 (use 0 to 1) (narrow the range)");
+    assert_snapshot!(line, @"key-docs            failed   the range of key `limit` ends at 2.0, which it does not take: `limit` is 2 (it must be between 0 and 1) (narrow the range)");
     assert_eq!(outcome.code, Some(1));
 }
 

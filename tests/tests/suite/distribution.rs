@@ -194,16 +194,16 @@ fn json_describes_keys_inputs_and_files() {
                 continue;
             }
             let search = &key["search"];
-            let about = match search["low"].as_f64().zip(search["high"].as_f64()) {
-                Some((low, high)) => {
-                    format!("  # {}; search {low:?}..{high:?}", text(key, "about"))
-                }
-                None => format!("  # {}", text(key, "about")),
+            let about = format!("  # {}", text(key, "about"));
+            let range = match search["low"].as_f64().zip(search["high"].as_f64()) {
+                Some((low, high)) => format!("search {low:?}..{high:?}]"),
+                None => String::new(),
             };
             let line = |line: &&str| {
                 line.trim_start()
                     .starts_with(&format!("{} ", text(key, "name")))
-                    && line.ends_with(&about)
+                    && line.contains(&about)
+                    && line.ends_with(&range)
             };
             let defaults = verbose
                 .lines()

@@ -11,7 +11,8 @@ const PLUGIN: &str = "--plugin libevery_point.so";
 fn offers_what_it_registers() {
     let folder = Folder::new();
     let listed = folder.said(&format!("--verbose plugins {PLUGIN}"));
-    let key = "factor (required)  # largest surprise kept, in means of the steps before; search 1.0..50.0";
+    let key = "factor (required)  # Largest surprise kept, in means of the steps before. [above 0; \
+               search 1.0..50.0]";
     assert!(
         listed.contains(key) && listed.contains("asks for rollout_context, sampler_top_k"),
         "{listed}"
