@@ -48,7 +48,8 @@ pub(crate) fn arrays<'a>(last: &LastLayer<'a>) -> Result<Arrays<'a>, PluginError
 /// The trainer's moments of the last layer, which are on the same device as its features; without a
 /// copy.
 pub(crate) fn moments<'a>(batch: &Batch<'a>) -> Result<MomentArrays<'a>, PluginError> {
-    let (last, state) = (batch.last_layer()?, batch.optimizer_state()?);
+    let last = batch.last_layer()?;
+    let state = batch.optimizer_state()?;
     let [first, second] = [
         ("exp_avg", &state.exp_avg),
         ("exp_avg_sq", &state.exp_avg_sq),
@@ -71,15 +72,18 @@ fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError
         return Ok(None);
     };
     for (other_name, other) in others {
-        let (at, other_at) = (spelled(one.device()), spelled(other.device()));
+        let at = spelled(one.device());
+        let other_at = spelled(other.device());
         if one.device() != other.device() {
             return Err(PluginError::unsupported(format!(
-                "`{name}` lies on `{at}` and `{other_name}` on `{other_at}`, expected all tensors of a batch on one device (lend them from one)"
+                "`{name}` lies on `{at}` and `{other_name}` on `{other_at}`, expected all tensors \
+                 of a batch on one device (lend them from one)"
             )));
         }
         if one.stream() != other.stream() {
             return Err(PluginError::unsupported(format!(
-                "`{name}` and `{other_name}` are ready on different streams of `{at}`, expected one for all tensors of a batch (lend them on one)"
+                "`{name}` and `{other_name}` are ready on different streams of `{at}`, expected \
+                 one for all tensors of a batch (lend them on one)"
             )));
         }
     }
@@ -89,14 +93,16 @@ fn place(tensors: &[Named<'_, '_>]) -> Result<Option<(i32, Stream)>, PluginError
         // context, for as long as the tensor is lent.
         (DeviceKind::CUDA, number) => Ok(Some((number, unsafe { Stream::from_raw(one.stream()) }))),
         device => Err(PluginError::unsupported(format!(
-            "`{name}` lies on {}, and this component reads host memory and CUDA devices (run with `--device cpu`)",
+            "`{name}` lies on {}, and this component reads host memory and CUDA devices (run with \
+             `--device cpu`)",
             spelled(device)
         ))),
     }
 }
 
 /// Name of a device as users write it.
-fn spelled((kind, number): (DeviceKind, i32)) -> String {
+fn spelled(device: (DeviceKind, i32)) -> String {
+    let (kind, number) = device;
     match kind {
         DeviceKind::CPU => "cpu".to_owned(),
         DeviceKind::CUDA => format!("cuda:{number}"),
@@ -104,8 +110,9 @@ fn spelled((kind, number): (DeviceKind, i32)) -> String {
     }
 }
 
-fn features<'a>((name, tensor): Named<'_, 'a>) -> Result<Features<'a>, PluginError> {
-    let (address, len) = compact((name, tensor), &[DType::F32, DType::F16, DType::BF16])?;
+fn features<'a>(named: Named<'_, 'a>) -> Result<Features<'a>, PluginError> {
+    let (_, tensor) = named;
+    let (address, len) = compact(named, &[DType::F32, DType::F16, DType::BF16])?;
     // SAFETY: `compact` found `len` elements of this type at `address`. By the contract of
     // `Tensor::from_raw` they are valid for `'a`, and ready once the work on the tensor's stream is
     // done.
@@ -131,15 +138,17 @@ impl Element for u32 {
     const DTYPE: DType = DType::U32;
 }
 
-fn slice<'a, T: Element>((name, tensor): Named<'_, 'a>) -> Result<Slice<'a, T>, PluginError> {
-    let (address, len) = compact((name, tensor), &[T::DTYPE])?;
+fn slice<'a, T: Element>(named: Named<'_, 'a>) -> Result<Slice<'a, T>, PluginError> {
+    let (address, len) = compact(named, &[T::DTYPE])?;
     // SAFETY: as in `features`.
     Ok(unsafe { Slice::from_raw(address, len) })
 }
 
 /// Address and number of elements of a compact tensor of one of `dtypes`.
-fn compact((name, tensor): Named<'_, '_>, dtypes: &[DType]) -> Result<(u64, usize), PluginError> {
-    let (have, strides) = (tensor.dtype(), tensor.strides());
+fn compact(named: Named<'_, '_>, dtypes: &[DType]) -> Result<(u64, usize), PluginError> {
+    let (name, tensor) = named;
+    let have = tensor.dtype();
+    let strides = tensor.strides();
     if !dtypes.contains(&have) {
         let want: Vec<String> = dtypes.iter().map(|dtype| format!("`{dtype}`")).collect();
         return Err(PluginError::unsupported(format!(
@@ -149,7 +158,8 @@ fn compact((name, tensor): Named<'_, '_>, dtypes: &[DType]) -> Result<(u64, usiz
     }
     if !strides.is_empty() {
         return Err(PluginError::unsupported(format!(
-            "`{name}` has strides {strides:?}, and this component reads compact tensors (make it contiguous)"
+            "`{name}` has strides {strides:?}, and this component reads compact tensors (make it \
+             contiguous)"
         )));
     }
     Ok((tensor.address(), tensor.len()))

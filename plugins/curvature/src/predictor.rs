@@ -247,7 +247,8 @@ fn loss<'a>(batch: &Batch<'a>) -> Result<Loss<'a>, PluginError> {
         Reduction::COMPLETION_SUM => capo_core::Reduction::CompletionSum,
         Reduction(other) => {
             return Err(PluginError::unsupported(format!(
-                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to 3; use a newer plugin)"
+                "the trainer's reduction is {other}, which this mask does not know (it knows 0 to \
+                 3; use a newer plugin)"
             )));
         }
     };
@@ -265,7 +266,8 @@ fn layer<'a>(
     batch: &Batch<'a>,
     last: LastLayer<'a>,
 ) -> Result<capo_core::LastLayer<'a>, PluginError> {
-    let (hidden, topk) = (last.hidden.shape(), last.topk_ids.shape());
+    let hidden = last.hidden.shape();
+    let topk = last.topk_ids.shape();
     let ([_, _, width], [_, _, k]) = (hidden, topk) else {
         return Err(PluginError::failed(format!(
             "the last layer has shapes {hidden:?} and {topk:?}, expected [B, T, D] and [B, T, K]"

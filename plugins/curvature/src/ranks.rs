@@ -51,7 +51,8 @@ impl<'a> TrainerRanks<'a> {
         }
         if let Some(rank) = find(1, i64::from(!taken)) {
             return Err(PluginError::failed(format!(
-                "`taken` is {taken} here and {} on rank {rank} (the optimizer takes a step on all ranks or on none)",
+                "`taken` is {taken} here and {} on rank {rank} (the optimizer takes a step on all \
+                 ranks or on none)",
                 !taken
             )));
         }

@@ -236,7 +236,8 @@ impl StepControl for Kl {
             .and_then(|text| text.strip_prefix(STATE));
         let (rho, search) = text.and_then(|text| self.read(text)).ok_or_else(|| {
             PluginError::state(format!(
-                "{} bytes are no state of `{}` with this `target` (resume with the plugin and settings that wrote them)",
+                "{} bytes are no state of `{}` with this `target` (resume with the plugin and \
+                 settings that wrote them)",
                 state.len(),
                 STATE.trim_end()
             ))

@@ -109,7 +109,8 @@ impl StepControl for LastLayerGovernor {
         batch: &Batch,
         update: &mut Update,
     ) -> Result<(), PluginError> {
-        let (step, weights) = (trainer_step(batch)?, update.weights());
+        let step = trainer_step(batch)?;
+        let weights = update.weights();
         let predicted = self.predict(&step, weights)?;
         self.commit(&step, batch, weights)?;
         let scale = scale(self.target, predicted);

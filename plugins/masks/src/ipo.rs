@@ -14,7 +14,13 @@ use crate::rated::{Bounded, Rated};
 #[component(Mask, id = "masks.ipo", within = Rated)]
 struct Ipo {
     /// How far a token's probability may have moved.
-    #[key(default = 0.1, at_least = 0, infinite, search = 1e-6..=1.0, not_with = "target_rejection_rate")]
+    #[key(
+        default = 0.1,
+        at_least = 0,
+        infinite,
+        search = 1e-6..=1.0,
+        not_with = "target_rejection_rate"
+    )]
     ipo_threshold: f32,
     #[key(default = Policies::TrainerSampler)]
     policies: Policies,

@@ -19,7 +19,13 @@ use crate::sequence;
 #[component(Mask, id = "masks.off-policy-sequence", within = Rated)]
 struct OffPolicySequence {
     /// Largest mean of `ln q - ln p` of a completion that is kept whole, nats.
-    #[key(default = 0.5, at_least = 0, infinite, search = 1e-6..=10.0, not_with = "target_rejection_rate")]
+    #[key(
+        default = 0.5,
+        at_least = 0,
+        infinite,
+        search = 1e-6..=10.0,
+        not_with = "target_rejection_rate"
+    )]
     off_policy_mask_threshold: f32,
     #[key(default = Policies::TrainerSampler)]
     policies: Policies,

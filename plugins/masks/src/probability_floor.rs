@@ -8,7 +8,13 @@ use crate::rated::{Bounded, Rated};
 #[component(Mask, id = "masks.probability-floor", within = Rated)]
 struct ProbabilityFloor {
     /// Smallest probability that is kept.
-    #[key(default = 0.01, at_least = 0, at_most = 1, search = 1e-9..=0.9, not_with = "target_rejection_rate")]
+    #[key(
+        default = 0.01,
+        at_least = 0,
+        at_most = 1,
+        search = 1e-9..=0.9,
+        not_with = "target_rejection_rate"
+    )]
     min_probability: f64,
 }
 

@@ -100,14 +100,14 @@ impl Bounded for Trm {
         match self.rollout_rs_threshold_lower {
             None if is_ratio && !follows_run && threshold <= 1.0 => {
                 Err(PluginError::config(format!(
-                    "`rollout_rs_threshold` is {threshold}, but of `{name}` it is the largest ratio, \
-                     and every token would be dropped (set it above 1, such as 1.001, or give \
-                     `rollout_rs_threshold_lower` too)"
+                    "`rollout_rs_threshold` is {threshold}, but of `{name}` it is the largest \
+                     ratio, and every token would be dropped (set it above 1, such as 1.001, or \
+                     give `rollout_rs_threshold_lower` too)"
                 )))
             }
             Some(lower) if !is_ratio => Err(PluginError::config(format!(
-                "`rollout_rs_threshold_lower` is {lower}, but `{name}` has no lower bound (leave it \
-                 out)"
+                "`rollout_rs_threshold_lower` is {lower}, but `{name}` has no lower bound (leave \
+                 it out)"
             ))),
             Some(lower) => checks::ordered([
                 ("rollout_rs_threshold_lower", lower),

@@ -66,7 +66,8 @@ fn mean_and_std(values: &[f64]) -> (f64, f64) {
 fn log_ratios_to_reference<'a>(
     batch: &Batch<'a>,
 ) -> Result<impl Fn(usize) -> f64 + use<'a>, PluginError> {
-    let (old_logps, ref_logps) = (batch.old_logps()?, batch.ref_logps()?);
+    let old_logps = batch.old_logps()?;
+    let ref_logps = batch.ref_logps()?;
     Ok(move |i: usize| f64::from(old_logps[i]) - f64::from(ref_logps[i]))
 }
 

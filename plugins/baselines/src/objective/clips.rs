@@ -46,7 +46,8 @@ impl Clips {
         if self.level != Level::Token {
             row = row.map(|count| count.min(1));
         }
-        let (low, high) = (share(row[1], row[0]), share(row[2], row[0]));
+        let low = share(row[1], row[0]);
+        let high = share(row[2], row[0]);
         let (least, most) = self.extremes.unwrap_or((low, high));
         self.extremes = Some((least.min(low), most.max(high)));
         for (all, row) in self.all.iter_mut().zip(row) {

@@ -96,13 +96,16 @@ impl Search {
     /// more than that.
     pub(crate) fn take(&mut self, step: Step, part: Option<Part>) -> f64 {
         self.refer_to(step.rate);
-        let measured = |Part { share, kl }: Part| (kl / share.powi(2), share);
-        let (kl, limit) = part.map_or_else(|| (self.square(step.kl), 1.0), measured);
+        let (kl, limit) = match part {
+            Some(Part { share, kl }) => (kl / share.powi(2), share),
+            None => (self.square(step.kl), 1.0),
+        };
         if !kl.is_finite() {
             return 0.0;
         }
         self.earned |= step.earns;
-        let (is_first, counts) = (self.has_not_begun(), self.counts(step));
+        let is_first = self.has_not_begun();
+        let counts = self.counts(step);
         if !self.moves(Step { kl, ..step }) {
             return self.left(step.rate).min(limit);
         }
