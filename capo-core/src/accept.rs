@@ -98,7 +98,8 @@ impl Acceptance {
         };
         ensure(low < high, || {
             format!(
-                "`hessian_range` is [{low}, {high}], expected a low end below the high end (leave it out to switch it off)"
+                "`hessian_range` is [{low}, {high}], expected a low end below the high end (leave \
+                 it out to switch it off)"
             )
         })
     }
@@ -125,12 +126,11 @@ impl Acceptance {
 
 impl Assessment {
     pub(crate) fn new(positions: usize) -> Self {
-        let zeros = || vec![0.0; positions];
         Self {
-            m_f: zeros(),
-            m_h: zeros(),
-            kl: zeros(),
-            surrogate: zeros(),
+            m_f: vec![0.0; positions],
+            m_h: vec![0.0; positions],
+            kl: vec![0.0; positions],
+            surrogate: vec![0.0; positions],
             token_mask: vec![0; positions],
             reasons: vec![Reason::None; positions],
             tokens: 0,
@@ -181,12 +181,16 @@ impl Assessment {
     }
 
     fn enter(&mut self, token: usize, shift: &Shift) {
-        let report = |x: f64| if x.is_finite() { saturate(x) } else { f32::NAN };
-        self.m_f[token] = report(shift.m_f);
-        self.m_h[token] = report(shift.m_h);
-        self.kl[token] = report(shift.kl);
-        self.surrogate[token] = report(shift.surrogate);
+        self.m_f[token] = reported(shift.m_f);
+        self.m_h[token] = reported(shift.m_h);
+        self.kl[token] = reported(shift.kl);
+        self.surrogate[token] = reported(shift.surrogate);
     }
+}
+
+/// The nearest `f32`, or NaN for a number that is not finite.
+fn reported(x: f64) -> f32 {
+    if x.is_finite() { saturate(x) } else { f32::NAN }
 }
 
 #[cfg(test)]

@@ -51,7 +51,9 @@ impl Certificate {
         semantics: &Semantics,
     ) -> Self {
         let accepted = accepted(supports, subsets, token_mask, semantics);
-        let (mut norm, mut least, mut largest_m_f) = (0.0f64, f64::INFINITY, 0.0f64);
+        let mut norm = 0.0f64;
+        let mut least = f64::INFINITY;
+        let mut largest_m_f = 0.0f64;
         for shift in (0..subsets.count)
             .filter(|&subset| accepted[subset])
             .map(|subset| shifts.of(subset))
@@ -97,7 +99,8 @@ fn accepted(
     token_mask: &[u8],
     semantics: &Semantics,
 ) -> Vec<bool> {
-    let (mut tested, mut rejected) = (vec![false; subsets.count], vec![false; subsets.count]);
+    let mut tested = vec![false; subsets.count];
+    let mut rejected = vec![false; subsets.count];
     for (n, &subset) in subsets.of.iter().enumerate() {
         tested[subset as usize] |= !semantics.exempts(supports.signals[n]);
         rejected[subset as usize] |= token_mask[supports.position(n)] == 0;

@@ -1,7 +1,5 @@
 //! Collects the supports of a batch's tokens on the batch's device.
 
-use std::ops::Range;
-
 use crate::backend::{cpu, parallel};
 use crate::semantics::Semantics;
 use crate::softmax::Softmax;
@@ -34,8 +32,10 @@ pub(crate) fn supports(
         softmax: &softmax,
         semantics,
     };
-    let collect = |part: Range<usize>| collector.collect(&tokens[part]);
-    for part in parallel::map_parts(threads, tokens.len(), usize::MAX, work, collect) {
+    let parts = parallel::map_parts(threads, tokens.len(), usize::MAX, work, |part| {
+        collector.collect(&tokens[part])
+    });
+    for part in parts {
         supports.append(part?);
     }
     Ok(supports)
@@ -96,7 +96,8 @@ impl Collector<'_> {
 
     /// Adds a token's pairs.
     fn add(&self, pairs: &mut HostPairs, token: usize) {
-        let (softmax, (ids, logits)) = (self.softmax, self.top(token));
+        let softmax = self.softmax;
+        let (ids, logits) = self.top(token);
         let action = self.step.batch.action_ids[token];
         let start = pairs.rows.len();
         pairs.rows.extend_from_slice(ids);

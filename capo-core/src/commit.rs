@@ -2,7 +2,7 @@
 
 use crate::backend::{cpu, update};
 use crate::gradient::Gradients;
-use crate::intake::{Intake, Taken};
+use crate::intake::{Intake, Share, Taken};
 use crate::model::Prepared;
 use crate::moments::Moments;
 use crate::optimizer::{Adam, SecondMoment};
@@ -79,27 +79,24 @@ impl CurvatureModel {
             return part.map(|_| ());
         };
         let whole = self.agree(prepared, part.as_ref(), ranks);
-        let (part, whole) = (part?, whole?);
+        let part = part?;
+        let whole = whole?;
         if whole.kept == 0 && rejected_batch == RejectedBatch::NoStep {
             return Ok(());
         }
         if let Some(moved) = part.moved {
             self.moments = moved;
         }
-        let factor = |n: usize| f64::from(weights[supports.position(n)]);
-        let intake = |subset, divisor: i64, factor: &dyn Fn(usize) -> f64| {
-            Intake::new(
-                subset,
-                step,
-                supports,
-                (moment_input, divisor as f64),
-                factor,
-            )
-        };
-        let kept = intake(part.kept, whole.divisors[0], &factor);
+        let [of_kept, of_everything] = whole.divisors.map(|divisor| Share {
+            kind: moment_input,
+            divisor: divisor as f64,
+        });
+        let kept = Intake::new(part.kept, step, supports, of_kept, |n| {
+            f64::from(weights[supports.position(n)])
+        });
         let everything = part
             .everything
-            .map(|everything| intake(everything, whole.divisors[1], &|_| 1.0));
+            .map(|everything| Intake::new(everything, step, supports, of_everything, |_| 1.0));
         let taken = Taken {
             kept: &kept,
             everything: everything.as_ref(),
@@ -135,7 +132,7 @@ impl CurvatureModel {
             .position(|weight| !(weight.is_finite() && *weight >= 0.0))
         {
             let weight = weights[at];
-            return Err(Error::new(format!(
+            return Err(Error::input(format!(
                 "`weights` has {weight} at {at}, expected finite numbers of at least 0"
             )));
         }
@@ -160,30 +157,29 @@ impl CurvatureModel {
         part: Result<&Part, &Error>,
         ranks: &dyn Ranks,
     ) -> Result<Whole, Error> {
-        let Prepared { step, supports } = prepared;
-        let divisor = |subset: &Subsets| {
-            let divisors = subset.divisors(step, supports, self.semantics.moment_input);
-            divisors.first().map_or(0, |&divisor| divisor as i64)
-        };
         let told = match part {
             Err(_) => vec![],
             Ok(Part {
                 kept, everything, ..
-            }) => {
-                let of_everything = everything.as_ref().map_or(-1, divisor);
-                let (vocab_size, width) = (step.batch.vocab_size as i64, step.batch.width as i64);
-                let size = kept.size() as i64;
-                vec![
-                    self.moments.steps() as i64,
-                    vocab_size,
-                    width,
-                    size,
-                    divisor(kept),
-                    of_everything,
-                ]
-            }
+            }) => vec![
+                self.moments.steps() as i64,
+                prepared.step.batch.vocab_size as i64,
+                prepared.step.batch.width as i64,
+                kept.size() as i64,
+                self.divisor(prepared, kept),
+                everything
+                    .as_ref()
+                    .map_or(-1, |everything| self.divisor(prepared, everything)),
+            ],
         };
         Whole::of(&ranks.gather(&told)?)
+    }
+
+    /// Divisor of the weights of a subset's tokens in the moments.
+    fn divisor(&self, prepared: &Prepared, subset: &Subsets) -> i64 {
+        let Prepared { step, supports } = prepared;
+        let divisors = subset.divisors(step, supports, self.semantics.moment_input);
+        divisors.first().map_or(0, |&divisor| divisor as i64)
     }
 }
 
@@ -211,29 +207,32 @@ impl Whole {
         if let Some(rank) = told.iter().position(Vec::is_empty) {
             return Err(gave_up(rank));
         }
-        let of = |at: usize| told.iter().map(move |told| told[at]);
         for (at, what) in ["steps taken in", "vocabulary", "width"]
             .into_iter()
             .enumerate()
         {
-            let mut differing = of(at)
-                .enumerate()
-                .filter(|(_, value)| *value != told[0][at]);
-            if let Some((rank, value)) = differing.next() {
-                let first = told[0][at];
-                return Err(Error::new(format!(
-                    "rank 0 has {first} for {what} and rank {rank} has {value} (give all ranks the same model and state)"
+            let first = told[0][at];
+            let differs = told.iter().position(|told| told[at] != first);
+            if let Some(rank) = differs {
+                let value = told[rank][at];
+                return Err(Error::input(format!(
+                    "rank 0 has {first} for {what} and rank {rank} has {value} (give all ranks the \
+                     same model and state)"
                 )));
             }
         }
-        if of(5).any(|divisor| divisor < 0) && of(5).any(|divisor| divisor >= 0) {
-            return Err(Error::new(
-                "the ranks' optimizers differ in whether they remember what was rejected (give all ranks the same)",
+        let remember = told.iter().filter(|told| told[5] >= 0).count();
+        if remember > 0 && remember < told.len() {
+            return Err(Error::input(
+                "the ranks' optimizers differ in whether they remember what was rejected (give all \
+                 ranks the same)",
             ));
         }
+        let [kept, divisor, of_everything] =
+            [3, 4, 5].map(|at| told.iter().map(|told| told[at]).sum());
         Ok(Self {
-            kept: of(3).sum(),
-            divisors: [of(4).sum(), of(5).sum()],
+            kept,
+            divisors: [divisor, of_everything],
         })
     }
 }
@@ -269,7 +268,8 @@ impl Update<'_> {
             // read.
             gradients.retain_nonzero();
         }
-        let (vocab_size, width) = (step.batch.vocab_size, step.batch.width);
+        let vocab_size = step.batch.vocab_size;
+        let width = step.batch.width;
         let features = cpu::Features {
             hidden: arrays.hidden,
             width,
@@ -282,16 +282,16 @@ impl Update<'_> {
         } else {
             None
         };
-        (moments.vocab_size, moments.width) = (vocab_size, width);
+        moments.vocab_size = vocab_size;
+        moments.width = width;
         let steps = moments.steps;
         let rows: Vec<u32> = sums
             .as_ref()
             .map_or_else(|| gradients.rows().collect(), |sums| sums.ids.clone());
-        let target = |slot| update::Moments::of(slot, steps, self.adam, state_dtype);
         let targets = moments
             .rows_mut(rows.into_iter())
             .into_iter()
-            .map(target)
+            .map(|slot| update::Moments::of(slot, steps, self.adam, state_dtype))
             .collect();
         match sums {
             // No sum leaves the registers here.

@@ -46,40 +46,43 @@ impl HostEffects<'_> {
             ..
         } = self.proposer;
         let adam = self.proposer.adam();
-        let block = |tokens: Range<usize>| {
-            let start = tokens.start;
-            let (v, squared_norms) = match &adam {
-                Some(adam) => self.token_proposals(tokens, weights, adam),
-                None => self.along_gradients(tokens, weights),
-            };
-            let mut v = &v[..];
-            let effect = |(at, squared_norm)| {
-                let n = start + at;
-                let (own, rest) = v.split_at(self.pairs.of(n).len());
-                v = rest;
-                let reaction = self.reaction(n, own);
-                let slope = weights[n] * supports.signals[n] * supports.slope * reaction.s;
-                Effect {
-                    reaction,
-                    slope,
-                    squared_norm,
-                }
-            };
-            squared_norms
-                .into_iter()
-                .enumerate()
-                .map(effect)
-                .collect::<Vec<_>>()
-        };
         let work = self.pairs.rows.len() * if adam.is_some() { step.batch.width } else { 64 };
         parallel::map_parts(
             *threads,
             supports.len(),
             BLOCK / step.batch.width,
             work,
-            block,
+            |tokens| self.of_some_tokens(tokens, weights, adam.as_ref()),
         )
         .concat()
+    }
+
+    /// [`Self::of_tokens`] for some of the tokens.
+    fn of_some_tokens(
+        &self,
+        tokens: Range<usize>,
+        weights: &[f64],
+        adam: Option<&Adam>,
+    ) -> Vec<Effect> {
+        let supports = self.proposer.supports;
+        let (v, squared_norms) = match adam {
+            Some(adam) => self.token_proposals(tokens.clone(), weights, adam),
+            None => self.along_gradients(tokens.clone(), weights),
+        };
+        let mut v = &v[..];
+        let mut effects = Vec::with_capacity(tokens.len());
+        for (n, squared_norm) in tokens.zip(squared_norms) {
+            let (own, rest) = v.split_at(self.pairs.of(n).len());
+            v = rest;
+            let reaction = self.reaction(n, own);
+            let slope = weights[n] * supports.signals[n] * supports.slope * reaction.s;
+            effects.push(Effect {
+                reaction,
+                slope,
+                squared_norm,
+            });
+        }
+        effects
     }
 
     /// Projections of some tokens' pairs on the direction of the token's own gradient, and each
@@ -90,7 +93,8 @@ impl HostEffects<'_> {
         weights: &[f64],
         adam: &Adam,
     ) -> (Vec<f64>, Vec<f64>) {
-        let (first, start) = (self.pairs.of(tokens.start).start, tokens.start);
+        let first = self.pairs.of(tokens.start).start;
+        let start = tokens.start;
         let mut squared_norms = vec![0.0; tokens.len()];
         let gradients = Gradients::of_tokens(self.proposer.supports, self.pairs, tokens, weights);
         let projections = cpu::token_projections(self.features, &gradients, self.source, adam);
@@ -107,14 +111,14 @@ impl HostEffects<'_> {
     fn along_gradients(&self, tokens: Range<usize>, weights: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let supports = self.proposer.supports;
         let mut v = Vec::new();
-        let along = |n: usize| {
+        let mut squared_norms = Vec::with_capacity(tokens.len());
+        for n in tokens {
             let u = &self.pairs.u[self.pairs.of(n)];
             let scale = weights[n] * supports.signals[n] * supports.slope;
             let along = scale * supports.squared_norms[n];
             v.extend(u.iter().map(|u| along * u));
-            scale * along * u.iter().map(|u| u * u).sum::<f64>()
-        };
-        let squared_norms = tokens.map(along).collect();
+            squared_norms.push(scale * along * u.iter().map(|u| u * u).sum::<f64>());
+        }
         (v, squared_norms)
     }
 
@@ -136,15 +140,16 @@ impl HostEffects<'_> {
         let projections =
             cpu::subset_projections(self.features, &gradients, self.source, adam.as_ref());
         let mut v = vec![0.0; self.pairs.rows.len()];
-        let (mut slopes, mut squared_norms) =
-            (vec![0.0; supports.len()], vec![0.0; supports.len()]);
+        let mut slopes = vec![0.0; supports.len()];
+        let mut squared_norms = vec![0.0; supports.len()];
         for ((pair, projection), coefficient) in gradients
             .pairs
             .iter()
             .zip(&projections)
             .zip(&gradients.coefficients)
         {
-            let (index, token) = (pair.index as usize, pair.token as usize);
+            let index = pair.index as usize;
+            let token = pair.token as usize;
             v[index] = if adam.is_some() {
                 self.with_decay(pair, projection)
             } else {
@@ -176,17 +181,21 @@ impl HostEffects<'_> {
     /// Reaction of token n's policy, from the projections `v` of its pairs.
     fn reaction(&self, n: usize, v: &[f64]) -> Reaction {
         let own = self.pairs.of(n);
-        let (pi, u) = (&self.pairs.pi[own.clone()], &self.pairs.u[own]);
+        let pi = &self.pairs.pi[own.clone()];
+        let u = &self.pairs.u[own];
         Reaction::of(pi, u, v, self.pairs.tails[n], self.proposer.rate())
     }
 
     /// `[N]`: reactions of the tokens' policies, from the projections `v`, `[P]`, of all pairs.
     fn reactions(&self, v: &[f64]) -> Vec<Reaction> {
-        let react = |n: usize| self.reaction(n, &v[self.pairs.of(n)]);
-        let part = |part: Range<usize>| part.map(react).collect::<Vec<_>>();
         let Proposer {
             supports, threads, ..
         } = self.proposer;
-        parallel::map_parts(*threads, supports.len(), usize::MAX, 64 * v.len(), part).concat()
+        let work = 64 * v.len();
+        parallel::map_parts(*threads, supports.len(), usize::MAX, work, |part| {
+            part.map(|n| self.reaction(n, &v[self.pairs.of(n)]))
+                .collect::<Vec<_>>()
+        })
+        .concat()
     }
 }

@@ -25,13 +25,12 @@ pub(crate) struct Pair {
 impl Pair {
     /// All pairs of a token, in the supports' order.
     fn of(pairs: &HostPairs, token: usize, subset: u32) -> impl Iterator<Item = Self> {
-        let pair = move |index: usize| Self {
+        pairs.of(token).map(move |index| Self {
             subset,
             row: pairs.rows[index],
             token: token as u32,
             index: index as u32,
-        };
-        pairs.of(token).map(pair)
+        })
     }
 
     /// True if both are entries of the same row of the same gradient.
@@ -63,8 +62,10 @@ impl Gradients {
     ) -> Self {
         let pairs = by_row(own, subsets);
         let weights: Vec<f64> = if kind == Weights::RowMean {
-            let share = |run: &[Pair]| vec![1.0 / run.len() as f64; run.len()];
-            pairs.chunk_by(Pair::shares_row).flat_map(share).collect()
+            pairs
+                .chunk_by(Pair::shares_row)
+                .flat_map(|run| std::iter::repeat_n(1.0 / run.len() as f64, run.len()))
+                .collect()
         } else {
             pairs
                 .iter()
@@ -92,32 +93,14 @@ impl Gradients {
             kind,
         } = taken;
         let pairs = by_row(own, &everything.unwrap_or(kept).subset);
-        let coefficients = |intake: &Intake| -> Result<Vec<f64>, Error> {
-            let mut weights: Vec<f64> = pairs
-                .iter()
-                .map(|pair| intake.weights[pair.token as usize])
-                .collect();
-            if kind == Weights::RowMean {
-                let runs = pairs
-                    .chunk_by(Pair::shares_row)
-                    .zip(row_tokens(&pairs, intake, ranks)?);
-                let divisors =
-                    runs.flat_map(|(run, tokens)| std::iter::repeat_n(tokens, run.len()));
-                weights
-                    .iter_mut()
-                    .zip(divisors)
-                    .for_each(|(weight, divisor)| *weight /= divisor);
-            }
-            Ok(coefficients(&pairs, &weights, supports, own))
-        };
-        let (kept, everything) = (
-            coefficients(kept)?,
-            everything.map(coefficients).transpose()?,
-        );
+        let kept = pair_weights(&pairs, kept, kind, ranks)?;
+        let everything = everything
+            .map(|everything| pair_weights(&pairs, everything, kind, ranks))
+            .transpose()?;
         Ok(Self {
-            coefficients: kept,
+            coefficients: coefficients(&pairs, &kept, supports, own),
+            everything: everything.map(|weights| coefficients(&pairs, &weights, supports, own)),
             pairs,
-            everything,
         })
     }
 
@@ -174,17 +157,40 @@ fn retain<T>(values: &mut Vec<T>, kept: &[bool]) {
     values.retain(|_| kept.next() == Some(&true));
 }
 
-/// `[P]`: for each of the `pairs`, sorted by row, the number of tokens of `intake` in its row over
+/// `[P]`: weight of each of the `pairs`, sorted by row, in a gradient for the moments.
+fn pair_weights(
+    pairs: &[Pair],
+    intake: &Intake,
+    kind: Weights,
+    ranks: &dyn Ranks,
+) -> Result<Vec<f64>, Error> {
+    let mut weights: Vec<f64> = pairs
+        .iter()
+        .map(|pair| intake.weights[pair.token as usize])
+        .collect();
+    if kind == Weights::RowMean {
+        let divisors = pairs
+            .chunk_by(Pair::shares_row)
+            .zip(row_tokens(pairs, intake, ranks)?)
+            .flat_map(|(run, tokens)| std::iter::repeat_n(tokens, run.len()));
+        for (weight, divisor) in weights.iter_mut().zip(divisors) {
+            *weight /= divisor;
+        }
+    }
+    Ok(weights)
+}
+
+/// For each row of the `pairs`, which are sorted by row, the number of tokens of `intake` in its row over
 /// all ranks, at least 1.
 fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
-    let holds = |pair: &&Pair| intake.subset.holds(pair.token as usize);
-    let own = pairs.chunk_by(Pair::shares_row).map(|run| {
-        [
-            i64::from(run[0].row),
-            run.iter().filter(holds).count() as i64,
-        ]
-    });
-    let own: Vec<i64> = own.flatten().collect();
+    let mut own: Vec<i64> = Vec::new();
+    for run in pairs.chunk_by(Pair::shares_row) {
+        let held = run
+            .iter()
+            .filter(|pair| intake.subset.holds(pair.token as usize))
+            .count();
+        own.extend([i64::from(run[0].row), held as i64]);
+    }
     let tokens = total_tokens(&own, ranks)?;
     Ok(own
         .chunks_exact(2)
@@ -213,11 +219,14 @@ pub(crate) fn total_tokens(
 
 /// `[P]`: coefficient of each pair's feature; `weights`, `[P]`, are those of the pairs.
 fn coefficients(pairs: &[Pair], weights: &[f64], supports: &Supports, own: &HostPairs) -> Vec<f64> {
-    let coefficient = |(pair, weight): (&Pair, &f64)| {
-        weight
-            * (supports.slope * supports.signals[pair.token as usize] * own.u[pair.index as usize])
-    };
-    pairs.iter().zip(weights).map(coefficient).collect()
+    pairs
+        .iter()
+        .zip(weights)
+        .map(|(pair, weight)| {
+            let signal = supports.signals[pair.token as usize];
+            weight * (supports.slope * signal * own.u[pair.index as usize])
+        })
+        .collect()
 }
 
 /// The pairs of all tokens that are in a subset, sorted by subset, row and token.

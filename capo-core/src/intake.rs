@@ -25,30 +25,38 @@ pub(crate) struct Taken<'a> {
     pub kind: Weights,
 }
 
+/// The share of a token in its subset's gradient.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    pub kind: Weights,
+    /// Divisor of the weights, for the subset of the whole batch.
+    pub divisor: f64,
+}
+
 impl Intake {
-    /// The tokens of `subset` with the weights of `kind`, times `factor(n)`; `divisor` is that of
-    /// the whole batch's subset.
+    /// The tokens of `subset`, each with its share times `factor(n)`.
     pub fn new(
         subset: Subsets,
         step: &Step,
         supports: &Supports,
-        (kind, divisor): (Weights, f64),
+        share: Share,
         factor: impl Fn(usize) -> f64,
     ) -> Self {
+        let Share { kind, divisor } = share;
         let base = match kind {
             Weights::RowMean => vec![1.0; supports.len()],
             Weights::TokenMean | Weights::Loss => {
                 subset.weights_by(step, supports, kind, &[divisor])
             }
         };
-        let weight = |(n, base): (usize, f64)| {
-            if subset.holds(n) {
-                base * factor(n)
+        let mut weights = base;
+        for (n, weight) in weights.iter_mut().enumerate() {
+            *weight = if subset.holds(n) {
+                *weight * factor(n)
             } else {
                 0.0
-            }
-        };
-        let weights = base.into_iter().enumerate().map(weight).collect();
+            };
+        }
         Self { subset, weights }
     }
 

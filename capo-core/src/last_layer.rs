@@ -75,7 +75,8 @@ impl LastLayer<'_> {
         })?;
         ensure((1..=vocab_size).contains(&k), || {
             format!(
-                "`k` is {k}, expected 1 to the vocabulary size {vocab_size} (keep that many logits per token)"
+                "`k` is {k}, expected 1 to the vocabulary size {vocab_size} (keep that many logits \
+                 per token)"
             )
         })?;
         let [hidden, topk_ids, topk_logits, action_logits, logsumexp] = match &self.arrays {
@@ -99,7 +100,8 @@ impl LastLayer<'_> {
             group_size > 0 && completions.is_multiple_of(group_size),
             || {
                 format!(
-                    "`group_size` is {group_size}, expected a divisor of the {completions} completions (pass the completions per prompt)"
+                    "`group_size` is {group_size}, expected a divisor of the {completions} \
+                     completions (pass the completions per prompt)"
                 )
             },
         )
@@ -107,14 +109,16 @@ impl LastLayer<'_> {
 
     /// Checks that 32 bits suffice to number the pairs of token and row.
     fn check_size(&self) -> Result<(), Error> {
-        let (tokens, rows) = (self.completions * self.tokens, self.k + 1);
+        let tokens = self.completions * self.tokens;
+        let rows = self.k + 1;
         ensure(
             tokens
                 .checked_mul(rows)
                 .is_some_and(|pairs| pairs < u32::MAX as usize),
             || {
                 format!(
-                    "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs (use a smaller batch, or keep fewer logits)"
+                    "{tokens} tokens with {rows} rows each are too many, expected below 2^32 pairs \
+                     (use a smaller batch, or keep fewer logits)"
                 )
             },
         )
@@ -122,12 +126,16 @@ impl LastLayer<'_> {
 
     /// Checks the ids of the token at flat position `token`.
     pub(crate) fn check_ids(&self, token: usize, ids: &[u32]) -> Result<(), Error> {
-        let outside = |&&id: &&u32| id as usize >= self.vocab_size;
-        let Some(id) = ids.iter().chain([&self.action_ids[token]]).find(outside) else {
+        let outside = ids
+            .iter()
+            .chain([&self.action_ids[token]])
+            .find(|&&id| id as usize >= self.vocab_size);
+        let Some(id) = outside else {
             return Ok(());
         };
-        Err(Error::new(format!(
-            "token {} of completion {} has id {id}, expected below the vocabulary size {} (check `topk_ids`, `action_ids`)",
+        Err(Error::input(format!(
+            "token {} of completion {} has id {id}, expected below the vocabulary size {} (check \
+             `topk_ids`, `action_ids`)",
             token % self.tokens,
             token / self.tokens,
             self.vocab_size
@@ -136,10 +144,12 @@ impl LastLayer<'_> {
 
     /// Checks the length of a `[V, D]` array that comes with the batch.
     pub(crate) fn check_matrix(&self, name: &str, length: usize) -> Result<(), Error> {
-        let (v, d) = (self.vocab_size, self.width);
+        let v = self.vocab_size;
+        let d = self.width;
         ensure(v.checked_mul(d) == Some(length), || {
             format!(
-                "`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last layer's own)"
+                "`{name}` has {length} entries, expected {v} x {d} for `[V, D]` (pass the last \
+                 layer's own)"
             )
         })
     }
@@ -154,7 +164,8 @@ impl LastLayer<'_> {
             .completions
             .checked_mul(self.tokens)
             .and_then(|n| n.checked_mul(inner));
-        let (b, t) = (self.completions, self.tokens);
+        let b = self.completions;
+        let t = self.tokens;
         ensure(expected == Some(got), || {
             let inner = if shape == "[B, T]" {
                 String::new()
@@ -162,7 +173,8 @@ impl LastLayer<'_> {
                 format!(" x {inner}")
             };
             format!(
-                "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the batch's dimensions)"
+                "`{name}` has {got} entries, expected {b} x {t}{inner} for `{shape}` (check the \
+                 batch's dimensions)"
             )
         })
     }

@@ -63,12 +63,18 @@ impl CurvatureModel {
         acceptance.check()?;
         ensure(
             granularity != Granularity::Group || semantics != Semantics::AUTHORS,
-            || "`granularity` is `group`, which the authors' semantics do not have (choose `token`, `completion` or `batch`, or the paper's semantics)",
+            || {
+                "`granularity` is `group`, which the authors' semantics do not have (choose \
+                 `token`, `completion` or `batch`, or the paper's semantics)"
+            },
         )?;
         ensure(
             semantics.probabilities != Probabilities::Full
                 || semantics.temperature == Temperature::Loss,
-            || "`probabilities` is `full`, which is known at the loss's temperature only (set `temperature` to `loss`)",
+            || {
+                "`probabilities` is `full`, which is known at the loss's temperature only (set \
+                 `temperature` to `loss`)"
+            },
         )?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -134,7 +140,8 @@ impl CurvatureModel {
         let shifts = Prediction::new(&proposer, &subsets)?;
         let mut assessment = Assessment::new(step.batch.action_ids.len());
         for (n, &subset) in subsets.of.iter().enumerate() {
-            let (token, shift) = (supports.position(n), shifts.of(subset as usize));
+            let token = supports.position(n);
+            let shift = shifts.of(subset as usize);
             if self.semantics.exempts(supports.signals[n]) {
                 assessment.exempt(token, &shift);
             } else {
@@ -265,7 +272,8 @@ impl Prepared<'_> {
         ensure(known >= asked, || {
             let unknown = asked - known;
             format!(
-                "`token_mask` has {unknown} tokens that were not prepared (keep only what the prepared mask has)"
+                "`token_mask` has {unknown} tokens that were not prepared (keep only what the \
+                 prepared mask has)"
             )
         })?;
         Ok(subset)

@@ -113,7 +113,8 @@ impl<'a> HostSource<'a> {
                 exp_avg_sq,
             } => {
                 let span = row as usize * width..(row as usize + 1) * width;
-                let (exp_avg, exp_avg_sq) = (&exp_avg[span.clone()], &exp_avg_sq[span]);
+                let exp_avg = &exp_avg[span.clone()];
+                let exp_avg_sq = &exp_avg_sq[span];
                 Some(MomentRow {
                     exp_avg,
                     exp_avg_sq,

@@ -72,12 +72,14 @@ impl OptimizerModel {
         let decay = self.weight_decay;
         ensure(decay.is_finite() && decay >= 0.0, || {
             format!(
-                "adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is none)"
+                "adam's `weight_decay` is {decay}, expected a finite number of at least 0 (0 is \
+                 none)"
             )
         })?;
         ensure(decay == 0.0 || semantics.feature != Feature::Next, || {
             format!(
-                "adam's `weight_decay` is {decay}, which with `feature` = `next` acts on logits that are not in the batch (set `feature` to `aligned`, or model no decay)"
+                "adam's `weight_decay` is {decay}, which with `feature` = `next` acts on logits \
+                 that are not in the batch (set `feature` to `aligned`, or model no decay)"
             )
         })
     }
@@ -101,7 +103,8 @@ impl OptimizerModel {
             ..
         } = self;
         let step = steps as f64 + 1.0;
-        let (unbias1, unbias2) = (1.0 - beta1.powf(step), 1.0 - beta2.powf(step));
+        let unbias1 = 1.0 - beta1.powf(step);
+        let unbias2 = 1.0 - beta2.powf(step);
         (kind == OptimizerKind::Adam).then_some(Adam {
             beta1,
             beta2,
@@ -162,14 +165,14 @@ impl Adam {
     /// Rule of the moments after this step, for a row last written `age` steps ago. It includes the
     /// missed decays, unless untouched rows are frozen.
     pub fn update(&self, age: u64) -> RowRule {
-        let decay = |beta: f64| match self.untouched_rows {
+        let [old1, old2] = [self.beta1, self.beta2].map(|beta| match self.untouched_rows {
             UntouchedRows::Decay if age > 0 => beta.powf(age as f64 + 1.0),
             UntouchedRows::Decay | UntouchedRows::Freeze => beta,
-        };
+        });
         RowRule {
-            old1: decay(self.beta1),
+            old1,
             new1: 1.0 - self.beta1,
-            old2: decay(self.beta2),
+            old2,
             new2: 1.0 - self.beta2,
             eps: self.eps,
         }

@@ -18,7 +18,8 @@ impl Policy {
         let temperature = self.temperature;
         ensure(temperature.is_finite() && temperature > 0.0, || {
             format!(
-                "sampling temperature is `{temperature}`, expected a finite number above 0 (greedy sampling has no policy gradient)"
+                "sampling temperature is `{temperature}`, expected a finite number above 0 (greedy \
+                 sampling has no policy gradient)"
             )
         })?;
         ensure(

@@ -35,17 +35,17 @@ impl<'a> Prediction<'a> {
         } = proposer;
         let weights = subsets.gradient_weights(step, supports, semantics.subset_weights);
         let effects = effects(proposer, subsets, &weights)?;
-        let averages =
-            |subsets: &Subsets| subsets.averages(step, supports, semantics.curvature_average);
+        let kind = semantics.curvature_average;
         if subsets.single {
-            let average = averages(&Subsets::tokens(1))[0];
+            let average = Subsets::tokens(1).averages(step, supports, kind)[0];
             return Ok(Self::Tokens {
                 proposer,
                 effects,
                 average,
             });
         }
-        let (mut slopes, mut squared_norms) = (vec![0.0; subsets.count], vec![0.0; subsets.count]);
+        let mut slopes = vec![0.0; subsets.count];
+        let mut squared_norms = vec![0.0; subsets.count];
         for (n, effect) in effects.iter().enumerate() {
             let Some(subset) = subsets.index(n) else {
                 continue;
@@ -53,9 +53,12 @@ impl<'a> Prediction<'a> {
             slopes[subset] += effect.slope;
             squared_norms[subset] += effect.squared_norm;
         }
-        let first = |(slope, squared_norm)| first_order(proposer, slope, squared_norm);
-        let mut shifts: Vec<Shift> = slopes.into_iter().zip(squared_norms).map(first).collect();
-        let averages = averages(subsets);
+        let mut shifts: Vec<Shift> = slopes
+            .into_iter()
+            .zip(squared_norms)
+            .map(|(slope, squared_norm)| first_order(proposer, slope, squared_norm))
+            .collect();
+        let averages = subsets.averages(step, supports, kind);
         for (n, effect) in effects.iter().enumerate() {
             if let Some(subset) = subsets.index(n) {
                 add(
@@ -125,7 +128,9 @@ fn effects(proposer: &Proposer, subsets: &Subsets, weights: &[f64]) -> Result<Ve
             unreachable!("pairs are collected where their batch lies")
         }
     };
-    let (hidden, width, positions) = (arrays.hidden, step.batch.width, &supports.features[..]);
+    let hidden = arrays.hidden;
+    let width = step.batch.width;
+    let positions = &supports.features[..];
     let features = cpu::Features {
         hidden,
         width,

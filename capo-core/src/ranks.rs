@@ -28,7 +28,7 @@ pub trait Ranks {
 
 /// The error on a rank that stops because of another rank's error.
 pub(crate) fn gave_up(rank: usize) -> Error {
-    Error::new(format!(
+    Error::ranks(format!(
         "rank {rank} could not take the step in (its own error says why)"
     ))
 }

@@ -46,7 +46,10 @@ pub struct Semantics {
 
 /// Defines switches: the values with their names in configuration files, the paper's first.
 macro_rules! switches {
-    ($($(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ })+) => {$(
+    ($(
+        $(#[$about:meta])*
+        pub enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)+ }
+    )+) => {$(
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name {
@@ -259,8 +262,10 @@ impl Semantics {
         macro_rules! settings {
             ($($key:ident)*) => { [$(Setting::of(stringify!($key), self.$key)),*] };
         }
-        settings!(feature probabilities temperature outside_action token_gradient moment_input moment_update
-            untouched_rows rejected_batch state_dtype)
+        settings!(
+            feature probabilities temperature outside_action token_gradient moment_input
+            moment_update untouched_rows rejected_batch state_dtype
+        )
     }
 }
 

@@ -56,25 +56,26 @@ impl Reaction {
 /// overflow.
 fn divergence(pi: &[f64], v: &[f64], mean: f64, tail: f64, learning_rate: f64) -> f64 {
     let outside = -learning_rate * mean;
-    let inside = || {
-        pi.iter()
-            .zip(v)
-            .map(|(&p, &v)| (p, learning_rate * (v - mean)))
-    };
-    let terms = || {
-        inside()
-            .chain([(tail, outside)])
-            .filter(|term| term.0 > 0.0)
-    };
-    let size = terms().fold(0.0, |size: f64, (_, x)| size.max(x.abs()));
+    // The probability and `x` of each row, and those of the tail.
+    let terms = pi
+        .iter()
+        .zip(v)
+        .map(move |(&p, &v)| (p, learning_rate * (v - mean)))
+        .chain([(tail, outside)])
+        .filter(|term| term.0 > 0.0);
+    let size = terms
+        .clone()
+        .fold(0.0, |size: f64, (_, x)| size.max(x.abs()));
     if size < 1.0 {
-        return terms()
+        return terms
             .map(|(p, x)| p * exp_less_tangent(x))
             .sum::<f64>()
             .ln_1p();
     }
-    let largest = terms().fold(f64::NEG_INFINITY, |largest, (_, x)| largest.max(x));
-    let total: f64 = terms().map(|(p, x)| p * (x - largest).exp()).sum();
+    let largest = terms
+        .clone()
+        .fold(f64::NEG_INFINITY, |largest, (_, x)| largest.max(x));
+    let total: f64 = terms.map(|(p, x)| p * (x - largest).exp()).sum();
     let divergence = largest + total.ln();
     // `max` would turn a NaN into 0.
     if divergence < 0.0 { 0.0 } else { divergence }
@@ -176,7 +177,10 @@ mod tests {
     /// `gain` is the ratio of the policies minus 1.
     #[test]
     fn gain_is_what_the_sampled_token_gains() {
-        let (pi, v, tail, rate) = ([0.6, 0.3], [0.4, -1.5f64], 0.1, 0.7f64);
+        let pi = [0.6, 0.3];
+        let v = [0.4, -1.5f64];
+        let tail = 0.1;
+        let rate = 0.7f64;
         let total: f64 = pi
             .iter()
             .zip(v)

@@ -23,7 +23,8 @@ impl Softmax {
             Temperature::One => 1.0,
             Temperature::Loss => f64::from(step.loss.temperature),
         };
-        let (k, full) = (step.batch.k, semantics.probabilities == Probabilities::Full);
+        let k = step.batch.k;
+        let full = semantics.probabilities == Probabilities::Full;
         let columns = if full {
             k
         } else {
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_the_tail() {
+    fn the_tail_is_the_probability_of_rows_that_are_not_kept() {
         let mut x = [1.0, 0.0];
         let tail = softmax(2.0).share(&mut x, (0.5f64.exp() + 1.0 + 2.0).ln());
         let total = 0.5f64.exp() + 3.0;

@@ -11,7 +11,6 @@
 //! | 2 x R x D x 4 | first moments, then second moments, `f32` |
 //! | 4 | CRC-32 of all bytes before, `u32` |
 
-use crate::error::ensure;
 use crate::moments::{Moments, Slot};
 use crate::{Error, Semantics};
 
@@ -83,17 +82,16 @@ pub(crate) fn decode(bytes: &[u8], semantics: &Semantics) -> Result<Moments, Err
     let values = moments().into_iter().zip(moments());
     let in_vocabulary = rows.iter().all(|&row| (row as usize) < vocab_size);
     let in_past = written.iter().all(|&written| written <= steps);
-    let slot = |((row, written), (exp_avg, exp_avg_sq))| Slot {
-        row,
-        written,
-        exp_avg,
-        exp_avg_sq,
-    };
     let slots = rows
         .into_iter()
         .zip(written)
         .zip(values)
-        .map(slot)
+        .map(|((row, written), (exp_avg, exp_avg_sq))| Slot {
+            row,
+            written,
+            exp_avg,
+            exp_avg_sq,
+        })
         .collect();
     let decoded =
         Moments::new(vocab_size, width, steps, slots).filter(|_| in_vocabulary && in_past);
@@ -107,9 +105,11 @@ fn check_semantics(found: [u8; 10], semantics: &Semantics) -> Result<(), Error> 
             return Err(damaged(&format!("has value {index} of `{}`", setting.key)));
         };
         if setting.index != index {
-            let (key, own) = (setting.key, setting.names[usize::from(setting.index)]);
-            return Err(Error::new(format!(
-                "curvature state was made with `{key}` = `{name}`, this model has `{own}` (set it as it was, or start without a state)"
+            let key = setting.key;
+            let own = setting.names[usize::from(setting.index)];
+            return Err(Error::state(format!(
+                "curvature state was made with `{key}` = `{name}`, this model has `{own}` (set it \
+                 as it was, or start without a state)"
             )));
         }
     }
@@ -131,15 +131,14 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Error> {
     let (content, mut checksum) = bytes.split_at(bytes.len() - CHECKSUM);
     let mut rest = &content[MAGIC.len()..];
     let version = u32::from_le_bytes(take(&mut rest));
-    ensure(version == VERSION, || {
-        format!(
-            "curvature state has format version {version}, expected {VERSION} (resume with the version that wrote it)"
-        )
-    })?;
-    let (got, expected) = (
-        crc32fast::hash(content),
-        u32::from_le_bytes(take(&mut checksum)),
-    );
+    if version != VERSION {
+        return Err(Error::state(format!(
+            "curvature state has format version {version}, expected {VERSION} (resume with the \
+             version that wrote it)"
+        )));
+    }
+    let got = crc32fast::hash(content);
+    let expected = u32::from_le_bytes(take(&mut checksum));
     if got != expected {
         return Err(damaged(&format!(
             "has checksum {got:08x}, expected {expected:08x}"
@@ -158,7 +157,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(format!(
+    Error::state(format!(
         "curvature state {what} (it is damaged or not one: resume from another checkpoint)"
     ))
 }

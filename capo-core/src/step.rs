@@ -134,10 +134,10 @@ impl Step<'_> {
         };
         self.batch.check_matrix("exp_avg", first)?;
         self.batch.check_matrix("exp_avg_sq", second)?;
-        ensure(
-            together,
-            || "the trainer's moments and the batch lie in different memory (pass both in host memory, or both on the device)",
-        )
+        ensure(together, || {
+            "the trainer's moments and the batch lie in different memory (pass both in host \
+             memory, or both on the device)"
+        })
     }
 
     fn check_loss(&self, semantics: &Semantics) -> Result<(), Error> {
@@ -150,7 +150,8 @@ impl Step<'_> {
         } = self.loss;
         ensure(temperature.is_finite() && temperature > 0.0, || {
             format!(
-                "the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is usual)"
+                "the loss's temperature is `{temperature}`, expected a finite number above 0 (1 is \
+                 usual)"
             )
         })?;
         ensure(
@@ -165,7 +166,10 @@ impl Step<'_> {
         })?;
         ensure(
             semantics.token_gradient != TokenGradient::Loss || derivatives.is_some(),
-            || "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or set `token_gradient` to `advantage`)",
+            || {
+                "`token_gradient` is `loss`, and the step has no loss derivatives (pass them, or \
+                 set `token_gradient` to `advantage`)"
+            },
         )
     }
 
@@ -173,7 +177,8 @@ impl Step<'_> {
         let rate = self.learning_rate;
         ensure(rate.is_finite() && rate >= 0.0, || {
             format!(
-                "`learning_rate` is {rate}, expected a finite number of at least 0 (pass the rate of the coming step)"
+                "`learning_rate` is {rate}, expected a finite number of at least 0 (pass the rate \
+                 of the coming step)"
             )
         })
     }

@@ -42,7 +42,8 @@ impl Store {
         let (v, d) = self.dims();
         ensure(self.steps() == 0 || (v, d) == (vocab_size, width), || {
             format!(
-                "{who} vocabulary {vocab_size} and width {width}, the curvature state has {v} and {d} (use the model it was made with, or start without a state)"
+                "{who} vocabulary {vocab_size} and width {width}, the curvature state has {v} and \
+                 {d} (use the model it was made with, or start without a state)"
             )
         })
     }
@@ -125,8 +126,9 @@ impl<'a> Source<'a> {
                 exp_avg,
                 exp_avg_sq,
             }),
-            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => Err(Error::new(
-                "the moments lie on a device and the batch in host memory (pass both from one place)",
+            Self::Own(Store::Cuda(_)) | Self::Trainer(_) => Err(Error::input(
+                "the moments lie on a device and the batch in host memory (pass both from one \
+                 place)",
             )),
         }
     }

@@ -93,15 +93,19 @@ impl Subsets {
 
     /// The tokens of the subsets in `chosen`, `[count]`, as one subset.
     pub fn merged(&self, chosen: &[bool], batch: &LastLayer) -> Self {
-        let of = |&subset: &u32| {
-            if chosen[subset as usize] {
-                0
-            } else {
-                Self::NONE
-            }
-        };
+        let of = self
+            .of
+            .iter()
+            .map(|&subset| {
+                if chosen[subset as usize] {
+                    0
+                } else {
+                    Self::NONE
+                }
+            })
+            .collect();
         Self {
-            of: self.of.iter().map(of).collect(),
+            of,
             count: 1,
             completions: batch.completions,
             single: false,
@@ -208,9 +212,11 @@ impl Subsets {
         match average {
             CurvatureAverage::CompletionMean if !self.single => {
                 let lengths = self.lengths(step, supports, None);
-                let length = |n: usize| lengths[supports.position(n) / step.batch.tokens];
                 (0..supports.len())
-                    .map(|n| 1.0 / (self.completions as f64 * length(n)))
+                    .map(|n| {
+                        let length = lengths[supports.position(n) / step.batch.tokens];
+                        1.0 / (self.completions as f64 * length)
+                    })
                     .collect()
             }
             CurvatureAverage::TokenMean | CurvatureAverage::CompletionMean => {
@@ -235,15 +241,16 @@ impl Subsets {
             }
             Reduction::TokenMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
-                let own = |subset| {
-                    lengths
-                        .iter()
-                        .skip(subset * self.completions)
-                        .take(self.completions)
-                        .sum()
-                };
-                // An empty batch has subsets, too.
-                (0..self.count).map(own).collect()
+                // An empty batch has subsets, too, whose sum is 0.
+                (0..self.count)
+                    .map(|subset| {
+                        lengths
+                            .iter()
+                            .skip(subset * self.completions)
+                            .take(self.completions)
+                            .sum()
+                    })
+                    .collect()
             }
         }
     }
@@ -259,10 +266,12 @@ impl Subsets {
             }
             Reduction::CompletionMean => {
                 let lengths = self.lengths(step, supports, self.counted(step));
-                let length = |n: usize| lengths[supports.position(n) / step.batch.tokens].max(1.0);
-                let divisor = |n: usize| self.index(n).map_or(1.0, |subset| divisors[subset]);
                 (0..supports.len())
-                    .map(|n| 1.0 / (divisor(n) * length(n)))
+                    .map(|n| {
+                        let length = lengths[supports.position(n) / step.batch.tokens].max(1.0);
+                        let divisor = self.index(n).map_or(1.0, |subset| divisors[subset]);
+                        1.0 / (divisor * length)
+                    })
                     .collect()
             }
             Reduction::TokenMean => self.spread(|subset| 1.0 / divisors[subset].max(1.0)),
@@ -273,8 +282,10 @@ impl Subsets {
     fn lengths(&self, step: &Step, supports: &Supports, counted: Option<&[u8]>) -> Vec<f64> {
         let tokens = step.batch.tokens;
         if let Some(counted) = counted {
-            let count = |row: &[u8]| row.iter().filter(|&&x| x != 0).count() as f64;
-            return counted.chunks(tokens.max(1)).map(count).collect();
+            return counted
+                .chunks(tokens.max(1))
+                .map(|row| row.iter().filter(|&&x| x != 0).count() as f64)
+                .collect();
         }
         let mut lengths = vec![0.0; step.batch.completions];
         for n in (0..supports.len()).filter(|&n| self.holds(n)) {

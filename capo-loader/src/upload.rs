@@ -5,9 +5,9 @@
 //! candle.
 
 use std::ffi::c_void;
-use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
+use capo_cuda::device::cuda_number;
 use capo_plugin::{Batch, DType, DeviceKind, LastLayer, OptimizerState, Tensor};
 use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result as driver, sys};
@@ -31,29 +31,6 @@ impl Dtype {
         [("f32", Self::F32), ("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
-/// Name of the CPU in `--device`.
-pub const CPU: &str = "cpu";
-
-/// Number of the CUDA device called `name`; `None` for `cpu`.
-///
-/// # Errors
-///
-/// When `name` is any other name.
-pub fn cuda_number(name: &str) -> Result<Option<usize>> {
-    if name == CPU {
-        return Ok(None);
-    }
-    match name
-        .strip_prefix("cuda:")
-        .and_then(|number| number.parse().ok())
-    {
-        Some(number) => Ok(Some(number)),
-        None => {
-            bail!("there is no device `{name}` (use `cpu`, or `cuda:0` for the first CUDA device)")
-        }
-    }
-}
-
 /// A CUDA device with its own stream. It must outlive the work of components on its batches.
 #[derive(Debug)]
 pub struct Device {
@@ -75,7 +52,9 @@ impl Device {
     pub fn open(name: &str, features: Dtype) -> Result<Option<Self>> {
         match cuda_number(name)? {
             Some(number) => {
-                let opened = probe().and_then(|()| Self::opened(number, features));
+                let opened = capo_cuda::driver::load()
+                    .map_err(anyhow::Error::from)
+                    .and_then(|()| Self::opened(number, features));
                 opened.map(Some).with_context(|| format!("device `{name}`"))
             }
             None if features == Dtype::F32 => Ok(None),
@@ -305,31 +284,9 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// Looks for the driver's library before cudarc does, which panics if the library is missing.
-fn probe() -> Result<()> {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    const NAME: &str = "libcuda.so.1";
-    // SAFETY: the driver's initialisers are sound to run at any time. It is never unloaded, for
-    // cudarc uses it.
-    let present = || {
-        unsafe { libloading::Library::new(NAME) }
-            .map(std::mem::forget)
-            .is_ok()
-    };
-    ensure!(
-        PRESENT.get_or_init(present),
-        "this machine has no CUDA driver, `{NAME}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
-    );
-    Ok(())
-}
-
 fn failed(what: &str) -> impl FnOnce(driver::DriverError) -> anyhow::Error {
     move |error| {
-        let name = error
-            .error_name()
-            .ok()
-            .and_then(|name| name.to_str().ok())
-            .unwrap_or("an unknown error");
+        let name = capo_cuda::driver::error_name(&error);
         anyhow!("it failed with `{name}` in {what}")
     }
 }

@@ -37,12 +37,9 @@ pub fn damaged(reason: impl Display) -> Error {
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {
-    let owned = || panic.downcast_ref::<String>().map(String::as_str);
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(owned)
-        .unwrap_or("no message")
+    let literal = panic.downcast_ref::<&str>().copied();
+    let formatted = panic.downcast_ref::<String>().map(String::as_str);
+    literal.or(formatted).unwrap_or("no message")
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use tempfile::NamedTempFile;
 
 use crate::memory;
 
-/// Prefix of the names of files and folders that are not whole. Their process holds a lock on them;
-/// [`crate::folders::sweep`] removes those of dead processes.
+/// Prefix of the names of unfinished files and folders. The process that writes one holds a lock on
+/// it; [`crate::folders::sweep`] removes those of dead processes.
 pub const PARTIAL: &str = ".partial-capo-";
 
 /// Replaces the file at `path` by `bytes` in one step: after an interruption it holds either the
@@ -23,12 +23,13 @@ pub const PARTIAL: &str = ".partial-capo-";
 /// directory. An error names `path` and leaves the old file unchanged. Only a plain file is
 /// replaced, never a device, a pipe, a link or a folder.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let write = || {
-        let mut file = NewFile::create(path)?;
-        file.write_all(bytes)?;
-        file.finish()
-    };
-    write().with_context(|| format!("cannot write `{}`", path.display()))
+    write_new(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(bytes)?;
+    file.finish()
 }
 
 /// Refuses a `path` that [`write_atomic`] would refuse: an entry that exists and is not a plain
@@ -137,46 +138,49 @@ pub fn append_line(path: &Path, line: &str) -> Result<Appended> {
         "a line for `{}` contains a line break",
         path.display()
     );
-    let append = || {
-        let mut file = open_plain(path, OpenOptions::new().create(true).append(true))?;
-        let (before, line) = (file.metadata()?.len(), format!("{line}\n"));
-        file.write_all(line.as_bytes())?;
-        io::Result::Ok(Appended {
-            before,
-            after: before + line.len() as u64,
-        })
-    };
-    append().with_context(|| format!("cannot append to `{}`", path.display()))
+    append(path, line).with_context(|| format!("cannot append to `{}`", path.display()))
 }
 
-/// Opens the regular file at `path`, never what a link leads to. All files that are changed in
-/// place are opened by this function: through a link, a file elsewhere would change.
+fn append(path: &Path, line: &str) -> io::Result<Appended> {
+    let mut file = open_plain(path, OpenOptions::new().create(true).append(true))?;
+    let before = file.metadata()?.len();
+    let line = format!("{line}\n");
+    file.write_all(line.as_bytes())?;
+    Ok(Appended {
+        before,
+        after: before + line.len() as u64,
+    })
+}
+
+/// Opens the regular file at `path` without following a link. All files that are changed in place
+/// are opened by this function, because through a link a file elsewhere would change.
 ///
 /// A link, a pipe, a device or a folder is an error. It is not opened, because opening a pipe would
 /// wait for another process.
 pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<fs::File> {
-    let check = |kind: FileType| {
-        let sentence = || {
-            format!(
-                "it is {}, not a regular file (remove it, or put a file in its place)",
-                self::kind(kind)
-            )
-        };
-        if kind.is_file() {
-            Ok(())
-        } else {
-            Err(io::Error::new(ErrorKind::InvalidInput, sentence()))
-        }
-    };
-    path.symlink_metadata()
-        .map_or(Ok(()), |found| check(found.file_type()))?;
+    if let Ok(found) = path.symlink_metadata() {
+        check_plain(found.file_type())?;
+    }
     // The entry may be replaced after this look: then the system refuses a link, and does not wait
     // at a pipe.
     let file = options
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
-    check(file.metadata()?.file_type())?;
+    check_plain(file.metadata()?.file_type())?;
     Ok(file)
+}
+
+fn check_plain(found: FileType) -> io::Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "it is {}, not a regular file (remove it, or put a file in its place)",
+            kind(found)
+        ),
+    ))
 }
 
 /// Reads the whole regular file at `path`, as [`bytes`] does; an error names it.
@@ -196,7 +200,8 @@ pub fn fits_memory(size: u64) -> io::Result<()> {
     let Some(free) = memory::available().filter(|free| size > *free) else {
         return Ok(());
     };
-    let (size, free) = (memory::text(size.into()), memory::text(free.into()));
+    let size = memory::text(size.into());
+    let free = memory::text(free.into());
     let sentence = format!("it takes {size}, and {free} of memory are free (use a larger machine)");
     Err(io::Error::new(ErrorKind::OutOfMemory, sentence))
 }
@@ -243,19 +248,21 @@ fn kind(kind: FileType) -> &'static str {
 /// Returns the SHA-256 of the regular file at `path` in hexadecimal, read piece by piece. Fails as
 /// [`size`] does, with the path.
 pub fn sha256_of(path: &Path) -> Result<String> {
-    let digest = || -> io::Result<Sha256> {
-        size(path)?;
-        let (mut file, mut piece) = (fs::File::open(path)?, vec![0; 1 << 20]);
-        let mut digest = Sha256::new();
-        loop {
-            match file.read(&mut piece)? {
-                0 => return Ok(digest),
-                count => digest.update(&piece[..count]),
-            }
-        }
-    };
-    let digest = digest().with_context(|| format!("cannot read `{}`", path.display()))?;
+    let digest = digest(path).with_context(|| format!("cannot read `{}`", path.display()))?;
     Ok(hex(&digest.finalize()))
+}
+
+fn digest(path: &Path) -> io::Result<Sha256> {
+    size(path)?;
+    let mut file = fs::File::open(path)?;
+    let mut piece = vec![0; 1 << 20];
+    let mut digest = Sha256::new();
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(digest),
+            count => digest.update(&piece[..count]),
+        }
+    }
 }
 
 /// Returns the SHA-256 of `bytes` as 64 lowercase hexadecimal digits.
@@ -272,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_in_pieces_is_that_of_the_whole() {
+    fn a_digest_read_in_pieces_equals_that_of_the_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         for size in [0_u64, 1, (1 << 20) - 1, 1 << 20, (1 << 21) + 5] {
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_keeps_what_was_there_and_names_the_path() {
+    fn a_failed_write_keeps_the_old_file_and_names_the_path() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("taken");
         fs::create_dir(&path).unwrap();
@@ -324,10 +331,8 @@ mod tests {
     fn written_files_have_the_permissions_of_any_new_file() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        let (ours, plain) = (
-            directory.path().join("ours"),
-            directory.path().join("plain"),
-        );
+        let ours = directory.path().join("ours");
+        let plain = directory.path().join("plain");
         write_atomic(&ours, b"").unwrap();
         fs::write(&plain, b"").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
@@ -367,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_neither_opened_nor_changed() {
+    fn refuses_links_pipes_and_folders() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("thesis"), "twenty pages").unwrap();
@@ -402,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_fit_is_not_tried() {
+    fn refuses_a_file_larger_than_memory() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hole");
         fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();

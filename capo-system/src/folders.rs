@@ -1,11 +1,12 @@
 //! Folders that survive interruptions: one rename makes a whole folder appear, and one rename
 //! removes it.
 //!
-//! A folder that is not whole has a name that begins with [`PARTIAL`] or [`DELETED`]. The next
-//! process removes such folders of dead processes, and such files ([`files::NewFile`]). Several
-//! processes may work in one parent folder, so each holds a lock on its own folder or file. The
-//! kernel releases the lock when the process ends.
+//! The name of an unfinished folder begins with [`PARTIAL`] or [`DELETED`]. The next process removes
+//! unfinished folders and files ([`files::NewFile`]) of dead processes. Several processes may work
+//! in one parent folder, so each holds a lock on its own folder or file. The kernel releases the
+//! lock when the process ends.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -163,15 +164,13 @@ pub fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
     };
-    let is_left = |name: &str| name.starts_with(PARTIAL) || name.starts_with(DELETED);
-    for entry in entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_left))
-    {
-        let (path, is_folder) = (
-            entry.path(),
-            entry.file_type().is_ok_and(|kind| kind.is_dir()),
-        );
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !has_prefix(&name, [PARTIAL, DELETED]) {
+            continue;
+        }
+        let path = entry.path();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let lock = if is_folder {
             lock_file(&path)
         } else {
@@ -195,12 +194,18 @@ pub fn sweep(parent: &Path) {
 ///
 /// When the disk reports an error.
 pub fn delete(path: &Path) -> Result<()> {
-    let delete = || -> io::Result<()> {
-        let grave = Workshop::in_folder(folder(path), DELETED)?;
-        fs::rename(path, grave.whole())?;
-        grave.close()
-    };
-    delete().with_context(|| format!("cannot delete `{}`", path.display()))
+    bury(path).with_context(|| format!("cannot delete `{}`", path.display()))
+}
+
+fn bury(path: &Path) -> io::Result<()> {
+    let grave = Workshop::in_folder(folder(path), DELETED)?;
+    fs::rename(path, grave.whole())?;
+    grave.close()
+}
+
+fn has_prefix(name: &OsStr, prefixes: [&str; 2]) -> bool {
+    name.to_str()
+        .is_some_and(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Removes partial and half-deleted files and folders from the folder `dir`, in which no other
@@ -210,20 +215,22 @@ pub fn delete(path: &Path) -> Result<()> {
 ///
 /// When the disk reports an error.
 pub fn clean(dir: &Path) -> Result<()> {
-    let clean = || -> io::Result<()> {
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let left = |name: &str| name.starts_with(".partial-") || name.starts_with(DELETED);
-            match name.to_str().is_some_and(left) {
-                true if entry.file_type()?.is_dir() => fs::remove_dir_all(entry.path())?,
-                true => fs::remove_file(entry.path())?,
-                false => {}
-            }
+    remove_unfinished(dir).with_context(|| format!("cannot clean up `{}`", dir.display()))
+}
+
+fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if !has_prefix(&entry.file_name(), [".partial-", DELETED]) {
+            continue;
         }
-        Ok(())
-    };
-    clean().with_context(|| format!("cannot clean up `{}`", dir.display()))
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Bytes that are free on the disk of the folder `dir`, or of its nearest existing ancestor. `None`
@@ -270,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_exists_is_replaced() {
+    fn replaces_nothing_that_exists() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("file"), "").unwrap();
         fs::create_dir(parent.path().join("empty")).unwrap();
@@ -288,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_at_once_one_appears() {
+    fn one_of_two_folders_gets_the_name() {
         for _ in 0..50 {
             let parent = tempfile::tempdir().unwrap();
             let appeared = std::thread::scope(|scope| {
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_left_is_swept_and_the_living_are_left_alone() {
+    fn sweeps_folders_of_dead_processes_only() {
         let parent = tempfile::tempdir().unwrap();
         let living = filled(parent.path());
         // Each folder is of a process that was killed: before it had a lock, with a lock, or during
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_dead_are_swept_and_those_of_the_living_get_their_name() {
+    fn sweeps_files_of_dead_processes_only() {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         let living = files::NewFile::create(&at("whole")).unwrap();
@@ -360,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_leaves_nothing_and_what_one_left_is_cleaned() {
+    fn deletes_folders_and_cleans_up_half_deleted_ones() {
         let parent = tempfile::tempdir().unwrap();
         filled(parent.path()).appear_as(Path::new("run")).unwrap();
         delete(&parent.path().join("run")).unwrap();
@@ -375,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_names_nothing() {
+    fn refuses_to_split_a_path_without_a_name() {
         assert_eq!(split(Path::new("run")).unwrap(), (".".into(), "run".into()));
         assert_eq!(
             split(Path::new("a/run/")).unwrap(),

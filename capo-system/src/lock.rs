@@ -28,8 +28,8 @@ const LONGEST: u64 = 1 << 10;
 
 /// Held while a process works in a run's directory.
 #[derive(Debug)]
-#[expect(dead_code, reason = "both are held until the lock is dropped")]
 pub struct Lock {
+    #[expect(dead_code, reason = "it is held until the lock is dropped")]
     dir: File,
     file: File,
 }
@@ -41,37 +41,49 @@ impl Lock {
     ///
     /// When another process holds it, or the lock's file is a link or no regular file.
     pub fn take(dir: &Path) -> Result<Self> {
-        let path = dir.join(FILE);
-        let cannot = || format!("cannot lock the run directory `{}`", dir.display());
-        let folder = File::open(dir).with_context(cannot)?;
+        let lock = Self::taken(dir)
+            .with_context(|| format!("cannot lock the run directory `{}`", dir.display()))?;
+        let Some(mut lock) = lock else {
+            return Err(in_use(dir));
+        };
+        lock.sign()
+            .with_context(|| format!("cannot write `{}`", dir.join(FILE).display()))?;
+        Ok(lock)
+    }
+
+    /// The lock, not yet signed; `None` if another process holds it.
+    fn taken(dir: &Path) -> Result<Option<Self>> {
+        let folder = File::open(dir)?;
         // A file system that cannot lock a directory may lock a file.
         if let Err(TryLockError::WouldBlock) = try_lock(&folder) {
-            return Err(in_use(dir));
+            return Ok(None);
         }
-        let opened = files::open_plain(
+        let path = dir.join(FILE);
+        let file = files::open_plain(
             &path,
             OpenOptions::new().create(true).truncate(false).write(true),
-        );
-        let mut file = opened
-            .with_context(|| format!("cannot open `{}`", path.display()))
-            .with_context(cannot)?;
+        )
+        .with_context(|| format!("cannot open `{}`", path.display()))?;
         match try_lock(&file) {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(in_use(dir)),
+            Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
                 terminal::warn(&format!(
-                    "the file system of `{}` has no locks: see to it that no other process works in it",
+                    "the file system of `{}` has no locks: see to it that no other process works \
+                     in it",
                     dir.display()
                 ));
             }
-            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let mut sign = || {
-            file.set_len(0)?;
-            file.write_all(format!("process {} on {}\n", std::process::id(), machine()).as_bytes())
-        };
-        sign().with_context(|| format!("cannot write `{}`", path.display()))?;
-        Ok(Self { dir: folder, file })
+        Ok(Some(Self { dir: folder, file }))
+    }
+
+    /// Writes the holder's name into the lock's file.
+    fn sign(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        let signature = format!("process {} on {}\n", std::process::id(), machine());
+        self.file.write_all(signature.as_bytes())
     }
 }
 
@@ -93,7 +105,6 @@ fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
 ///
 /// When the lock's file is a link or no regular file.
 pub fn is_at_work(dir: &Path) -> io::Result<bool> {
-    let is_locked = |file: &File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     if File::open(dir).is_ok_and(|folder| is_locked(&folder)) {
         return Ok(true);
     }
@@ -107,12 +118,18 @@ fn open_file(dir: &Path) -> io::Result<File> {
     files::open_plain(&dir.join(FILE), OpenOptions::new().read(true))
 }
 
+fn is_locked(file: &File) -> bool {
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
 /// The error for a second process in `dir`.
 fn in_use(dir: &Path) -> anyhow::Error {
-    let (shown, holder) = (dir.display(), holder(dir));
+    let shown = dir.display();
+    let holder = holder(dir);
     match holder.trim_end() {
         "" => anyhow!(
-            "`{shown}` is in use by another process, which its file `{FILE}` does not name (wait until it has ended, or stop it)"
+            "`{shown}` is in use by another process, which its file `{FILE}` does not name (wait \
+             until it has ended, or stop it)"
         ),
         holder => anyhow!("`{shown}` is in use by {holder} (wait until it has ended, or stop it)"),
     }
@@ -145,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_whose_file_is_deleted_or_replaced_is_still_held() {
+    fn deleting_or_replacing_the_file_does_not_free_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let lock = Lock::take(dir.path()).unwrap();
@@ -176,7 +193,7 @@ mod tests {
 
     /// A network file system locks only files, and an older host locks only the file.
     #[test]
-    fn the_lock_of_the_file_alone_counts_too() {
+    fn a_lock_on_the_file_alone_counts() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::create(dir.path().join(FILE)).unwrap();
         file.lock().unwrap();
@@ -185,9 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_no_plain_file_is_neither_opened_nor_changed() {
+    fn refuses_a_lock_file_that_is_a_link_or_a_pipe() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, thesis) = (dir.path().join(FILE), dir.path().join("thesis"));
+        let file = dir.path().join(FILE);
+        let thesis = dir.path().join("thesis");
         std::fs::write(&thesis, "twenty pages").unwrap();
         std::os::unix::fs::symlink(&thesis, &file).unwrap();
         assert!(

@@ -13,7 +13,8 @@ use crate::seal;
 /// Name of the manifest file; no other tool writes a file of this name into a model's folder.
 pub const FILE: &str = "capo-manifest.json";
 
-const HINT: &str = "use another checkpoint; a run whose newest is deleted goes on from the one before it, or from the start";
+const HINT: &str = "use another checkpoint; a run whose newest is deleted goes on from the one \
+                    before it, or from the start";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,7 +84,8 @@ impl SealedFolder {
     ///
     /// When the manifest does not name the file, or the file cannot be read or has changed.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let (mut bytes, path) = (Vec::new(), self.dir.join(name));
+        let mut bytes = Vec::new();
+        let path = self.dir.join(name);
         self.compare(name, || {
             bytes = files::read(&path)?;
             Ok(sha256_hex(&bytes))
@@ -103,20 +105,23 @@ impl SealedFolder {
         Ok(path)
     }
 
+    fn damaged(&self, name: &str) -> String {
+        format!("`{}` is damaged ({HINT})", self.dir.join(name).display())
+    }
+
     /// Refuses the file `name` if its SHA-256 differs from the manifest's.
     fn compare(&self, name: &str, sha256: impl FnOnce() -> Result<String>) -> Result<()> {
         let Some(expected) = self.files.get(name) else {
             bail!("`{}` has no file `{name}`", self.dir.display());
         };
-        let damaged = || format!("`{}` is damaged ({HINT})", self.dir.join(name).display());
         let found = sha256().map_err(|error| match error.downcast_ref::<io::Error>() {
             Some(cause) if cause.kind() == ErrorKind::PermissionDenied => error,
-            _ => error.context(damaged()),
+            _ => error.context(self.damaged(name)),
         })?;
         ensure!(
             found == *expected,
             "{}: SHA-256 {found}, expected {expected}",
-            damaged()
+            self.damaged(name)
         );
         Ok(())
     }

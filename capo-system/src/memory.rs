@@ -1,7 +1,7 @@
 //! Memory of this machine and process, so that an allocation that cannot succeed is refused in
 //! advance.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -71,18 +71,21 @@ fn address_space() -> Option<u64> {
 
 /// Sum of `MemAvailable` and `SwapFree` of `/proc/meminfo`, in bytes.
 fn free(meminfo: &str) -> Option<u64> {
-    let entry = |name: &str| -> Option<u64> {
-        let line = meminfo
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim()
-            .strip_suffix("kB")?
-            .trim()
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(1024)
-    };
-    entry("MemAvailable")?.checked_add(entry("SwapFree").unwrap_or(0))
+    let swap = entry(meminfo, "SwapFree").unwrap_or(0);
+    entry(meminfo, "MemAvailable")?.checked_add(swap)
+}
+
+/// The entry `name` of `/proc/meminfo`, in bytes.
+fn entry(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Bytes that the limits of this process's control group and of the groups above it leave, for
@@ -96,47 +99,72 @@ fn group() -> Option<u64> {
 /// all groups within. `groups` is the text of `/proc/self/cgroup`, and `root` the folder of all
 /// groups.
 fn tightest(root: &Path, groups: &str) -> Option<u64> {
-    const NEW: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
-    const OLD: [&str; 3] = [
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ];
-    let own = |controllers: &dyn Fn(&str) -> bool| {
-        let mut lines = groups
-            .lines()
-            .filter_map(|line| line.split_once(':')?.1.split_once(":/"));
-        lines
-            .find(|(names, _)| controllers(names))
-            .map_or("", |(_, own)| own)
-    };
-    let (new, old) = (
-        own(&|names| names.is_empty()),
-        own(&|names| names.split(',').any(|name| name == "memory")),
-    );
-    [(root.to_owned(), new, NEW), (root.join("memory"), old, OLD)]
-        .iter()
-        // The last ancestor is the root itself. In a container the path may be the machine's, of
-        // which only the root exists here.
-        .flat_map(|(root, own, names)| {
-            Path::new(own)
-                .ancestors()
-                .filter_map(|path| left(&root.join(path), *names))
-        })
-        .min()
+    // The first version has a hierarchy of its own for memory.
+    let version2 = own_path(groups, |controllers| controllers.is_empty());
+    let version1 = own_path(groups, |controllers| {
+        controllers.split(',').any(|name| name == "memory")
+    });
+    let lefts2 = ancestors(root.to_owned(), version2, &VERSION2);
+    let lefts1 = ancestors(root.join("memory"), version1, &VERSION1);
+    lefts2.chain(lefts1).min()
+}
+
+/// Names of the files of a control group.
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// Entry of `memory.stat` with the file pages that the kernel gives up first.
+    given_up: &'static str,
+}
+
+const VERSION2: Names = Names {
+    limit: "memory.max",
+    usage: "memory.current",
+    given_up: "inactive_file",
+};
+const VERSION1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    given_up: "total_inactive_file",
+};
+
+/// The path of this process's group in the hierarchy with the wanted controllers; empty without
+/// one.
+fn own_path(groups: &str, is_wanted: impl Fn(&str) -> bool) -> &str {
+    groups
+        .lines()
+        .filter_map(|line| line.split_once(':')?.1.split_once(":/"))
+        .find(|(controllers, _)| is_wanted(controllers))
+        .map_or("", |(_, path)| path)
+}
+
+/// What the group `own` and the groups above it leave. The last one is the root itself: in a
+/// container the path may be the machine's, of which only the root exists here.
+fn ancestors<'a>(
+    root: PathBuf,
+    own: &'a str,
+    names: &'a Names,
+) -> impl Iterator<Item = u64> + use<'a> {
+    Path::new(own)
+        .ancestors()
+        .filter_map(move |path| left(&root.join(path), names))
 }
 
 /// Limit less usage, from the files of a control group. File pages not used lately do not count as
 /// usage, for the kernel frees them.
-fn left(folder: &Path, [limit, usage, given_up]: [&str; 3]) -> Option<u64> {
-    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-    let cached = |stat: String| {
-        stat.lines()
-            .find_map(|line| line.strip_prefix(given_up)?.trim().parse::<u64>().ok())
-    };
-    let cached = read("memory.stat").and_then(cached).unwrap_or(0);
-    Some(number(limit)?.saturating_sub(number(usage).unwrap_or(0).saturating_sub(cached)))
+fn left(folder: &Path, names: &Names) -> Option<u64> {
+    let limit = number(&folder.join(names.limit))?;
+    let usage = number(&folder.join(names.usage)).unwrap_or(0);
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let given_up = stat
+        .lines()
+        .find_map(|line| line.strip_prefix(names.given_up)?.trim().parse().ok())
+        .unwrap_or(0);
+    Some(limit.saturating_sub(usage.saturating_sub(given_up)))
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The other processes on the machine's GPUs, each with its name and its memory, as the rest of a
@@ -149,16 +177,13 @@ pub fn gpu_processes() -> String {
 /// missing or takes more than five seconds.
 fn listed() -> Option<String> {
     let (said, heard) = mpsc::channel();
-    let ask = || {
-        Command::new("nvidia-smi")
-            .args([
-                "--query-compute-apps=pid,process_name,used_memory",
-                "--format=csv,noheader",
-            ])
-            .output()
-    };
+    let mut program = Command::new("nvidia-smi");
+    program.args([
+        "--query-compute-apps=pid,process_name,used_memory",
+        "--format=csv,noheader",
+    ]);
     thread::Builder::new()
-        .spawn(move || said.send(ask()))
+        .spawn(move || said.send(program.output()))
         .ok()?;
     let output = heard.recv_timeout(Duration::from_secs(5)).ok()?.ok()?;
     output
@@ -169,12 +194,15 @@ fn listed() -> Option<String> {
 
 /// The processes of a listing besides `own`.
 fn others(listing: &str, own: u32) -> String {
-    let other = |line: &str| {
-        let [pid, name, memory] = line.split(", ").collect::<Vec<_>>().try_into().ok()?;
-        (pid != own.to_string())
-            .then(|| format!("; process {pid} (`{name}`) has {memory} of a GPU here"))
-    };
-    listing.lines().filter_map(other).collect()
+    let mut others = String::new();
+    for line in listing.lines() {
+        if let [pid, name, memory] = line.split(", ").collect::<Vec<_>>()[..]
+            && pid != own.to_string()
+        {
+            others += &format!("; process {pid} (`{name}`) has {memory} of a GPU here");
+        }
+    }
+    others
 }
 
 /// Formats a number of bytes for people.
@@ -203,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_processes_are_named() {
+    fn names_other_processes() {
         let listing =
             "17, /usr/bin/host, 900 MiB\n4242, /usr/bin/python3, 30123 MiB\nno line of it\n";
         assert_eq!(
@@ -214,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says() {
+    fn reads_free_memory_from_meminfo() {
         let meminfo =
             "MemTotal:       16000000 kB\nMemAvailable:    1000 kB\nSwapFree:          24 kB\n";
         assert_eq!(free(meminfo), Some(1024 * 1024));
@@ -223,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_control_groups_leave() {
+    fn finds_the_tightest_control_group() {
         const NEW: [&str; 2] = ["memory.max", "memory.current"];
         const OLD: [&str; 2] = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
         let job = "0::/slurm/job/step\n";
@@ -283,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_as_people_read_them() {
+    fn prints_sizes() {
         assert_eq!(text(12), "12 bytes");
         assert_eq!(text(1536), "1.5 KiB");
         assert_eq!(text((4 << 30) + 1), "4.1 GiB");

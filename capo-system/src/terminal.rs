@@ -44,8 +44,10 @@ fn is_control(c: char) -> bool {
 /// A path as a word of a shell's command: in quotes unless it consists of plain characters.
 pub fn word(path: &Path) -> String {
     let text = path.display().to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let is_plain = text
+        .chars()
+        .all(|c| c.is_alphanumeric() || "/._-+:,@%=".contains(c));
+    if is_plain && !text.is_empty() {
         text
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_shown() {
+    fn shows_control_characters() {
         assert_eq!(escape("plain ü\n\ttext"), "plain ü\n\ttext");
         assert!(matches!(escape("plain"), Cow::Borrowed(_)));
         assert_eq!(
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_word_of_a_shell() {
+    fn a_path_becomes_one_word_of_a_shell() {
         let word = |path: &str| word(Path::new(path));
         assert_eq!(["runs/x-2", "ünd/a=b"].map(word), ["runs/x-2", "ünd/a=b"]);
         assert_eq!(

@@ -138,7 +138,8 @@ fn completion_adam(bencher: Bencher) {
 #[divan::bench(sample_count = 9, sample_size = 1)]
 fn token_adam_and_update(bencher: Bencher) {
     let Some(batch) = on_device() else { return };
-    let (mut model, data) = (batch.model(Granularity::Token), &batch.data);
+    let mut model = batch.model(Granularity::Token);
+    let data = &batch.data;
     bencher
         .counter(data.elements())
         .bench_local(|| data.assess_and_commit(&mut model, batch.step(false)));
@@ -204,10 +205,8 @@ fn bandwidth() -> f64 {
     // SAFETY: the context is current since the device was opened and used; both blocks are as large
     // as what is copied.
     unsafe {
-        let (source, target) = (
-            result::malloc_sync(SIZE).unwrap(),
-            result::malloc_sync(SIZE).unwrap(),
-        );
+        let source = result::malloc_sync(SIZE).unwrap();
+        let target = result::malloc_sync(SIZE).unwrap();
         let copy =
             || result::memcpy_dtod_async(target, source, SIZE, std::ptr::null_mut()).unwrap();
         let seconds = best_of(&copy);
@@ -221,13 +220,9 @@ fn bandwidth() -> f64 {
 /// Roots and reciprocals per second; `None` without NVRTC.
 fn special_functions() -> Option<f64> {
     const ROUNDS: u32 = 4096;
-    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
-    // SAFETY: a library's initialisers; it is kept.
-    names.iter().find_map(|name| {
-        unsafe { libloading::Library::new(*name) }
-            .map(std::mem::forget)
-            .ok()
-    })?;
+    if !capo_cuda::kernels::has_compiler() {
+        return None;
+    }
     let ptx = cudarc::nvrtc::compile_ptx(SPECIAL_FUNCTIONS).ok()?;
     let image = CString::new(ptx.to_src()).ok()?;
     // SAFETY: the image is PTX that ends in NUL; the arguments are the kernel's, which writes
@@ -239,7 +234,9 @@ fn special_functions() -> Option<f64> {
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let blocks = 8 * result::device::get_attribute(device, attribute).ok()? as u32;
         let launch = || {
-            let (x, rounds, sink) = (1.5f32, ROUNDS, 0u64);
+            let x = 1.5f32;
+            let rounds = ROUNDS;
+            let sink = 0u64;
             let mut arguments: [*mut c_void; 3] = [
                 (&raw const x).cast_mut().cast(),
                 (&raw const rounds).cast_mut().cast(),

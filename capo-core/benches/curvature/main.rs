@@ -139,7 +139,8 @@ fn bound(bencher: Bencher, shape: Shape) {
 
 #[inline(always)]
 fn square_roots_and_divisions(elements: usize) {
-    let (numerators, squares) = (black_box([1.5f32; 1024]), black_box([2.5f32; 1024]));
+    let numerators = black_box([1.5f32; 1024]);
+    let squares = black_box([2.5f32; 1024]);
     let mut total = [0.0f32; 32];
     for _ in 0..elements / 1024 {
         for (a, b) in numerators

@@ -167,7 +167,7 @@ impl NullaryFnOnce for TokenProjections<'_> {
         } = self;
         let mut projections = Vec::with_capacity(pairs.len());
         let mut coefficients = coefficients.iter();
-        for (pairs, row, rule) in runs(pairs, source, adam, features.width) {
+        for Run { pairs, row, rule } in runs(pairs, source, adam, features.width) {
             for (pair, &coefficient) in pairs.iter().zip(&mut coefficients) {
                 projections.push(project(features.of(pair), row.as_ref(), &rule, coefficient));
             }
@@ -186,7 +186,8 @@ pub(crate) fn subset_projections(
     adam: Option<&Adam>,
 ) -> Vec<Projection> {
     let mut projections = vec![Projection::default(); gradients.pairs.len()];
-    let (threads, arch) = (features.threads_for(2 * gradients.pairs.len()), Arch::new());
+    let threads = features.threads_for(2 * gradients.pairs.len());
+    let arch = Arch::new();
     let tasks = tasks(
         gradients,
         &mut projections,
@@ -234,7 +235,7 @@ impl NullaryFnOnce for SubsetProjections<'_> {
             for (at, run) in pairs.chunk_by(Pair::shares_row).enumerate() {
                 let end = start + run.len();
                 let mut direction = packed.weighed_sum(run, &coefficients[start..end]);
-                if let Some((_, row, rule)) = rules.as_ref().map(|rules| &rules[at]) {
+                if let Some(Run { row, rule, .. }) = rules.as_ref().map(|rules| &rules[at]) {
                     propose(
                         &mut direction[..tile.len()],
                         row.map(|row| row.columns(&tile)).as_ref(),
@@ -264,7 +265,8 @@ fn tasks<'a>(
     mut projections: &'a mut [Projection],
     size: usize,
 ) -> Vec<Task<'a>> {
-    let (mut pairs, mut coefficients) = (&gradients.pairs[..], &gradients.coefficients[..]);
+    let mut pairs = &gradients.pairs[..];
+    let mut coefficients = &gradients.coefficients[..];
     let mut tasks = Vec::new();
     while !pairs.is_empty() {
         let mut end = size.min(pairs.len());
@@ -285,14 +287,22 @@ fn tasks<'a>(
 }
 
 /// The pairs of one row, the row's moments, and Adam's rule for the row.
-type Run<'a> = (&'a [Pair], Option<MomentRow<'a>>, RowRule);
+struct Run<'a> {
+    pairs: &'a [Pair],
+    row: Option<MomentRow<'a>>,
+    rule: RowRule,
+}
 
+/// The runs of pairs that share a row.
 fn runs<'a>(pairs: &'a [Pair], source: &HostSource<'a>, adam: &Adam, width: usize) -> Vec<Run<'a>> {
-    let run = |run: &'a [Pair]| {
-        let row = source.row(run[0].row, width);
-        (run, row, adam.proposal(row.as_ref()))
-    };
-    pairs.chunk_by(Pair::shares_row).map(run).collect()
+    pairs
+        .chunk_by(Pair::shares_row)
+        .map(|pairs| {
+            let row = source.row(pairs[0].row, width);
+            let rule = adam.proposal(row.as_ref());
+            Run { pairs, row, rule }
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -135,12 +135,17 @@ fn padded(rest: &[f32]) -> [f32; LANES] {
 /// The sum of all lanes, by repeated halving.
 #[inline(always)]
 fn reduce(lanes: [f32; LANES]) -> f32 {
-    let halves = |lanes: &[f32], lane: usize| lanes[lane] + lanes[lane + lanes.len() / 2];
     let lanes: [f32; 16] = std::array::from_fn(|lane| halves(&lanes, lane));
     let lanes: [f32; 8] = std::array::from_fn(|lane| halves(&lanes, lane));
     let lanes: [f32; 4] = std::array::from_fn(|lane| halves(&lanes, lane));
     let lanes: [f32; 2] = std::array::from_fn(|lane| halves(&lanes, lane));
     lanes[0] + lanes[1]
+}
+
+/// The sum of a lane and the lane half of all lanes further on.
+#[inline(always)]
+fn halves(lanes: &[f32], lane: usize) -> f32 {
+    lanes[lane] + lanes[lane + lanes.len() / 2]
 }
 
 /// `sum f(a, b)` in `f64` over blocks of lanes.
@@ -176,7 +181,8 @@ pub(crate) fn propose(gradient: &mut [f64], row: Option<&MomentRow>, rule: &RowR
 /// Adds one row of a gradient to its moments, and the rejected gradient's row to the second moment.
 #[inline(always)]
 pub(crate) fn update(
-    (exp_avg, exp_avg_sq): (&mut [f32], &mut [f32]),
+    exp_avg: &mut [f32],
+    exp_avg_sq: &mut [f32],
     gradient: &[f64],
     rejected: &[f64],
     rule: &RowRule,

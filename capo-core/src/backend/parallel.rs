@@ -22,8 +22,11 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
     }
     let others = threads.min(tasks.len()) - 1;
     let queue = Mutex::new(tasks.into_iter());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let drain = || std::iter::from_fn(next).for_each(&work);
+    let drain = || {
+        while let Some(task) = next(&queue) {
+            work(task);
+        }
+    };
     thread::scope(|scope| {
         for _ in 0..others {
             // If the system has no more threads, this one does all the work.
@@ -33,6 +36,10 @@ pub(crate) fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) 
         }
         drain();
     });
+}
+
+fn next<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
 /// Runs `work` on consecutive parts of `0..length`, of at most `most` each; returns the results in

@@ -27,7 +27,8 @@ pub(crate) fn add_up(features: Features, gradients: &Gradients, sums: &mut RowSu
 
 /// Updates moments with the rows of `sums`; `moments` are in the order of the rows.
 pub(crate) fn take_in(sums: &RowSums, moments: Vec<Moments>, threads: usize) {
-    let (width, arch) = (sums.width, Arch::new());
+    let width = sums.width;
+    let arch = Arch::new();
     let threads = parallel::threads_for(moments.len() * width, threads);
     let rows: Vec<_> = sums.rows().zip(moments).collect();
     let size = rows.len().div_ceil(2 * threads).max(1);
@@ -71,11 +72,14 @@ impl Target for Moments<'_> {
         {
             *rejected = everything - kept;
         }
-        let moments = (
+        update(
             &mut self.slot.exp_avg[tile.clone()],
             &mut self.slot.exp_avg_sq[tile.clone()],
+            kept,
+            &rejected,
+            &self.rule,
+            self.dtype,
         );
-        update(moments, kept, &rejected, &self.rule, self.dtype);
     }
 }
 
@@ -104,7 +108,8 @@ pub(crate) fn sum_rows<T: Target + Send>(
     gradients: &Gradients,
     targets: Vec<T>,
 ) {
-    let (mut rows, mut start) = (Vec::with_capacity(targets.len()), 0);
+    let mut rows = Vec::with_capacity(targets.len());
+    let mut start = 0;
     for (pairs, target) in gradients.pairs.chunk_by(Pair::shares_row).zip(targets) {
         let own = start..start + pairs.len();
         start = own.end;
@@ -119,7 +124,8 @@ pub(crate) fn sum_rows<T: Target + Send>(
             target,
         });
     }
-    let (threads, arch) = (features.threads_for(gradients.pairs.len()), Arch::new());
+    let threads = features.threads_for(gradients.pairs.len());
+    let arch = Arch::new();
     let groups = grouped(rows, gradients.pairs.len().div_ceil(2 * threads), |row| {
         row.pairs.len()
     });
@@ -130,7 +136,9 @@ pub(crate) fn sum_rows<T: Target + Send>(
 
 /// Groups the rows so that each group has at least `size`, as measured by `of`.
 fn grouped<R>(rows: Vec<R>, size: usize, of: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
-    let (mut groups, mut group, mut total) = (Vec::new(), Vec::new(), 0);
+    let mut groups = Vec::new();
+    let mut group = Vec::new();
+    let mut total = 0;
     for row in rows {
         total += of(&row);
         group.push(row);

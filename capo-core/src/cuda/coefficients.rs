@@ -18,7 +18,8 @@ impl Pairs {
             u,
             ..
         } = self;
-        let (slots, weights) = (rows.len() as u32, queue.upload(weights)?);
+        let slots = rows.len() as u32;
+        let weights = queue.upload(weights)?;
         let out = queue.buffer(rows.len())?;
         // SAFETY: weights and signals are `[N]`, the rest `[N, S]`.
         unsafe {

@@ -11,7 +11,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{result as driver, sys};
 
@@ -63,8 +63,9 @@ impl Device {
     fn opened(ordinal: i32) -> Result<Self, Error> {
         let count = device_count()?;
         if !(0..count).contains(&ordinal) {
-            return Err(Error::new(format!(
-                "there is no CUDA device {ordinal}, this machine has {count}, from 0 (choose one of them)"
+            return Err(Error::device(format!(
+                "there is no CUDA device {ordinal}, this machine has {count}, from 0 (choose one \
+                 of them)"
             )));
         }
         let device =
@@ -75,17 +76,9 @@ impl Device {
         // SAFETY: `context` was just retained.
         unsafe { driver::ctx::set_current(context) }
             .map_err(|error| failed("entering its context", &error))?;
-        let attribute = |attribute| {
-            // SAFETY: `device` is valid.
-            unsafe { driver::device::get_attribute(device, attribute) }
-                .map_err(|error| failed("asking for it", &error))
-        };
-        use sys::CUdevice_attribute::{
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
-        };
-        let module = Self::module(image::of((attribute(MAJOR)?, attribute(MINOR)?)))?;
-        let (kernels, spare) = (Mutex::default(), Mutex::default());
+        let module = Self::module(image::of(&architecture(device)?))?;
+        let kernels = Mutex::default();
+        let spare = Mutex::default();
         Ok(Self(Arc::new(Opened {
             ordinal,
             context,
@@ -111,7 +104,7 @@ impl Device {
             }
         }
         Err(refusal.unwrap_or_else(|| {
-            Error::new("there is no image of the curvature kernels for this device")
+            Error::device("there is no image of the curvature kernels for this device")
         }))
     }
 
@@ -134,12 +127,15 @@ impl Device {
             self.return_spare();
             // SAFETY: as above.
             unsafe { driver::malloc_sync(size) }.map_err(|error| {
-                failed(
-                    &format!(
-                        "taking {size} bytes of memory (keep fewer logits, or use a smaller batch)"
-                    ),
-                    &error,
-                )
+                let what = format!(
+                    "taking {size} bytes of memory (keep fewer logits, or use a smaller batch)"
+                );
+                let sentence = failure(&what, &error);
+                if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                    Error::out_of_memory(sentence)
+                } else {
+                    Error::device(sentence)
+                }
             })
         })
     }
@@ -182,7 +178,7 @@ impl Device {
         if let Some(&kernel) = kernels.get(name) {
             return Ok(kernel as sys::CUfunction);
         }
-        let symbol = CString::new(name).map_err(|error| Error::new(error.to_string()))?;
+        let symbol = CString::new(name).map_err(|error| Error::device(error.to_string()))?;
         // SAFETY: the module is loaded for the life of the process.
         let kernel = unsafe { driver::module::get_function(self.0.module, symbol) }
             .map_err(|error| failed(&format!("finding kernel `{name}`"), &error))?;
@@ -217,7 +213,8 @@ impl Queue {
 
     /// Memory for `len` values with arbitrary contents.
     pub fn buffer<T: Plain>(&self, len: usize) -> Result<Buffer<T>, Error> {
-        let (device, stream) = (self.device.clone(), self.stream);
+        let device = self.device.clone();
+        let stream = self.stream;
         let size = class_of((len * size_of::<T>()).max(1));
         // Up to twice the size is accepted, so that batches of changing size leave little memory
         // idle.
@@ -308,20 +305,21 @@ impl Queue {
     pub unsafe fn launch(
         &self,
         kernel: &'static str,
-        (blocks, threads): Grid,
+        grid: Grid,
         arguments: &[&dyn Argument],
     ) -> Result<(), Error> {
-        if blocks.0 == 0 || blocks.1 == 0 {
+        if grid.columns == 0 || grid.rows == 0 {
             return Ok(());
         }
         let function = self.device.kernel(kernel)?;
-        let (grid, block) = ((blocks.0, blocks.1, 1), (threads, 1, 1));
+        let blocks = (grid.columns, grid.rows, 1);
+        let threads = (grid.threads, 1, 1);
         let mut places = Vec::new();
         arguments
             .iter()
             .for_each(|argument| argument.place(&mut places));
         // SAFETY: the caller guarantees it; no kernel of this crate has dynamic shared memory.
-        unsafe { driver::launch_kernel(function, grid, block, 0, self.raw(), &mut places) }
+        unsafe { driver::launch_kernel(function, blocks, threads, 0, self.raw(), &mut places) }
             .map_err(|error| failed(&format!("starting kernel `{kernel}`"), &error))
     }
 }
@@ -411,31 +409,29 @@ impl<const N: usize> Argument for [&dyn Argument; N] {
     }
 }
 
-/// Number of devices, at least 1. Where a library is missing, cudarc would panic; this returns an
-/// error.
-fn device_count() -> Result<i32, Error> {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    let name = if cfg!(windows) {
-        "nvcuda.dll"
-    } else {
-        "libcuda.so.1"
+/// The name of a device's architecture.
+fn architecture(device: sys::CUdevice) -> Result<String, Error> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
     };
-    // SAFETY: the driver's initialisers are sound to run at any time. It is kept, so that it is not
-    // unloaded under cudarc.
-    let present = || {
-        unsafe { libloading::Library::new(name) }
-            .map(std::mem::forget)
-            .is_ok()
-    };
-    if !PRESENT.get_or_init(present) {
-        return Err(Error::new(format!(
-            "this machine has no CUDA driver, `{name}` could not be loaded (install the NVIDIA driver, or run with `--device cpu`)"
-        )));
+    let mut name = "sm_".to_owned();
+    for attribute in [MAJOR, MINOR] {
+        // SAFETY: `device` is valid.
+        let number = unsafe { driver::device::get_attribute(device, attribute) }
+            .map_err(|error| failed("asking for it", &error))?;
+        name += &number.to_string();
     }
+    Ok(name)
+}
+
+/// Number of devices, at least 1.
+fn device_count() -> Result<i32, Error> {
+    capo_cuda::driver::load().map_err(|missing| Error::device(missing.to_string()))?;
     let count = driver::init().and_then(|()| driver::device::get_count());
     match count {
         Ok(count) if count > 0 => Ok(count as c_int),
-        Ok(_) => Err(Error::new(
+        Ok(_) => Err(Error::device(
             "this machine has a CUDA driver and no device (run with `--device cpu`)",
         )),
         Err(error) => Err(failed(
@@ -453,12 +449,13 @@ fn class_of(size: usize) -> usize {
 }
 
 fn failed(what: &str, error: &driver::DriverError) -> Error {
-    let name = error
-        .error_name()
-        .ok()
-        .and_then(|name| name.to_str().ok())
-        .unwrap_or("an unknown error");
-    Error::new(format!("the CUDA device failed with `{name}` in {what}"))
+    Error::device(failure(what, error))
+}
+
+/// The sentence about a call of the driver that failed.
+fn failure(what: &str, error: &driver::DriverError) -> String {
+    let name = capo_cuda::driver::error_name(error);
+    format!("the CUDA device failed with `{name}` in {what}")
 }
 
 fn lock<X>(mutex: &Mutex<X>) -> std::sync::MutexGuard<'_, X> {

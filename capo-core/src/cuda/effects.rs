@@ -10,7 +10,7 @@ use super::driver::{Argument, Buffer};
 use super::pairs::Hidden;
 use super::rows::{self, AdamArgument, Row};
 use super::segments::{Choice, Segments};
-use super::{Pairs, TILE, WARP, threads, warps};
+use super::{Grid, Pairs, TILE, WARP, threads, warps};
 use crate::Error;
 use crate::effect::Effect;
 use crate::optimizer::Adam;
@@ -42,7 +42,8 @@ pub(crate) fn effects(
 ) -> Result<Vec<Effect>, Error> {
     let queue = &pairs.queue;
     queue.enter()?;
-    let (adam, slope) = (proposer.adam(), proposer.supports.slope);
+    let adam = proposer.adam();
+    let slope = proposer.supports.slope;
     let projector = Projector {
         proposer,
         pairs,
@@ -133,8 +134,9 @@ impl Projector<'_> {
                     },
                 ..
             }) => rows::dense(pairs, segments, exp_avg, exp_avg_sq, adam),
-            Source::Own(Store::Host(_)) | Source::Trainer(_) => Err(Error::new(
-                "the moments lie in host memory and the batch on a device (pass both from one place)",
+            Source::Own(Store::Host(_)) | Source::Trainer(_) => Err(Error::input(
+                "the moments lie in host memory and the batch on a device (pass both from one \
+                 place)",
             )),
         }
     }
@@ -155,9 +157,13 @@ impl Projector<'_> {
             squared_norms,
             ..
         } = pairs;
-        let scale = |(weight, signal): (&f64, &f64)| weight * signal * supports.slope;
-        let scales: Vec<f64> = weights.iter().zip(&supports.signals).map(scale).collect();
-        let (slots, scales) = (rows.len() as u32, queue.upload(scales)?);
+        let scales: Vec<f64> = weights
+            .iter()
+            .zip(&supports.signals)
+            .map(|(weight, signal)| weight * signal * supports.slope)
+            .collect();
+        let slots = rows.len() as u32;
+        let scales = queue.upload(scales)?;
         // SAFETY: scales and norms of features are `[N]`, the rest `[N, S]`.
         unsafe {
             queue.launch(
@@ -189,16 +195,15 @@ impl Projector<'_> {
             norms,
             ..
         } = self;
-        let (
-            Segments {
-                values,
-                of_pair,
-                pairs,
-                ..
-            },
-            Hidden { address, width, .. },
-        ) = (segments, hidden);
-        let (rows, tiles) = (self.rows(segments, adam)?, (*width as usize).div_ceil(TILE));
+        let Segments {
+            values,
+            of_pair,
+            pairs,
+            ..
+        } = segments;
+        let Hidden { address, width, .. } = hidden;
+        let rows = self.rows(segments, adam)?;
+        let tiles = (*width as usize).div_ceil(TILE);
         let windows = pairs.div_ceil(WARP);
         let fast = hidden.of_dtype([
             "project_tokens_f32",
@@ -218,8 +223,13 @@ impl Projector<'_> {
         };
         let common: [&dyn Argument; 7] = [pairs, values, of_pair, &rows, address, features, width];
         for first in (0..tiles).step_by(TOKEN_WARPS) {
-            let (first_tile, some) = (first as u32, (tiles - first).min(TOKEN_WARPS) as u32);
-            let grid = ((windows, 1), some * WARP);
+            let first_tile = first as u32;
+            let some = (tiles - first).min(TOKEN_WARPS) as u32;
+            let grid = Grid {
+                columns: windows,
+                rows: 1,
+                threads: some * WARP,
+            };
             let tile: [&dyn Argument; 5] = [
                 &self.vector(),
                 stride,
@@ -261,14 +271,10 @@ impl Projector<'_> {
             ..
         } = hidden;
         let rows = adam.map(|adam| self.rows(segments, adam)).transpose()?;
-        let (rows, eps) = (
-            rows.as_ref().map_or(0, Buffer::address),
-            adam.map_or(0.0, |adam| adam.eps),
-        );
-        let (classes, (features, coefficients)) = (
-            segments.by_length(queue)?,
-            segments.ordered(self.pairs, coefficients)?,
-        );
+        let rows = rows.as_ref().map_or(0, Buffer::address);
+        let eps = adam.map_or(0.0, |adam| adam.eps);
+        let classes = segments.by_length(queue)?;
+        let (features, coefficients) = segments.ordered(self.pairs, coefficients)?;
         let Segments {
             values,
             of_pair,
@@ -294,7 +300,8 @@ impl Projector<'_> {
             ],
         ];
         for first in (0..tiles).step_by(TILES_AT_ONCE) {
-            let (first_tile, some) = (first as u32, (tiles - first).min(TILES_AT_ONCE) as u32);
+            let first_tile = first as u32;
+            let some = (tiles - first).min(TILES_AT_ONCE) as u32;
             let batch: [&dyn Argument; 9] = [
                 known,
                 count,
@@ -307,8 +314,8 @@ impl Projector<'_> {
                 vector,
             ];
             for (class, kernels) in classes.iter().zip(kernels) {
-                let ([list, listed], grid) =
-                    (class.arguments(), ((class.most, some), class.warps * WARP));
+                let [list, listed] = class.arguments();
+                let grid = class.grid(some);
                 let own: [&dyn Argument; 4] = [&coefficients, &eps, &parts, &of_parts];
                 // SAFETY: as in `tokens`; the sorted pairs' features and coefficients are `[P]`,
                 // parts `[tiles, P]`, their norms `[tiles, R]`.
@@ -353,7 +360,8 @@ impl Projector<'_> {
             tails,
             ..
         } = pairs;
-        let (rate, effects) = (proposer.rate(), queue.buffer::<Effect>(*tokens as usize)?);
+        let rate = proposer.rate();
+        let effects = queue.buffer::<Effect>(*tokens as usize)?;
         let policies: [&dyn Argument; 7] = [tokens, stride, rows, logits, pi, u, tails];
         // SAFETY: tails and effects are `[N]`, the rest `[N, S]`.
         unsafe {

@@ -40,8 +40,13 @@ pub(crate) use pairs::Pairs;
 pub(crate) use sums::Local;
 pub(crate) use supports::collect;
 
-/// Numbers of blocks in two dimensions, and the number of threads in a block.
-type Grid = ((u32, u32), u32);
+/// The blocks of a launch, in two dimensions, and the number of threads in each.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    columns: u32,
+    rows: u32,
+    threads: u32,
+}
 
 /// Default number of threads in a block.
 const THREADS: u32 = 256;
@@ -62,7 +67,11 @@ const TILE: usize = 256;
 
 /// Blocks of THREADS threads for `count` threads.
 fn threads(count: usize) -> Grid {
-    ((count.div_ceil(THREADS as usize) as u32, 1), THREADS)
+    Grid {
+        columns: count.div_ceil(THREADS as usize) as u32,
+        rows: 1,
+        threads: THREADS,
+    }
 }
 
 /// Blocks of THREADS threads for `count` warps.

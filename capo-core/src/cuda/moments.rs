@@ -6,7 +6,7 @@ use super::driver::{Argument, Buffer, Device, Queue};
 use super::pairs::Hidden;
 use super::rows::{AdamArgument, Row};
 use super::segments::{Choice, Class, Segments, scan};
-use super::{Arrays, Pairs, TILE, WARP, threads};
+use super::{Arrays, Pairs, TILE, threads};
 use crate::intake::{Intake, Taken};
 use crate::moments::{self, Slot};
 use crate::optimizer::Adam;
@@ -65,6 +65,16 @@ struct Coefficients {
     values: Buffer<f64>,
 }
 
+/// The pairs of a step in the order of their segments.
+struct Sorted<'a> {
+    segments: &'a Segments,
+    features: &'a Buffer<u32>,
+    /// Address of the coefficients of the kept tokens.
+    kept: u64,
+    /// Address of the coefficients of all tokens; 0 without them.
+    everything: u64,
+}
+
 impl Coefficients {
     fn of(pairs: &Pairs, intake: &Intake, kind: Weights, slope: f64) -> Result<Self, Error> {
         let subset_of = pairs.queue.upload(&intake.subset.of[..])?;
@@ -98,24 +108,22 @@ impl Moments {
             (host.vocab_size, host.width)
         };
         let mut of_row = vec![NONE; vocab_size];
-        let (mut written, mut row) = (vec![0; vocab_size], vec![0; vocab_size]);
+        let mut written = vec![0; vocab_size];
+        let mut row = vec![0; vocab_size];
         for (at, slot) in host.slots.iter().enumerate() {
             of_row[slot.row as usize] = at as u32;
-            (written[at], row[at]) = (slot.written, slot.row);
+            written[at] = slot.written;
+            row[at] = slot.row;
         }
-        let slab = |slots: &[Slot]| {
+        let mut slabs: Vec<Buffer<f32>> = Vec::new();
+        for slots in host.slots.chunks(SLAB_ROWS) {
             let mut values = vec![0.0; SLAB_ROWS * 2 * width];
             for (slot, values) in slots.iter().zip(values.chunks_mut(2 * width)) {
                 values[..width].copy_from_slice(&slot.exp_avg);
                 values[width..].copy_from_slice(&slot.exp_avg_sq);
             }
-            queue.upload(values)
-        };
-        let slabs: Vec<Buffer<f32>> = host
-            .slots
-            .chunks(SLAB_ROWS)
-            .map(slab)
-            .collect::<Result<_, _>>()?;
+            slabs.push(queue.upload(values)?);
+        }
         let addresses: Vec<u64> = slabs.iter().map(Buffer::address).collect();
         let moments = Self {
             device: queue.device().clone(),
@@ -136,16 +144,15 @@ impl Moments {
     /// A copy in host memory.
     pub fn to_host(&self) -> Result<moments::Moments, Error> {
         let queue = self.device.queue(cuda::Stream::default())?;
-        let (rows, written) = (
-            queue.download(&self.row, self.rows)?,
-            queue.download(&self.written, self.rows)?,
-        );
+        let rows = queue.download(&self.row, self.rows)?;
+        let written = queue.download(&self.written, self.rows)?;
         let mut slots = Vec::with_capacity(self.rows);
         for (at, slab) in self.slabs.iter().enumerate() {
             let values = queue.download(slab, (self.rows - at * SLAB_ROWS) * 2 * self.width)?;
             for (values, place) in values.chunks(2 * self.width).zip(at * SLAB_ROWS..self.rows) {
                 let (exp_avg, exp_avg_sq) = values.split_at(self.width);
-                let (row, written) = (rows[place], written[place]);
+                let row = rows[place];
+                let written = written[place];
                 slots.push(Slot {
                     row,
                     written,
@@ -156,7 +163,7 @@ impl Moments {
         }
         let (vocab_size, width) = if self.steps == 0 { (0, 0) } else { self.dims() };
         let moments = moments::Moments::new(vocab_size, width, self.steps, slots);
-        moments.ok_or_else(|| Error::new("the device's moments name a row twice"))
+        moments.ok_or_else(|| Error::device("the device's moments name a row twice"))
     }
 
     /// V and D; 0 before the first step.
@@ -191,20 +198,22 @@ impl Moments {
                 nonzero,
             },
         )?;
-        let (classes, (marks, new)) =
-            (segments.by_length(queue)?, self.new_rows(pairs, &segments)?);
+        let classes = segments.by_length(queue)?;
+        let (marks, new) = self.new_rows(pairs, &segments)?;
         let rows = queue.buffer(segments.count as usize)?;
         let (features, of_kept) = segments.ordered(pairs, &kept.values)?;
         let of_everything = everything
             .as_ref()
             .map(|all| segments.ordered(pairs, &all.values))
             .transpose()?;
-        let coefficients = [
-            of_kept.address(),
-            of_everything
+        let sorted = Sorted {
+            segments: &segments,
+            features: &features,
+            kept: of_kept.address(),
+            everything: of_everything
                 .as_ref()
                 .map_or(0, |(_, ordered)| ordered.address()),
-        ];
+        };
         self.make_room(queue, new)?;
         // Nothing has changed so far, and no memory is allocated from here on. A failed allocation
         // therefore leaves the state unchanged.
@@ -212,14 +221,7 @@ impl Moments {
         let adam = AdamArgument::update(adam, self.steps);
         let rows = self.rows_of(rows, pairs, &segments, true, adam)?;
         let in_bf16 = i32::from(semantics.state_dtype == StateDtype::Bf16);
-        self.add(
-            pairs,
-            &segments,
-            &classes,
-            &rows,
-            (&features, coefficients),
-            in_bf16,
-        )?;
+        self.add(pairs, &sorted, &classes, &rows, in_bf16)?;
         queue.synchronize()?;
         self.rows += new;
         self.steps += 1;
@@ -229,19 +231,15 @@ impl Moments {
     /// `[R + 1]`: for each segment's row, the number of earlier rows without a slot; and the total
     /// number.
     fn new_rows(&self, pairs: &Pairs, segments: &Segments) -> Result<(Buffer<u32>, usize), Error> {
-        let (
-            Pairs { queue, rows, .. },
-            Segments {
-                values,
-                starts,
-                count,
-                ..
-            },
-        ) = (pairs, segments);
-        let (grid, marks) = (
-            threads(*count as usize + 1),
-            queue.buffer::<u32>(*count as usize + 1)?,
-        );
+        let Pairs { queue, rows, .. } = pairs;
+        let Segments {
+            values,
+            starts,
+            count,
+            ..
+        } = segments;
+        let grid = threads(*count as usize + 1);
+        let marks = queue.buffer::<u32>(*count as usize + 1)?;
         // SAFETY: marks and starts are `[R + 1]`, values `[P]`, indices into `[N, S]`; rows are
         // below V.
         unsafe {
@@ -263,8 +261,9 @@ impl Moments {
         if missing == 0 {
             return Ok(());
         }
-        let slab = |_| queue.buffer(SLAB_ROWS * 2 * self.width);
-        let slabs = (0..missing).map(slab).collect::<Result<Vec<_>, _>>()?;
+        let slabs = (0..missing)
+            .map(|_| queue.buffer(SLAB_ROWS * 2 * self.width))
+            .collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<u64> = self
             .slabs
             .iter()
@@ -278,16 +277,16 @@ impl Moments {
 
     /// Gives slots to the segments' rows that have none; `prefix` is the result of `new_rows`.
     fn place(&self, pairs: &Pairs, segments: &Segments, prefix: &Buffer<u32>) -> Result<(), Error> {
-        let (
-            Pairs { queue, rows, .. },
-            Segments {
-                values,
-                starts,
-                count,
-                ..
-            },
-        ) = (pairs, segments);
-        let (grid, known, slots) = (threads(*count as usize), self.rows as u32, self.slots());
+        let Pairs { queue, rows, .. } = pairs;
+        let Segments {
+            values,
+            starts,
+            count,
+            ..
+        } = segments;
+        let grid = threads(*count as usize);
+        let known = self.rows as u32;
+        let slots = self.slots();
         // SAFETY: as in `new_rows`; there are slots for all new rows, at most V.
         unsafe {
             queue.launch(
@@ -320,7 +319,9 @@ impl Moments {
             count,
             ..
         } = segments;
-        let (slots, known, write) = (self.slots(), self.rows as u32, i32::from(write));
+        let slots = self.slots();
+        let known = self.rows as u32;
+        let write = i32::from(write);
         // SAFETY: as in `place`; the result is `[R]`.
         unsafe {
             queue.launch(
@@ -334,17 +335,21 @@ impl Moments {
         Ok(out)
     }
 
-    /// Adds the segments' gradients to their rows. The coefficients are those of the sorted pairs,
-    /// of the kept tokens and, if not 0, of all tokens.
+    /// Adds the segments' gradients to their rows.
     fn add(
         &self,
         pairs: &Pairs,
-        segments: &Segments,
+        sorted: &Sorted,
         classes: &[Class],
         rows: &Buffer<Row>,
-        (features, [kept, everything]): (&Buffer<u32>, [u64; 2]),
         in_bf16: i32,
     ) -> Result<(), Error> {
+        let Sorted {
+            segments,
+            features,
+            kept,
+            everything,
+        } = sorted;
         let Hidden {
             address,
             width,
@@ -359,8 +364,8 @@ impl Moments {
             features,
             width,
             vector,
-            &kept,
-            &everything,
+            kept,
+            everything,
             &in_bf16,
         ];
         let kernels = [
@@ -373,8 +378,8 @@ impl Moments {
             ["update_short_f32", "update_short_f16", "update_short_bf16"],
         ];
         for (class, kernels) in classes.iter().zip(kernels) {
-            let ([list, listed], grid) =
-                (class.arguments(), ((class.most, tiles), class.warps * WARP));
+            let [list, listed] = class.arguments();
+            let grid = class.grid(tiles);
             // SAFETY: starts are `[R + 1]`, rows `[R]` with moments of the features' width; the
             // sorted pairs' features and coefficients are `[P]`, those of all tokens may be absent.
             // No two segments share a row.

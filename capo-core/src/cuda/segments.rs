@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::driver::{Argument, Buffer, Queue};
-use super::{LONG, LONG_WARPS, MEDIUM, MEDIUM_WARPS, Pairs, THREADS, threads};
+use super::{Grid, LONG, LONG_WARPS, MEDIUM, MEDIUM_WARPS, Pairs, THREADS, WARP, threads};
 use crate::Error;
 
 /// Entries of a tile of the scan and of the sort.
@@ -56,12 +56,14 @@ impl Segments {
             nonzero,
         } = choice;
         let slots = rows.len();
-        let (total, nonzero) = (slots as u32, nonzero.map_or(0, Buffer::address));
+        let total = slots as u32;
+        let nonzero = nonzero.map_or(0, Buffer::address);
         let subset_or_null = subset_of.map_or(0, Buffer::address);
         let chosen: [&dyn Argument; 5] = [&total, rows, &subset_or_null, stride, &nonzero];
         let mut values = pairs.by_row()?;
         if subset_of.is_some() {
-            let (subsets, keys) = (subsets as u32, queue.buffer(slots)?);
+            let subsets = subsets as u32;
+            let keys = queue.buffer(slots)?;
             // SAFETY: the arguments are the kernel's; subsets are `[N]`, rows, keys, values and
             // coefficients `[N, S]`. Values are a permutation of the indices.
             unsafe {
@@ -95,10 +97,8 @@ impl Segments {
         let [count, known] = queue.read(heads.slice(), slots, 2)?[..] else {
             unreachable!("two numbers were asked for")
         };
-        let (of_pair, starts) = (
-            queue.buffer(known as usize)?,
-            queue.buffer(count as usize + 1)?,
-        );
+        let of_pair = queue.buffer(known as usize)?;
+        let starts = queue.buffer(count as usize + 1)?;
         // SAFETY: `heads` holds the sums before each of the P pairs and after the last, at most R.
         unsafe {
             queue.launch(
@@ -122,21 +122,17 @@ impl Segments {
         from: &Pairs,
         coefficients: &Buffer<f64>,
     ) -> Result<(Buffer<u32>, Buffer<f64>), Error> {
-        let (
-            Pairs {
-                queue,
-                features,
-                stride,
-                ..
-            },
-            Self { values, pairs, .. },
-        ) = (from, self);
-        let (grid, sorted) = (
-            threads(*pairs as usize),
-            (
-                queue.buffer(*pairs as usize)?,
-                queue.buffer(*pairs as usize)?,
-            ),
+        let Pairs {
+            queue,
+            features,
+            stride,
+            ..
+        } = from;
+        let Self { values, pairs, .. } = self;
+        let grid = threads(*pairs as usize);
+        let sorted = (
+            queue.buffer(*pairs as usize)?,
+            queue.buffer(*pairs as usize)?,
         );
         // SAFETY: values are `[P]`, indices into the coefficients, `[N, S]`; features are `[N]`,
         // the results `[P]`.
@@ -160,40 +156,40 @@ impl Segments {
 
     /// The segments by their lengths, the longest first, whose blocks take longest.
     pub fn by_length(&self, queue: &Queue) -> Result<[Class; 3], Error> {
-        let class = |(warps, least, most): (u32, u32, u32)| {
-            let (count, at_most) = (self.count as usize, self.pairs / (least + 1));
-            let marks = queue.buffer::<u32>(count + 1)?;
-            let class = Class {
-                warps,
-                list: queue.buffer(count)?,
-                marks,
-                most: at_most.min(self.count),
-            };
-            let grid = threads(count + 1);
-            // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are
-            // marked.
-            unsafe {
-                queue.launch(
-                    "mark_lengths",
-                    grid,
-                    &[&self.count, &self.starts, &least, &most, &class.marks],
-                )?;
-                scan_in_place(queue, &class.marks, count + 1)?;
-                queue.launch(
-                    "list_marked",
-                    grid,
-                    &[&self.count, &class.marks, &class.list],
-                )?;
-            }
-            Ok(class)
+        Ok([
+            self.class(queue, LONG_WARPS, LONG, u32::MAX)?,
+            self.class(queue, MEDIUM_WARPS, MEDIUM, LONG)?,
+            self.class(queue, 1, 0, MEDIUM)?,
+        ])
+    }
+
+    /// The segments of more than `least` pairs, and at most `most`, for blocks of so many warps.
+    fn class(&self, queue: &Queue, warps: u32, least: u32, most: u32) -> Result<Class, Error> {
+        let count = self.count as usize;
+        let at_most = self.pairs / (least + 1);
+        let marks = queue.buffer::<u32>(count + 1)?;
+        let class = Class {
+            warps,
+            list: queue.buffer(count)?,
+            marks,
+            most: at_most.min(self.count),
         };
-        let [long, medium, short] = [
-            (LONG_WARPS, LONG, u32::MAX),
-            (MEDIUM_WARPS, MEDIUM, LONG),
-            (1, 0, MEDIUM),
-        ]
-        .map(class);
-        Ok([long?, medium?, short?])
+        let grid = threads(count + 1);
+        // SAFETY: starts and marks are `[R + 1]`. The list is `[R]`, and no more than R are marked.
+        unsafe {
+            queue.launch(
+                "mark_lengths",
+                grid,
+                &[&self.count, &self.starts, &least, &most, &class.marks],
+            )?;
+            scan_in_place(queue, &class.marks, count + 1)?;
+            queue.launch(
+                "list_marked",
+                grid,
+                &[&self.count, &class.marks, &class.list],
+            )?;
+        }
+        Ok(class)
     }
 }
 
@@ -201,15 +197,25 @@ impl Segments {
 #[derive(Debug)]
 pub(super) struct Class {
     /// Number of warps that work on a segment together.
-    pub warps: u32,
-    /// Most segments that there can be: blocks to start. How many there are, only the device knows.
-    pub most: u32,
+    warps: u32,
+    /// Largest possible number of segments, which is the number of blocks to start. Only the device
+    /// knows how many segments there are.
+    most: u32,
     list: Buffer<u32>,
     /// `[R + 1]`: number of marked segments before each, and of all.
     marks: Buffer<u32>,
 }
 
 impl Class {
+    /// Blocks for all segments, in `rows` rows.
+    pub fn grid(&self, rows: u32) -> Grid {
+        Grid {
+            columns: self.most,
+            rows,
+            threads: self.warps * WARP,
+        }
+    }
+
     /// Addresses of the list and of its length.
     pub fn arguments(&self) -> [u64; 2] {
         [
@@ -238,7 +244,8 @@ impl Pairs {
             keys: queue.buffer(slots)?,
             values: Arc::new(queue.buffer(slots)?),
         };
-        let (total, Sorter { keys, values, .. }) = (slots as u32, &sorter);
+        let total = slots as u32;
+        let Sorter { keys, values, .. } = &sorter;
         // SAFETY: the arguments are the kernel's; rows, keys and values are `[N, S]`.
         unsafe {
             queue.launch(
@@ -262,13 +269,21 @@ struct Sorter<'a> {
 impl Sorter<'_> {
     /// Sorts by keys of at most `largest`.
     fn sort(&mut self, largest: u32) -> Result<(), Error> {
-        let (queue, count) = (self.queue, self.keys.len());
+        let queue = self.queue;
+        let count = self.keys.len();
         let tiles = count.div_ceil(SCAN_TILE);
         let digits = (u32::BITS - largest.leading_zeros()).div_ceil(DIGIT_BITS);
         let counts = queue.buffer::<u32>((tiles << DIGIT_BITS) + 1)?;
         for shift in (0..digits).map(|digit| digit * DIGIT_BITS) {
-            let (keys, values) = (queue.buffer(count)?, queue.buffer(count)?);
-            let (grid, total, from) = (((tiles as u32, 1), THREADS), count as u32, &*self);
+            let keys = queue.buffer(count)?;
+            let values = queue.buffer(count)?;
+            let grid = Grid {
+                columns: tiles as u32,
+                rows: 1,
+                threads: THREADS,
+            };
+            let total = count as u32;
+            let from = &*self;
             // SAFETY: counts are `[16, tiles]`, keys and values `[count]`, with targets of their
             // own.
             unsafe {
@@ -305,11 +320,13 @@ pub(super) fn scan(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<u3
 /// Replaces the first `count` numbers by the sums of the numbers before them.
 fn scan_in_place(queue: &Queue, data: &Buffer<u32>, count: usize) -> Result<(), Error> {
     let tiles = count.div_ceil(SCAN_TILE);
-    let (grid, count, sums) = (
-        ((tiles as u32, 1), THREADS),
-        count as u32,
-        queue.buffer::<u32>(tiles)?,
-    );
+    let grid = Grid {
+        columns: tiles as u32,
+        rows: 1,
+        threads: THREADS,
+    };
+    let count = count as u32;
+    let sums = queue.buffer::<u32>(tiles)?;
     // SAFETY: `data` holds at least `count` numbers, `sums` one for each tile.
     unsafe { queue.launch("scan_tiles", grid, &[data, &count, &sums]) }?;
     if tiles > 1 {

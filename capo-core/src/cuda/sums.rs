@@ -50,44 +50,20 @@ impl Local {
         semantics: &Semantics,
         slope: f64,
     ) -> Result<Self, Error> {
-        let sum = |intake: &Intake| -> Result<Gradient, Error> {
-            let mut scratch = Moments::of(&moments::Moments::default(), arrays, dims)?;
-            // The rows' token numbers must cover all ranks and are known later.
-            let kind = if taken.kind == Weights::RowMean {
-                Weights::TokenMean
-            } else {
-                taken.kind
-            };
-            let semantics = Semantics {
-                state_dtype: StateDtype::F32,
-                ..*semantics
-            };
-            scratch.update(
-                pairs,
-                &Taken {
-                    kept: intake,
-                    everything: None,
-                    kind,
-                },
-                &GRADIENT,
-                &semantics,
-                slope,
-            )?;
-            let slots = scratch.to_host()?.slots;
-            let tokens = (taken.kind == Weights::RowMean)
-                .then(|| pairs.row_tokens(&intake.subset))
-                .transpose()?;
-            Ok(Gradient {
-                rows: slots
-                    .into_iter()
-                    .map(|Slot { row, exp_avg, .. }| (row, exp_avg))
-                    .collect(),
-                tokens,
-            })
+        let sum = Sum {
+            pairs,
+            arrays,
+            dims,
+            kind: taken.kind,
+            semantics,
+            slope,
         };
         Ok(Self {
-            kept: sum(taken.kept)?,
-            everything: taken.everything.map(sum).transpose()?,
+            kept: sum.of(taken.kept)?,
+            everything: taken
+                .everything
+                .map(|everything| sum.of(everything))
+                .transpose()?,
         })
     }
 
@@ -106,32 +82,76 @@ impl Local {
     pub fn put(&self, sums: &mut RowSums, ranks: &dyn Ranks) -> Result<(), Error> {
         let gradients = [Some(&self.kept), self.everything.as_ref()];
         let [of_kept, of_everything] = gradients.map(|gradient| gradient?.tokens.as_deref());
-        let total = |own: Option<&[i64]>| own.map(|own| total_tokens(own, ranks)).transpose();
-        let (of_kept, of_everything) = (total(of_kept)?, total(of_everything)?);
+        let of_kept = of_kept.map(|own| total_tokens(own, ranks)).transpose()?;
+        let of_everything = of_everything
+            .map(|own| total_tokens(own, ranks))
+            .transpose()?;
         for (row, target) in sums.rows_mut() {
-            let put = |values: &mut [f64], gradient: &Gradient, divisor: f64| {
-                let Some(own) = gradient.rows.get(&row) else {
-                    return;
-                };
-                values
-                    .iter_mut()
-                    .zip(own)
-                    .for_each(|(value, &own)| *value = f64::from(own) / divisor);
-            };
-            put(
-                target.kept,
-                &self.kept,
-                of_kept.as_ref().map_or(1.0, |tokens| tokens(row)),
-            );
+            let divisor = of_kept.as_ref().map_or(1.0, |tokens| tokens(row));
+            self.kept.put(row, divisor, target.kept);
             if let (Some(values), Some(everything)) = (target.everything, &self.everything) {
-                put(
-                    values,
-                    everything,
-                    of_everything.as_ref().map_or(1.0, |tokens| tokens(row)),
-                );
+                let divisor = of_everything.as_ref().map_or(1.0, |tokens| tokens(row));
+                everything.put(row, divisor, values);
             }
         }
         Ok(())
+    }
+}
+
+impl Gradient {
+    /// Writes the gradient of vocabulary row `row`, divided by `divisor`, to `values`, if there is
+    /// one.
+    fn put(&self, row: u32, divisor: f64, values: &mut [f64]) {
+        if let Some(own) = self.rows.get(&row) {
+            for (value, &own) in values.iter_mut().zip(own) {
+                *value = f64::from(own) / divisor;
+            }
+        }
+    }
+}
+
+/// Adds up the gradients of a rank's tokens by row.
+struct Sum<'a> {
+    pairs: &'a Pairs,
+    arrays: &'a Arrays<'a>,
+    dims: (usize, usize),
+    kind: Weights,
+    semantics: &'a Semantics,
+    slope: f64,
+}
+
+impl Sum<'_> {
+    /// The gradient of `intake`: the first moment that a step of [`GRADIENT`] leaves in moments of
+    /// zero.
+    fn of(&self, intake: &Intake) -> Result<Gradient, Error> {
+        let mut scratch = Moments::of(&moments::Moments::default(), self.arrays, self.dims)?;
+        let by_row = self.kind == Weights::RowMean;
+        let taken = Taken {
+            kept: intake,
+            everything: None,
+            // The rows' token numbers must cover all ranks and are known later.
+            kind: if by_row {
+                Weights::TokenMean
+            } else {
+                self.kind
+            },
+        };
+        let semantics = Semantics {
+            state_dtype: StateDtype::F32,
+            ..*self.semantics
+        };
+        scratch.update(self.pairs, &taken, &GRADIENT, &semantics, self.slope)?;
+        let tokens = by_row
+            .then(|| self.pairs.row_tokens(&intake.subset))
+            .transpose()?;
+        let slots = scratch.to_host()?.slots;
+        Ok(Gradient {
+            rows: slots
+                .into_iter()
+                .map(|Slot { row, exp_avg, .. }| (row, exp_avg))
+                .collect(),
+            tokens,
+        })
     }
 }
 
@@ -156,7 +176,7 @@ impl Pairs {
     /// all tokens, one more token per row follows with the rejected part.
     fn of_sums(sums: &RowSums, arrays: &Arrays, vocab_size: usize) -> Result<Self, Error> {
         let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
-        let narrow = |value: f64| value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
+
         let kept = sums
             .rows()
             .flat_map(|(kept, _)| kept.iter().map(|&kept| narrow(kept)));
@@ -204,7 +224,8 @@ impl Moments {
         semantics: &Semantics,
     ) -> Result<(), Error> {
         let pairs = Pairs::of_sums(sums, arrays, self.dims().0)?;
-        let (rows, tokens) = (sums.ids.len(), pairs.tokens as usize);
+        let rows = sums.ids.len();
+        let tokens = pairs.tokens as usize;
         let kept = Intake::ones(tokens, rows);
         let everything = (tokens > rows).then(|| Intake::ones(tokens, tokens));
         let taken = Taken {
@@ -214,4 +235,9 @@ impl Moments {
         };
         self.update(&pairs, &taken, adam, semantics, 1.0)
     }
+}
+
+/// The nearest finite `f32`.
+fn narrow(value: f64) -> f32 {
+    value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
 }

@@ -48,21 +48,18 @@ pub(crate) fn collect(
             &queue.read(arrays.topk_ids, bad * step.batch.k, softmax.columns)?,
         )?;
     }
-    let finite = |n: usize| {
-        let (norm, signal) = (supports.squared_norms[n], supports.signals[n]);
+    let (finite, left_out): (Vec<usize>, Vec<usize>) = (0..supports.len()).partition(|&n| {
+        let norm = supports.squared_norms[n];
+        let signal = supports.signals[n];
         let advantage = step.advantages[supports.position(n)];
         flags[n] != NOT_FINITE && norm.is_finite() && signal.is_finite() && advantage.is_finite()
-    };
-    let left_out: Vec<usize> = (0..supports.len()).filter(|&n| !finite(n)).collect();
+    });
     if left_out.is_empty() {
         return Ok(supports);
     }
     // Tokens with non-finite data are rare. If there are any, the other tokens are collected again,
     // without gaps.
-    let kept = (0..supports.len())
-        .filter(|&n| finite(n))
-        .map(|n| supports.tokens[n])
-        .collect();
+    let kept = finite.into_iter().map(|n| supports.tokens[n]).collect();
     let not_finite = left_out.into_iter().map(|n| supports.position(n)).collect();
     Ok(Supports {
         not_finite,
@@ -79,14 +76,14 @@ fn supports_of(
     semantics: &Semantics,
 ) -> Result<(Supports, Vec<u32>), Error> {
     let queue = Device::open(arrays.device)?.queue(arrays.stream)?;
-    let (batch, n) = (&step.batch, tokens.len());
-    let too_many = || {
-        Error::new(format!(
+    let batch = &step.batch;
+    let n = tokens.len();
+    let vocab_size = u32::try_from(batch.vocab_size).map_err(|_| {
+        Error::input(format!(
             "a vocabulary of {} is too large for a device",
             batch.vocab_size
         ))
-    };
-    let vocab_size = u32::try_from(batch.vocab_size).map_err(|_| too_many())?;
+    })?;
     let argument = SoftmaxArgument {
         temperature: softmax.temperature,
         columns: softmax.columns as u32,
@@ -95,18 +92,16 @@ fn supports_of(
         add_action: i32::from(softmax.add_action),
     };
     let slots = n * (softmax.columns + 1);
-    let positions = || tokens.iter().map(|&token| token as usize);
-    let features: Vec<u32> = positions()
-        .map(|token| step.feature(token, semantics) as u32)
-        .collect();
-    let signals: Vec<f64> = positions()
-        .map(|token| step.signal(token, semantics))
-        .collect();
-    let actions = queue.upload(
-        positions()
-            .map(|token| batch.action_ids[token])
-            .collect::<Vec<_>>(),
-    )?;
+    let mut features = Vec::with_capacity(n);
+    let mut signals = Vec::with_capacity(n);
+    let mut actions = Vec::with_capacity(n);
+    for &token in &tokens {
+        let token = token as usize;
+        features.push(step.feature(token, semantics) as u32);
+        signals.push(step.signal(token, semantics));
+        actions.push(batch.action_ids[token]);
+    }
+    let actions = queue.upload(actions)?;
     let pairs = Pairs {
         hidden: Hidden::of(&arrays.hidden, batch.width),
         stride: softmax.columns as u32 + 1,
@@ -126,11 +121,9 @@ fn supports_of(
         queue,
     };
     let queue = &pairs.queue;
-    let (last_id, spreads, flags) = (
-        vocab_size - 1,
-        queue.buffer::<f64>(n)?,
-        queue.buffer::<u32>(n)?,
-    );
+    let last_id = vocab_size - 1;
+    let spreads = queue.buffer::<f64>(n)?;
+    let flags = queue.buffer::<u32>(n)?;
     let positions = queue.upload(&tokens[..])?;
     let Pairs {
         hidden,

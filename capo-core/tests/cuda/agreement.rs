@@ -368,7 +368,7 @@ fn order_and_old_memory_change_no_bit() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_refused() {
+fn refuses_an_absent_device() {
     let sentence = |ordinal| cuda::Device::open(ordinal).unwrap_err().to_string();
     uploaded(&[0.0f32]);
     assert!(

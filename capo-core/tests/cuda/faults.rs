@@ -79,7 +79,7 @@ fn a_commit_without_memory_changes_nothing() {
 }
 
 #[test]
-fn questions_without_memory_can_be_asked_again() {
+fn an_assessment_without_memory_can_be_repeated() {
     let Some(emulator) = emulator() else { return };
     let ([first, second], mut model) = (scenes(), model());
     commit(&mut model, &first, std::ptr::null_mut());

@@ -85,7 +85,7 @@ fn all_work_of_a_batch_is_on_its_stream() {
 
 /// Each on a stream of its own, then both on the default one.
 #[test]
-fn models_on_two_threads_do_not_meet() {
+fn models_on_two_threads_do_not_interfere() {
     let both = [scenes(501), scenes(502)];
     let run = |own: &[Scene], stream| run(own, stream, Granularity::Batch, Semantics::EXACT);
     let alone = both.each_ref().map(|own| run(own, std::ptr::null_mut()));

@@ -19,7 +19,7 @@ const SHAPES: [Dims; 6] = [
 
 /// The limit on columns is at times above K.
 #[test]
-fn the_papers_model_is_the_dense_one() {
+fn the_papers_preset_equals_the_dense_model() {
     let cases = [
         (SGD, 1.0, None),
         (SGD, 0.7, Some(2)),

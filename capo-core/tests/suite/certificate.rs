@@ -88,7 +88,7 @@ fn close(what: &str, got: f64, expected: f64) {
 }
 
 #[test]
-fn its_terms_are_those_of_the_explicit_matrices() {
+fn terms_equal_those_of_explicit_matrices() {
     for (semantics, granularity) in PRESETS
         .into_iter()
         .flat_map(|x| GRANULARITIES.map(|y| (x, y)))
@@ -164,7 +164,7 @@ fn its_terms_are_those_of_the_explicit_matrices() {
 
 /// Without a threshold, what `delta_F` would have to be: the largest accepted shift.
 #[test]
-fn without_a_threshold_the_largest_shift_stands_in() {
+fn without_a_threshold_the_gap_uses_the_largest_shift() {
     let scene = Scene::full(&mut Rng(111), DIMS, 1.0);
     let whole = Whole {
         semantics: Semantics::PAPER,
@@ -181,7 +181,7 @@ fn without_a_threshold_the_largest_shift_stands_in() {
 }
 
 #[test]
-fn it_holds_where_nothing_can_go_wrong() {
+fn holds_for_a_step_that_cannot_fail() {
     for (semantics, granularity) in PRESETS
         .into_iter()
         .flat_map(|x| GRANULARITIES.map(|y| (x, y)))
@@ -222,7 +222,7 @@ fn it_holds_where_nothing_can_go_wrong() {
 }
 
 #[test]
-fn nothing_accepted_certifies_nothing() {
+fn is_empty_without_an_accepted_subset() {
     let scene = Scene::full(&mut Rng(113), DIMS, 1.0);
     let whole = Whole {
         semantics: Semantics::EXACT,
@@ -244,7 +244,7 @@ fn nothing_accepted_certifies_nothing() {
 
 /// `C` is 0 where one token is all there is to come, whatever the threshold.
 #[test]
-fn a_threshold_without_end_is_none() {
+fn an_infinite_threshold_counts_as_none() {
     let scene = Scene {
         max_completion_length: 1,
         ..Scene::full(&mut Rng(114), DIMS, 1.0)
@@ -266,7 +266,7 @@ fn a_threshold_without_end_is_none() {
 /// Tokens without a gradient are kept even so; the step of their completion is none that was
 /// accepted.
 #[test]
-fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
+fn ignores_a_rejected_subset_with_exempt_tokens() {
     let mut scene = Scene::full(&mut Rng(115), DIMS, 1.0);
     scene.batch.hidden[..3 * 5]
         .iter_mut()
@@ -300,7 +300,7 @@ fn a_rejected_step_counts_for_nothing_even_if_tokens_of_it_are_kept() {
 
 /// A token without a gradient proposes nothing, and takes nothing from what the others do.
 #[test]
-fn an_exempt_token_is_no_step() {
+fn an_exempt_token_proposes_no_step() {
     let mut scene = Scene::full(&mut Rng(116), DIMS, 1.0);
     scene.derivatives[4] = 0.0;
     let whole = Whole {

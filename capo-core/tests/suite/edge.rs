@@ -119,7 +119,7 @@ fn an_all_but_certain_token_keeps_its_digits() {
 }
 
 #[test]
-fn nothing_to_assess() {
+fn an_empty_mask_assesses_nothing() {
     let mut padded = Scene::full(&mut Rng(131), DIMS, 0.7);
     padded.batch.mask.fill(0);
     // Never read on padding.
@@ -375,7 +375,7 @@ const MISTAKES: [for<'a> fn(&mut LastLayer<'a>); 10] = [
 ];
 
 #[test]
-fn mistakes_in_the_batch_are_named() {
+fn names_mistakes_in_the_batch() {
     let mut scene = Scene::full(&mut Rng(12), DIMS, 1.0);
     let Scene { batch, .. } = &mut scene;
     batch
@@ -401,7 +401,7 @@ fn mistakes_in_the_batch_are_named() {
 }
 
 #[test]
-fn mistakes_in_the_settings_are_named() {
+fn names_mistakes_in_the_settings() {
     let scene = Scene::full(&mut Rng(13), DIMS, 1.0);
     let mask = &scene.batch.mask;
     let complaint = |policy: Policy, optimizer: OptimizerModel, lr: f64, mask: &[u8]| {

@@ -141,7 +141,7 @@ pub fn weighted_side_by_side(
 }
 
 #[test]
-fn the_exact_preset_is_the_dense_model() {
+fn the_exact_preset_equals_the_dense_model() {
     for (shape, temperature) in SHAPES.into_iter().flat_map(|x| [(x, 1.0), (x, 0.7)]) {
         for (index, reduction) in REDUCTIONS.into_iter().enumerate() {
             for optimizer in [SGD, ADAM, ADAMW, ADAM_OF_BOTH] {
@@ -180,7 +180,7 @@ fn the_exact_preset_weighs_with_the_counted_tokens() {
 }
 
 #[test]
-fn each_switch_alone_is_the_dense_model() {
+fn each_switch_alone_equals_the_dense_model() {
     let switched = [
         Semantics {
             policy_shift: PolicyShift::Expected,

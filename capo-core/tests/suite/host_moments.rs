@@ -44,7 +44,7 @@ fn history(semantics: Semantics, granularity: Granularity) -> (CurvatureModel, W
 }
 
 #[test]
-fn moments_of_the_loss_do_what_own_ones_do() {
+fn the_trainers_moments_work_like_the_models_own() {
     let scene = Scene::random(&mut Rng(91), DIMS, 1.0);
     for (semantics, granularity) in PRESETS
         .into_iter()

@@ -128,7 +128,7 @@ fn run(
 }
 
 #[test]
-fn permuting_completions_permutes_what_is_said_of_them() {
+fn permuting_completions_permutes_their_assessment() {
     let mut scene = Scene::random(&mut Rng(122), SMALL, 0.7);
     scene.counted = Some(
         scene

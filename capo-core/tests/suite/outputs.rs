@@ -93,7 +93,7 @@ fn reason(acceptance: &Acceptance, m_f: f32, m_h: f64) -> Reason {
 }
 
 #[test]
-fn reasons_masks_and_counts_say_the_same() {
+fn reasons_masks_and_counts_agree() {
     let mut seen = vec![];
     for semantics in PRESETS {
         let mut scene = Scene::random(&mut Rng(102), DIMS, 1.0);
@@ -161,7 +161,7 @@ fn reasons_masks_and_counts_say_the_same() {
 
 /// Against the first-order term read off at a learning rate at which it is all that `m_H` has.
 #[test]
-fn decisions_that_the_second_order_changed_are_counted() {
+fn counts_decisions_changed_by_the_second_order() {
     let mut changed = 0;
     for (semantics, granularity) in PRESETS
         .into_iter()
@@ -262,7 +262,7 @@ fn a_one_sided_interval_may_keep_its_low_end() {
 
 /// The paper's model divides by no probability: its own shifts are finite, and decide.
 #[test]
-fn an_exact_shift_that_is_not_finite_is_nan_and_decides_nothing() {
+fn a_non_finite_exact_shift_is_nan_and_decides_nothing() {
     let mut scene = Scene::full(&mut Rng(105), DIMS, 1.0);
     let inside = |scene: &Scene, at: usize| {
         scene.batch.topk_ids[at * 4..][..4].contains(&scene.batch.action_ids[at])

@@ -166,7 +166,7 @@ fn side_by_side(
 }
 
 #[test]
-fn ranks_take_in_what_the_whole_batch_is() {
+fn ranks_together_commit_the_whole_batch() {
     for moment_input in [Weights::TokenMean, Weights::RowMean, Weights::Loss] {
         for (preset, semantics) in [
             ("paper", Semantics::PAPER),
@@ -197,7 +197,7 @@ fn ranks_take_in_what_the_whole_batch_is() {
 }
 
 #[test]
-fn a_batch_that_is_rejected_whole_counts_on_all_ranks_or_on_none() {
+fn ranks_agree_whether_a_fully_rejected_batch_counts() {
     let mut rng = Rng(6);
     let scene = Scene::full(&mut rng, DIMS, 0.7);
     for (rejected_batch, steps) in [(RejectedBatch::NoStep, 0), (RejectedBatch::Counts, 1)] {
@@ -214,7 +214,7 @@ fn a_batch_that_is_rejected_whole_counts_on_all_ranks_or_on_none() {
 }
 
 #[test]
-fn one_ranks_error_is_an_error_of_all_and_changes_nothing() {
+fn an_error_on_one_rank_stops_all_ranks_unchanged() {
     let mut rng = Rng(7);
     let scene = Scene::full(&mut rng, DIMS, 0.7);
     let mut ranks = [model(Semantics::PAPER), model(Semantics::PAPER)];

@@ -13,7 +13,7 @@ const ADAMW_OF_BOTH: OptimizerModel = OptimizerModel {
 };
 
 #[test]
-fn weighted_steps_of_both_kinds_are_the_dense_model() {
+fn weighted_commits_equal_the_dense_model() {
     let mut seed = 900;
     for moment_input in [Weights::TokenMean, Weights::Loss, Weights::RowMean] {
         for semantics in [
@@ -135,7 +135,7 @@ fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
 }
 
 #[test]
-fn where_nothing_is_rejected_every_bit_is_plain_adams() {
+fn without_rejections_the_second_moment_is_plain_adams() {
     for semantics in [Semantics::PAPER, Semantics::AUTHORS, Semantics::EXACT] {
         let mut rng = Rng(980);
         let [mut plain, mut both] = [(); 2].map(|()| model(semantics, Granularity::Token));
@@ -153,7 +153,7 @@ fn where_nothing_is_rejected_every_bit_is_plain_adams() {
 }
 
 #[test]
-fn weights_that_are_none_are_refused() {
+fn refuses_negative_and_non_finite_weights() {
     let scene = Scene::full(&mut Rng(995), DIMS, 1.0);
     let mut model = model(Semantics::PAPER, Granularity::Token);
     let prepared = model

@@ -136,7 +136,7 @@ fn a_rejected_batch_counts_and_moves_nothing_else() {
 }
 
 #[test]
-fn state_of_other_moments_is_refused() {
+fn refuses_state_of_other_semantics() {
     let matters = [
         ("feature", NEXT),
         (

@@ -39,7 +39,7 @@ fn a_loaded_model_continues_bit_for_bit() {
 }
 
 #[test]
-fn truncated_or_corrupt_state_is_refused_and_changes_nothing() {
+fn refuses_truncated_or_corrupt_state_unchanged() {
     let mut model = after_steps(2);
     let before = model.save().unwrap();
     let good = after_steps(3).save().unwrap();
@@ -63,7 +63,7 @@ fn truncated_or_corrupt_state_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_give_their_reason() {
     let mut model = open_model();
     let good = after_steps(2).save().unwrap();
     let mut say = |bytes: &[u8]| model.load(bytes).unwrap_err().to_string();

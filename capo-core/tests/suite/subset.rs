@@ -70,7 +70,7 @@ fn subsets_are_rejected_as_a_whole_and_counted_by_token() {
 }
 
 #[test]
-fn a_shift_that_is_not_finite_rejects_its_whole_subset() {
+fn a_non_finite_shift_rejects_its_whole_subset() {
     let mut scene = Scene::full(&mut Rng(30), DIMS, 1.0);
     scene.batch.hidden[4 * 18..8 * 18]
         .iter_mut()

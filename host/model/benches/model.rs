@@ -8,7 +8,7 @@ use host_model::optim::adamw::AdamWConfig;
 use host_model::optim::{Optimizer, OptimizerConfig};
 use host_model::{Policy, Sequences, Wants, ops};
 use host_ops::parts::Instructions;
-use host_ops::testing::{self, INSTRUCTIONS};
+use host_ops::testing::{Busy, INSTRUCTIONS};
 
 fn policy(hidden: usize, layers: usize, vocab: usize) -> Policy {
     fresh(&format!(
@@ -41,8 +41,10 @@ fn products() {
     pool.install(|| {
         for (name, instructions) in Instructions::available() {
             INSTRUCTIONS.set(Some(instructions));
-            let [f32, bf16] =
-                testing::possible(instructions).map(|work| work.1 / 1e9 / thread_time(|| work.0()));
+            let [f32, bf16] = [Instructions::F32, instructions].map(|instructions| {
+                let busy = Busy::new(instructions);
+                busy.operations() / 1e9 / thread_time(|| busy.run())
+            });
             println!("{name}, GFLOP/s a thread: possible {f32:.0} in f32, {bf16:.0} in bf16");
             for (inner, outputs) in [
                 (768, 3072),

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use candle_core::{DType, Device};
-pub use capo_loader::upload::CPU;
-use capo_loader::upload::cuda_number;
+pub use capo_cuda::device::CPU;
+use capo_cuda::device::cuda_number;
 pub use failure::{explained, is_out_of_memory, with_estimate};
 use host_ops as ops;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,6 @@
-// sums [V, width] += rows [N, width] by id, each id's rows in their order. `lists` has the G ids that occur, where the list of each begins
-// in the rest, G + 1, and then the rows of each id. Block (g, c) has columns 256 c.. of id g. Mirrors `AddRows` of ops/src/rows.rs.
+// Adds rows [N, width] to the rows of sums [V, width] that their ids name, in the order of the rows. `lists` holds the G ids that occur,
+// then the G + 1 places at which the lists of rows begin, then the list of each id. Block (g, c) adds columns 256 c.. of id g. Mirrors
+// `AddRows` of host/ops/src/rows.rs.
 template <class T>
 __device__ void add_rows(float* sums, const T* rows, const unsigned* lists, unsigned ids, unsigned width) {
     const unsigned column = blockIdx.y * THREADS + threadIdx.x;

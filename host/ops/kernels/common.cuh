@@ -1,4 +1,4 @@
-// What the kernels share. No header of CUDA's is included: NVRTC compiles this as it is.
+// Functions that the kernels share. No CUDA header is included, so that NVRTC compiles this text as it is.
 // Threads of every block.
 constexpr unsigned THREADS = 256;
 constexpr unsigned WARPS = THREADS / 32;
@@ -6,7 +6,7 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ float negative_infinity() { return __uint_as_float(0xff800000u); }
 
-// The larger one; NaN where either is.
+// The larger of two numbers; NaN if one of them is NaN.
 __device__ __forceinline__ float larger(float a, float b) { return a > b || a != a ? a : b; }
 
 struct Largest {
@@ -18,7 +18,7 @@ struct Sum {
     __device__ T operator()(T a, T b) const { return a + b; }
 };
 
-// Every thread's `value` combined in a fixed order, for every thread. All threads of the block call it.
+// Combines the `value` of every thread in a fixed order and returns the result to every thread. All threads of the block call it.
 template <class T, class Combine>
 __device__ T over_block(T value, Combine combine) {
     __shared__ T partial[WARPS];
@@ -31,14 +31,14 @@ __device__ T over_block(T value, Combine combine) {
     return all;
 }
 
-// The largest of `count` numbers that lie together; NaN where one is.
+// The largest of `count` numbers that lie together; NaN if one of them is NaN.
 __device__ inline float largest_of(const float* values, unsigned count) {
     float largest = negative_infinity();
     for (unsigned i = threadIdx.x; i < count; i += THREADS) largest = larger(largest, values[i]);
     return over_block(largest, Largest());
 }
 
-// A 16-bit float as it is stored. Numbers are computed with in f32.
+// A 16-bit float in memory. Arithmetic is in f32.
 struct bf16 {
     unsigned short bits;
 };
@@ -50,7 +50,7 @@ template <class T>
 __device__ T narrowed(float x);
 template <>
 __device__ __forceinline__ float narrowed<float>(float x) { return x; }
-// The nearest, ties to even. Mirrors `round_to_bf16` of ops/src/bf16.rs.
+// Rounds to the nearest bf16, ties to even, as `round_to_bf16` of host/ops/src/number.rs does.
 template <>
 __device__ __forceinline__ bf16 narrowed<bf16>(float x) {
     const unsigned bits = __float_as_uint(x);
@@ -109,14 +109,14 @@ __device__ __forceinline__ bool in_fours(unsigned long long count, const T*... a
     return count % 4 == 0 && (... && (reinterpret_cast<unsigned long long>(arrays) % (4 * sizeof(T)) == 0));
 }
 
-// Calls `f(i)` for the first i of each N of `count` elements; the threads of the grid share them.
+// Calls `f(i)` for the first element i of each run of N elements, of `count`. The threads of the grid share the runs.
 template <unsigned N, class F>
 __device__ __forceinline__ void each_run(unsigned long long count, F f) {
     const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * THREADS * N;
     for (unsigned long long i = (static_cast<unsigned long long>(blockIdx.x) * THREADS + threadIdx.x) * N; i < count; i += step) f(i);
 }
 
-// Every lane's `value` combined in a fixed order, for all lanes of a warp.
+// Combines the `value` of every lane of a warp in a fixed order and returns the result to all of them.
 template <class T, class Combine>
 __device__ __forceinline__ T over_warp(T value, Combine combine) {
     for (unsigned step = 16; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(ALL_LANES, value, step));

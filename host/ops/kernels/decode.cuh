@@ -32,7 +32,7 @@ __device__ void decode_heads(const T* q, const T* k, const T* v, const float* co
     put(to + half + pair, right);
 }
 
-// Most scores, most numbers of queries that a block holds, and the most numbers of a head.
+// Limits: scores of a block, numbers of the queries of a block, numbers of a head.
 constexpr unsigned MOST_SCORES = 8192;
 constexpr unsigned MOST_QUERIES = 2048;
 constexpr unsigned WIDEST_HEAD = 256;
@@ -40,7 +40,7 @@ constexpr unsigned WIDEST_HEAD = 256;
 constexpr unsigned KEY_LANES = 8;
 constexpr unsigned AT_ONCE = 4;
 
-// What a block holds; the forms of a kernel share it.
+// Shared memory of a block, for all forms of the kernel.
 struct DecodeRoom {
     float scores[MOST_SCORES];
     float own[MOST_QUERIES];
@@ -63,7 +63,7 @@ __device__ void decode_attention(DecodeRoom& room, const T* queries, const T* ke
     for (unsigned i = threadIdx.x; i < group * width; i += THREADS) own[i] = widened(queries[first_query * width + i]);
     __syncthreads();
 
-    // Scores: KEY_LANES threads a key. The loop has as many rounds for each thread of a warp.
+    // Scores: KEY_LANES threads share a key. All threads of a warp run the same number of rounds.
     const unsigned lane = threadIdx.x % KEY_LANES;
     for (unsigned round = 0; round < count; round += THREADS / KEY_LANES) {
         const unsigned key = round + threadIdx.x / KEY_LANES;
@@ -89,7 +89,7 @@ __device__ void decode_attention(DecodeRoom& room, const T* queries, const T* ke
     }
     __syncthreads();
 
-    // Weights: a warp a query. `own` is used up and takes each query's largest score and its sum of weights.
+    // Weights: one warp for each query. The queries in `own` are no longer needed, and their largest scores and sums of weights replace them.
     for (unsigned g = threadIdx.x / 32; g < group; g += WARPS) {
         float* line = scores + g * length;
         float largest = negative_infinity(), sum = 0.0f;
@@ -107,7 +107,7 @@ __device__ void decode_attention(DecodeRoom& room, const T* queries, const T* ke
     }
     __syncthreads();
 
-    // Mixed values: `wide` threads share the columns, and as many such crews as there are share the keys.
+    // Mixed values: the `wide` threads of a crew share the columns, and the crews of a block share the keys.
     const unsigned wide = width / N, crews = THREADS / wide, crew = threadIdx.x / wide, c = threadIdx.x % wide * N;
     for (unsigned first = 0; first < group; first += AT_ONCE) {
         Few<N> sums[AT_ONCE];

@@ -11,7 +11,7 @@ struct Trained {
     unsigned grad_is_bf16, rejected_is_bf16;
 };
 
-// The tensor of this block, of `count`.
+// The tensor, of `count`, that holds the numbers of this block.
 template <class T>
 __device__ inline const T& tensor_of_block(const T* tensors, unsigned count) {
     unsigned low = 0, high = count;

@@ -10,7 +10,7 @@ __device__ __forceinline__ unsigned long long head_start(HeadSizes sizes, bool h
     return run * sizes.width;
 }
 
-// Rotates N pairs (x_i, x_{i + half}) by `position`'s angles; `sign` -1 turns back. A null `cos` leaves them.
+// Rotates N pairs (x_i, x_{i + half}) by the angles at `at`; `sign` -1 rotates back. Without `cos` it does nothing.
 template <unsigned N>
 __device__ __forceinline__ void rotate(Few<N>& a, Few<N>& b, const float* cos, const float* sin, unsigned long long at, float sign) {
     if (!cos) return;
@@ -22,13 +22,13 @@ __device__ __forceinline__ void rotate(Few<N>& a, Few<N>& b, const float* cos, c
     }
 }
 
-// `to_heads_first`: from tokens first, else back. cos and sin are [positions, width / 2], starts [B]; token s of row b has the position
+// Moves heads from tokens first to heads first, or back if `to_heads_first` is false. cos and sin are [positions, width / 2], starts [B]; token s of row b has the position
 // first_index + s - starts[b], or 0 before the start. Mirrors `Rotate` of ops/src/rope.rs.
 template <unsigned N, class T>
 __device__ void move_heads(const T* x, const float* cos, const float* sin, const unsigned* starts, T* out, unsigned rows, HeadSizes sizes,
                            unsigned first_index, bool to_heads_first, float sign) {
     const unsigned half = sizes.width / 2, runs = half / N;
-    const unsigned count = rows * sizes.tokens * sizes.heads * runs;  // the launcher sees to it that this fits
+    const unsigned count = rows * sizes.tokens * sizes.heads * runs;  // the launcher checks that this fits 32 bits
     for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
         const unsigned pair = i % runs * N, h = i / runs % sizes.heads, token = i / runs / sizes.heads;
         const unsigned s = token % sizes.tokens, b = token / sizes.tokens;

@@ -1,6 +1,6 @@
 //! AdamW on all weights at once, where a device has a kernel for it.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 pub use super::trained::{AdamW, Trained};
 
@@ -10,20 +10,26 @@ const OP: &str = "adamw";
 /// True if [`squares`] and [`AdamW::update`] have kernels for these weights: all are on a CUDA
 /// device, and weights and moments are f32.
 pub fn takes_all(trained: &[Trained<'_>]) -> bool {
-    #[cfg(feature = "cuda")]
-    let takes = |x: &Tensor| super::cuda::takes(x) && x.is_contiguous();
-    #[cfg(not(feature = "cuda"))]
-    let takes = |_: &Tensor| false;
-    let f32 = |x: &Tensor| takes(x) && x.dtype() == candle_core::DType::F32;
-    let one = |one: &Trained<'_>| {
-        let [mean, square] = one.moments;
-        f32(one.weight)
-            && f32(mean)
-            && f32(square)
-            && takes(one.grad)
-            && one.rejected.is_none_or(takes)
-    };
-    !trained.is_empty() && trained.iter().all(one)
+    !trained.is_empty() && trained.iter().all(takes)
+}
+
+fn takes(trained: &Trained<'_>) -> bool {
+    let [mean, square] = trained.moments;
+    [trained.weight, mean, square]
+        .into_iter()
+        .all(|x| x.dtype() == DType::F32 && has_kernel(x))
+        && has_kernel(trained.grad)
+        && trained.rejected.is_none_or(has_kernel)
+}
+
+#[cfg(feature = "cuda")]
+fn has_kernel(x: &Tensor) -> bool {
+    super::cuda::takes(x) && x.is_contiguous()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn has_kernel(_: &Tensor) -> bool {
+    false
 }
 
 /// Sums of squares of the gradients, of the rejected ones, and of their sums; for what

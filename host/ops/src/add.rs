@@ -21,32 +21,34 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// `sum + b`, in place where both are contiguous f32 on the CPU; `sum` must not be shared.
 pub fn add_to(sum: Tensor, b: &Tensor) -> Result<Tensor> {
-    let in_place = |x: &Tensor| fused(x) && x.dtype() == DType::F32 && x.is_contiguous();
-    if !in_place(&sum) || !in_place(b) {
+    if !is_updated_in_place(&sum) || !is_updated_in_place(b) {
         return add(&sum, b);
     }
     update2("add-to", &sum, b, |sum, b| *sum += b)?;
     Ok(sum)
 }
 
+fn is_updated_in_place(x: &Tensor) -> bool {
+    fused(x) && x.dtype() == DType::F32 && x.is_contiguous()
+}
+
 struct Add;
 
 impl Add {
-    fn run<N: Number>(
-        &self,
-        (a, shape): Arg<'_, N>,
-        (b, other): Arg<'_, N>,
-    ) -> Result<(Vec<N>, Shape)> {
-        if shape != other {
-            return layout_error(self.name(), format!("{shape:?} and {other:?} differ"));
+    fn run<N: Number>(&self, a: Arg<'_, N>, b: Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+        if a.shape != b.shape {
+            return layout_error(
+                self.name(),
+                format!("{:?} and {:?} differ", a.shape, b.shape),
+            );
         }
-        let out = rows!(N; a.len(), RUN, |run, out| {
-            let [a, b] = [a, b].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+        let out = rows!(N; a.numbers.len(), RUN, |run, out| {
+            let [a, b] = [a, b].map(|arg| N::read(&arg.numbers[run * RUN..][..out.len()]));
             for ((out, a), b) in out.iter_mut().zip(&*a).zip(&*b) {
                 *out = *a + *b;
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, a.shape.clone()))
     }
 }
 

@@ -13,7 +13,9 @@ const RUN: usize = 1 << 12;
 
 /// The nearest bf16 of each number.
 pub fn narrow(values: &[f32]) -> Vec<bf16> {
-    rows!(bf16; values.len(), RUN, |run, out| { out.copy_from_slice(&values[run * RUN..][..out.len()]) })
+    rows!(bf16; values.len(), RUN, |run, out| {
+        out.copy_from_slice(&values[run * RUN..][..out.len()])
+    })
 }
 
 /// The values as f32.
@@ -28,7 +30,7 @@ pub fn widen(values: &[bf16]) -> Vec<f32> {
 /// True if `x` is bf16 on the CPU. The kernels then compute in f32, and round their results.
 pub(super) fn is_rounded(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
-    if super::testing::GENERIC.get() {
+    if super::forced::GENERIC.get() {
         return false;
     }
     x.device().is_cpu() && x.dtype() == DType::BF16

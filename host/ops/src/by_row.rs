@@ -1,10 +1,10 @@
-//! Products in which no row depends on the rows beside it: models map each token's row like this,
-//! alone or in company.
+//! Products in which the bits of a row do not depend on the rows beside it. A token's row must have
+//! the same bits whether it runs through the model alone or with others.
 //!
 //! On the CPU every sum of f32 runs in the order of the inner axis, in parts whose length depends
-//! on that axis alone. The matrix library adds like this where both matrices are large. Where it
-//! adds otherwise, the kernel for few rows takes its place. In tiles of bf16 the number of rows
-//! never matters. On a GPU the library decides.
+//! on that axis alone. The matrix library adds in this order if both matrices are large. Otherwise
+//! the kernel for few rows takes its place. In tiles of bf16 the number of rows never matters. On a
+//! GPU the library chooses the order.
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 
@@ -37,7 +37,7 @@ fn in_order(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return product_with_few_rows(&a.contiguous()?, &b.t()?.contiguous()?);
     }
     if rows == 1 {
-        // The library has a way of its own for one row.
+        // The library treats a single row in another way than several.
         return in_parts(&Tensor::cat(&[a, a], 0)?, b)?
             .narrow(0, 0, 1)?
             .contiguous();

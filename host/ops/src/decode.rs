@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp3, Error, InplaceOp2, Layout, Result, Shape, Tensor};
 
 use super::kept::DecodeRows;
-use super::kernel::{Arg, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
+use super::kernel::{Arg, argument, custom_op, dot, dtype_error, layout_error, maximum, rows, sum};
 use super::number::{Number, Real};
 use super::{Rope, by_kernel, generic};
 
@@ -67,28 +67,21 @@ pub fn decode_attention(
 struct Append(DecodeRows);
 
 impl Append {
-    fn write<T: Copy>(
-        &self,
-        (cache, cl): (&mut [T], &Layout),
-        (new, nl): (&[T], &Layout),
-    ) -> Result<()> {
-        let (_, heads, tokens, width) = cl.shape().dims4()?;
-        let (Some((0, _)), Some((from, to))) = (cl.contiguous_offsets(), nl.contiguous_offsets())
-        else {
-            return Err(Error::RequiresContiguous { op: self.name() });
-        };
-        if to - from != self.0.cache_rows.len() * heads * width || self.0.longest() > tokens {
+    /// Writes the elements of `new` `[A, H, 1, width]` to their places in the cache `of_cache`.
+    fn write<T: Copy>(&self, cache: &mut [T], of_cache: &Shape, new: Arg<'_, T>) -> Result<()> {
+        let (_, heads, tokens, width) = of_cache.dims4()?;
+        let fits = new.numbers.len() == self.0.cache_rows.len() * heads * width;
+        if !fits || self.0.longest() > tokens {
+            let dims = new.shape.dims();
             return layout_error(
                 self.name(),
-                format!("{:?} does not fit {:?}", nl.dims(), cl.dims()),
+                format!("{dims:?} does not fit {:?}", of_cache.dims()),
             );
         }
-        for (run, new) in new[from..to].chunks_exact(width).enumerate() {
-            let (row, position, head) = (
-                self.0.cache_rows[run / heads],
-                self.0.positions[run / heads],
-                run % heads,
-            );
+        for (run, new) in new.numbers.chunks_exact(width).enumerate() {
+            let row = self.0.cache_rows[run / heads];
+            let position = self.0.positions[run / heads];
+            let head = run % heads;
             let at = ((row * heads + head) * tokens + position) * width;
             cache[at..at + width].copy_from_slice(new);
         }
@@ -104,14 +97,22 @@ impl InplaceOp2 for Append {
     fn cpu_fwd(
         &self,
         cache: &mut CpuStorage,
-        cl: &Layout,
+        of_cache: &Layout,
         new: &CpuStorage,
-        nl: &Layout,
+        of_new: &Layout,
     ) -> Result<()> {
-        match (&mut *cache, new) {
-            (CpuStorage::F32(cache), CpuStorage::F32(new)) => self.write((cache, cl), (new, nl)),
-            (CpuStorage::BF16(cache), CpuStorage::BF16(new)) => self.write((cache, cl), (new, nl)),
-            (cache, _) => dtype_error(cache, self.name()),
+        let op = self.name();
+        let Some((0, _)) = of_cache.contiguous_offsets() else {
+            return Err(Error::RequiresContiguous { op });
+        };
+        match cache {
+            CpuStorage::F32(cache) => {
+                self.write(cache, of_cache.shape(), argument(new, of_new, op)?)
+            }
+            CpuStorage::BF16(cache) => {
+                self.write(cache, of_cache.shape(), argument(new, of_new, op)?)
+            }
+            cache => dtype_error(cache, op),
         }
     }
 }
@@ -160,27 +161,32 @@ impl Attend {
 
     fn run<N: Number>(
         &self,
-        (queries, shape): Arg<'_, N>,
-        (keys, of_keys): Arg<'_, N>,
-        (values, of_values): Arg<'_, N>,
+        queries: Arg<'_, N>,
+        keys: Arg<'_, N>,
+        values: Arg<'_, N>,
     ) -> Result<(Vec<N>, Shape)> {
-        let (_, kv_heads, tokens, width) = of_keys.dims4()?;
+        let (_, kv_heads, tokens, width) = keys.shape.dims4()?;
         let places = &self.0;
-        let group = queries.len() / (places.cache_rows.len() * kv_heads).max(1);
-        if !group.is_multiple_of(width) || places.longest() > tokens || of_keys != of_values {
+        let group = queries.numbers.len() / (places.cache_rows.len() * kv_heads).max(1);
+        let fits =
+            group.is_multiple_of(width) && places.longest() <= tokens && keys.shape == values.shape;
+        if !fits {
             return layout_error(
                 self.name(),
-                format!("queries {shape:?} do not fit {of_keys:?}"),
+                format!("queries {:?} do not fit {:?}", queries.shape, keys.shape),
             );
         }
-        let out = rows!(N; queries.len(), group, places.longest(), |run, out| {
-            let (active, head) = (run / kv_heads, run % kv_heads);
+        let out = rows!(N; queries.numbers.len(), group, places.longest(), |run, out| {
+            let active = run / kv_heads;
+            let head = run % kv_heads;
             let base = (places.cache_rows[active] * kv_heads + head) * tokens;
             let range = base * width..(base + places.positions[active] + 1) * width;
-            let queries = N::read(&queries[run * group..][..group]);
-            self.group(&queries, &N::read(&keys[range.clone()]), &N::read(&values[range]), width, out);
+            let queries = N::read(&queries.numbers[run * group..][..group]);
+            let keys = N::read(&keys.numbers[range.clone()]);
+            let values = N::read(&values.numbers[range]);
+            self.group(&queries, &keys, &values, width, out);
         });
-        Ok((out, shape.clone()))
+        Ok((out, queries.shape.clone()))
     }
 }
 

@@ -37,10 +37,8 @@ pub fn divergence_of_products(
     [moved, by]: [&Tensor; 2],
     temperature: f64,
 ) -> Result<f64> {
-    let (count, chunk) = (
-        hidden.dim(0)?,
-        (chunk_rows(head.dim(0)?, head.device()) / 2).max(1),
-    );
+    let count = hidden.dim(0)?;
+    let chunk = (chunk_rows(head.dim(0)?, head.device()) / 2).max(1);
     let mut rows = Vec::new();
     for from in (0..count).step_by(chunk) {
         let len = chunk.min(count - from);
@@ -64,10 +62,12 @@ struct Divergence {
 
 impl Divergence {
     fn row(&self, logits: &[f32], change: &[f32]) -> f64 {
-        let (largest, inverse) = (maximum(logits), 1.0 / self.temperature);
+        let largest = maximum(logits);
+        let inverse = 1.0 / self.temperature;
         // Unnormalised probability of each token.
         let mut weights = vec![0.0_f64; logits.len()];
-        let (mut total, mut mean) = (0.0, 0.0);
+        let mut total = 0.0;
+        let mut mean = 0.0;
         for (at, weights) in weights.chunks_mut(BLOCK).enumerate() {
             let block = at * BLOCK..at * BLOCK + weights.len();
             exponentials(&logits[block.clone()], largest, inverse, weights);
@@ -99,12 +99,13 @@ impl Divergence {
     /// Divergence of a row whose changes overflow: `ln Σ e^(z + x) - ln Σ e^z`. Cancellation is
     /// harmless at this size.
     fn row_of_huge_change(&self, logits: &[f32], change: &[f32], mean: f64) -> f64 {
-        let scaled = |x: f64| x / self.temperature;
-        let before = logits.iter().map(|logit| scaled(f64::from(*logit)));
+        let before = logits
+            .iter()
+            .map(|logit| f64::from(*logit) / self.temperature);
         let after = logits
             .iter()
             .zip(change)
-            .map(|(z, d)| scaled(f64::from(*z) + f64::from(*d) - mean));
+            .map(|(z, d)| (f64::from(*z) + f64::from(*d) - mean) / self.temperature);
         logsumexp(after) - logsumexp(before)
     }
 }
@@ -125,10 +126,9 @@ fn exponentials(logits: &[f32], largest: f32, inverse: f64, out: &mut [f64]) {
             .zip(exps)
             .for_each(|(out, exp)| *out = f64::from(*exp));
     } else {
-        let exact = |logit: f32| (f64::from(logit - largest) * inverse).exp();
-        out.iter_mut()
-            .zip(logits)
-            .for_each(|(out, logit)| *out = exact(*logit));
+        for (out, logit) in out.iter_mut().zip(logits) {
+            *out = (f64::from(*logit - largest) * inverse).exp();
+        }
     }
 }
 
@@ -198,10 +198,8 @@ impl CustomOp2 for Divergence {
                 format!("logits {:?} and changes {:?} differ", zl.dims(), dl.dims()),
             );
         }
-        let (logits, change) = (
-            slice::<f32>(z, zl, self.name())?,
-            slice::<f32>(d, dl, self.name())?,
-        );
+        let logits = slice::<f32>(z, zl, self.name())?;
+        let change = slice::<f32>(d, dl, self.name())?;
         let mut out = vec![0.0_f64; rows];
         for_rows!(&mut out, 1, 4 * vocab, |row, out| {
             let row = row * vocab..(row + 1) * vocab;

@@ -88,7 +88,8 @@ impl NullaryFnOnce for Weigh<'_> {
 pub fn pick(weights: &[f64], uniform: f64) -> usize {
     let sums: Vec<f64> = weights.chunks(BLOCK).map(sum).collect();
     let target = uniform * sums.iter().sum::<f64>();
-    let (mut before, mut last) = (0.0, 0);
+    let mut before = 0.0;
+    let mut last = 0;
     for (block, of_block) in sums.iter().enumerate() {
         // The sum over a block in order may differ from the block's by rounding.
         if *of_block > 0.0 && (before + of_block) * (1.0 + 1e-12) > target {
@@ -125,10 +126,8 @@ impl CustomOp2 for Draw {
         ul: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (rows, vocab) = ll.shape().dims2()?;
-        let (logits, uniform) = (
-            slice::<f32>(logits, ll, self.name())?,
-            slice::<f64>(u, ul, self.name())?,
-        );
+        let logits = slice::<f32>(logits, ll, self.name())?;
+        let uniform = slice::<f64>(u, ul, self.name())?;
         if uniform.len() != rows || vocab == 0 {
             return layout_error(
                 self.name(),
@@ -140,30 +139,30 @@ impl CustomOp2 for Draw {
             );
         }
         let mut weights = Vec::with_capacity(vocab);
-        let mut draw = |(row, uniform): (&[f32], &f64)| {
+        let mut ids = Vec::with_capacity(rows);
+        for (row, uniform) in logits.chunks_exact(vocab).zip(uniform) {
             let largest = f64::from(row[argmax(row) as usize]);
-            if !largest.is_finite() {
-                return NOT_FINITE;
+            if largest.is_finite() {
+                weigh(row, largest, self.temperature, &mut weights);
+                ids.push(pick(&weights, *uniform) as u32);
+            } else {
+                ids.push(NOT_FINITE);
             }
-            weigh(row, largest, self.temperature, &mut weights);
-            pick(&weights, *uniform) as u32
-        };
-        let ids = logits
-            .chunks_exact(vocab)
-            .zip(uniform)
-            .map(&mut draw)
-            .collect();
+        }
         Ok((CpuStorage::U32(ids), rows.into()))
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        a: &CudaStorage,
-        al: &Layout,
-        b: &CudaStorage,
-        bl: &Layout,
+        logits: &CudaStorage,
+        of_logits: &Layout,
+        uniform: &CudaStorage,
+        of_uniform: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        super::cuda::draw((a, al), (b, bl), self.temperature)
+        use super::cuda::{Arg, draw};
+
+        let logits = Arg::new(logits, of_logits);
+        draw(logits, Arg::new(uniform, of_uniform), self.temperature)
     }
 }

@@ -23,8 +23,8 @@ const TAKEN: usize = 12;
 /// Smallest number of work items per thread, so that a delayed thread leaves some to others.
 const SHARES: usize = 4;
 
-/// A weight `[N, K]` that many products of few rows read, each with the numbers that it has now if
-/// it is bf16.
+/// A weight `[N, K]` that many products of few rows read. If it is bf16, it keeps the numbers that the
+/// weight had when it was made.
 pub enum Streamed {
     /// As it is stored.
     Stored(Tensor),
@@ -69,7 +69,8 @@ pub fn products_of_few_rows<const COUNT: usize>(
         .expect("as many products as weights"))
 }
 
-/// Without parameters, so that it is compiled in this crate.
+/// [`products_of_few_rows`] without a generic parameter, so that it is compiled in this crate, whose
+/// profile optimises it.
 fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>> {
     let packed: Vec<&Packed> = weights
         .iter()
@@ -82,7 +83,8 @@ fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>
         })
         .collect();
     if packed.len() == weights.len() {
-        let (instructions, x) = (Instructions::of_this_machine()?, to_dtype(x, DType::BF16)?);
+        let instructions = Instructions::of_this_machine()?;
+        let x = to_dtype(x, DType::BF16)?;
         return match out {
             DType::BF16 => products_with_packed::<bf16>(instructions, &x, &packed),
             _ => products_with_packed::<f32>(instructions, &x, &packed),
@@ -148,10 +150,8 @@ fn widened<W: Weight>(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
             );
         }
     }
-    let (x, stored) = (
-        x.storage_and_layout(),
-        weights.iter().map(|weight| weight.storage_and_layout()),
-    );
+    let x = x.storage_and_layout();
+    let stored = weights.iter().map(|weight| weight.storage_and_layout());
     let stored: Vec<_> = stored.collect();
     let weights: Vec<&[W]> = stored
         .iter()
@@ -163,11 +163,13 @@ fn widened<W: Weight>(x: &Tensor, weights: &[&Tensor]) -> Result<Vec<Tensor>> {
         inner,
         rows,
     });
-    let tensor = |product: Vec<f32>| {
-        let outputs = product.len() / rows;
-        Tensor::from_vec(product, (rows, outputs), &Device::Cpu)
-    };
-    products.into_iter().map(tensor).collect()
+    products
+        .into_iter()
+        .map(|product| {
+            let outputs = product.len() / rows;
+            Tensor::from_vec(product, (rows, outputs), &Device::Cpu)
+        })
+        .collect()
 }
 
 fn numbers<'a, T: WithDType>(storage: &'a Storage, layout: &Layout) -> Result<&'a [T]> {
@@ -243,22 +245,28 @@ impl<W: Weight> Products<'_, W> {
                     part,
                 });
             });
-        let in_order = |parts: Vec<f32>| {
-            rows!(f32; parts.len(), parts.len() / rows, |row, out| {
-                for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
-                    out.copy_from_slice(&part[row * out.len()..][..out.len()]);
-                }
-            })
-        };
-        products.into_iter().map(in_order).collect()
+        products
+            .into_iter()
+            .map(|parts| in_order(&parts, rows, share))
+            .collect()
     }
+}
+
+/// The product `[rows, N]`, from its parts `[rows, share]` behind each other.
+fn in_order(parts: &[f32], rows: usize, share: usize) -> Vec<f32> {
+    rows!(f32; parts.len(), parts.len() / rows, |row, out| {
+        for (out, part) in out.chunks_mut(share).zip(parts.chunks(share * rows)) {
+            out.copy_from_slice(&part[row * out.len()..][..out.len()]);
+        }
+    })
 }
 
 /// The rows of `x` `[M, K]` as `[M / width, K, width]`, padded with rows of zeros.
 fn panels(x: &[f32], inner: usize, width: usize) -> Vec<f32> {
     let mut panels = vec![0.0; (x.len() / inner).next_multiple_of(width) * inner];
     for_rows!(&mut panels, width, |line, out| {
-        let (panel, k) = (line / inner, line % inner);
+        let panel = line / inner;
+        let k = line % inner;
         let column = x[panel * width * inner + k..].iter().step_by(inner);
         out.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
     });
@@ -291,7 +299,8 @@ impl<S: Simd, W: Weight, const BLOCK: usize, const VECTORS: usize> pulp::Nullary
             rows,
             part,
         } = self;
-        let ((panels, _), lanes) = (S::as_simd_f32s(panels), VECTORS * S::F32_LANES);
+        let (panels, _) = S::as_simd_f32s(panels);
+        let lanes = VECTORS * S::F32_LANES;
         let outputs = weight.len() / inner;
         let row_of = |output: usize| &weight[output * inner..][..inner];
         // A block's rows are far apart in memory, because the processor prefetches one row per

@@ -34,13 +34,17 @@ pub fn is_finite(x: &Tensor) -> Result<bool> {
     }
 }
 
-/// True if `test` holds for all values. It looks at a whole run at a time, which the compiler makes
-/// vectors of.
+/// True if `test` holds for all values, on several threads if there are many.
 fn all<T: Copy + Sync>(values: &[T], test: impl Fn(T) -> bool + Sync) -> bool {
-    let run = |values: &[T]| values.iter().fold(true, |all, value| all & test(*value));
     if values.len() <= RUN {
-        run(values)
+        all_of_run(values, &test)
     } else {
-        values.par_chunks(RUN).all(run)
+        values.par_chunks(RUN).all(|run| all_of_run(run, &test))
     }
+}
+
+/// True if `test` holds for all values. It looks at every value, so that the compiler can use
+/// vectors.
+fn all_of_run<T: Copy>(values: &[T], test: &impl Fn(T) -> bool) -> bool {
+    values.iter().fold(true, |all, value| all & test(*value))
 }

@@ -14,12 +14,12 @@ use super::kept::{DecodeRows, ids};
 /// NaN.
 const MASKED: f64 = 1e30;
 
-/// Number of logits that a composition takes at a time: it holds up to ten arrays of as many, in
+/// Number of logits that a composition takes at a time. It holds up to ten arrays of this size in
 /// f64.
 const FEW_LOGITS: usize = 1 << 22;
 
-/// What `part` gives for each of the runs of few rows into which the rows of `logits` `[N, V]` are
-/// split: it gets the first one and their number. Rows do not depend on each other, so the split
+/// Splits the rows of `logits` `[N, V]` into runs of few rows, calls `part` with the first row and the
+/// number of rows of each run, and joins the results. Rows do not depend on each other, so the split
 /// changes no bit.
 pub(super) fn few_rows(
     logits: &Tensor,
@@ -64,8 +64,10 @@ pub(super) fn rms_norm_backward(
     grad: &Tensor,
     eps: f64,
 ) -> Result<(Tensor, Tensor)> {
-    let (dtype, width) = (x.dtype(), x.dim(D::Minus1)? as f64);
-    let (x, grad) = (wide(x)?, wide(grad)?);
+    let dtype = x.dtype();
+    let width = x.dim(D::Minus1)? as f64;
+    let x = wide(x)?;
+    let grad = wide(grad)?;
     let r = inverse_rms(&x, eps)?;
     let normed = x.broadcast_mul(&r)?;
     let weighted = grad.broadcast_mul(&wide(weight)?)?;
@@ -86,16 +88,12 @@ pub(super) fn decode_attention(
     rows: &DecodeRows,
 ) -> Result<Tensor> {
     let (_, kv_heads, _, width) = keys.dims4()?;
-    let (dtype, device, active, count) = (
-        keys.dtype(),
-        keys.device(),
-        rows.cache_rows.len(),
-        rows.longest(),
-    );
-    let (own, positions) = (
-        ids(&rows.cache_rows, device)?,
-        ids(&rows.positions, device)?,
-    );
+    let dtype = keys.dtype();
+    let device = keys.device();
+    let active = rows.cache_rows.len();
+    let count = rows.longest();
+    let own = ids(&rows.cache_rows, device)?;
+    let positions = ids(&rows.positions, device)?;
     let [keys, values] = [keys, values].map(|cache| {
         cache
             .narrow(2, 0, count)?
@@ -182,14 +180,16 @@ pub(super) fn entropy_gradient(
     let Rows {
         below, exps, sum, ..
     } = Rows::new(logits, temperature)?;
-    let (log_sum, p) = (sum.log()?, exps.broadcast_div(&sum)?);
+    let log_sum = sum.log()?;
+    let p = exps.broadcast_div(&sum)?;
     let entropy = (&log_sum - (&below * &p)?.sum_keepdim(1)?)?;
     let surplus = below.broadcast_add(&(entropy - log_sum)?)?;
     let weight = (wide(d_entropy)?.unsqueeze(1)? / -temperature)?;
     (p * surplus)?.broadcast_mul(&weight)
 }
 
-/// Computed in f64, which `e^x - 1 - x` needs: by its series below 0.1, directly above.
+/// KL divergence of each row. It is computed in f64, because `e^x - 1 - x` cancels: by its series for
+/// changes below 0.1, directly above.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     few_rows(logits, |from, len| {
         divergence_of_few(
@@ -201,10 +201,8 @@ pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> 
 }
 
 fn divergence_of_few(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
-    let (logits, change) = (
-        (logits.to_dtype(DType::F64)? / temperature)?,
-        (change.to_dtype(DType::F64)? / temperature)?,
-    );
+    let logits = (logits.to_dtype(DType::F64)? / temperature)?;
+    let change = (change.to_dtype(DType::F64)? / temperature)?;
     let Rows { exps, sum, .. } = Rows::new(&logits, 1.0)?;
     let probs = exps.broadcast_div(&sum)?;
     let x = change.broadcast_sub(&(&probs * &change)?.sum_keepdim(1)?)?;

@@ -63,34 +63,39 @@ pub fn dtype_error<T>(storage: &CpuStorage, op: &'static str) -> Result<T> {
     Err(Error::UnsupportedDTypeForOp(storage.dtype(), op))
 }
 
-/// The elements of a contiguous argument, and its shape.
-pub type Arg<'a, T> = (&'a [T], &'a Shape);
+/// A contiguous argument of a kernel.
+#[derive(Clone, Copy)]
+pub struct Arg<'a, T> {
+    pub numbers: &'a [T],
+    pub shape: &'a Shape,
+}
 
+/// The argument with this storage and layout; a layout that is not contiguous is the caller's
+/// error.
 pub fn argument<'a, T: WithDType>(
     storage: &'a CpuStorage,
     layout: &'a Layout,
     op: &'static str,
 ) -> Result<Arg<'a, T>> {
-    Ok((slice(storage, layout, op)?, layout.shape()))
-}
-
-pub fn stored<T: WithDType>((out, shape): (Vec<T>, Shape)) -> Result<(CpuStorage, Shape)> {
-    Ok((T::to_cpu_storage_owned(out), shape))
+    Ok(Arg {
+        numbers: slice(storage, layout, op)?,
+        shape: layout.shape(),
+    })
 }
 
 /// Makes a candle operation from a type whose `run`, generic over [`Number`], takes each argument
-/// as [`Arg`] and gives elements and shape.
+/// as [`Arg`] and returns elements and shape.
 macro_rules! custom_op {
     ($op:ty, $name:literal, CustomOp1) => {
-        custom_op!(@ $op, $name, CustomOp1, a al);
+        custom_op!(@impl $op, $name, CustomOp1, a of_a);
     };
     ($op:ty, $name:literal, CustomOp2) => {
-        custom_op!(@ $op, $name, CustomOp2, a al, b bl);
+        custom_op!(@impl $op, $name, CustomOp2, a of_a, b of_b);
     };
     ($op:ty, $name:literal, CustomOp3) => {
-        custom_op!(@ $op, $name, CustomOp3, a al, b bl, c cl);
+        custom_op!(@impl $op, $name, CustomOp3, a of_a, b of_b, c of_c);
     };
-    (@ $op:ty, $name:literal, $kind:ident, $first:ident $layout:ident $(, $other:ident $its:ident)*) => {
+    (@impl $op:ty, $name:literal, $kind:ident, $a:ident $of_a:ident $(, $b:ident $of_b:ident)*) => {
         impl candle_core::$kind for $op {
             fn name(&self) -> &'static str {
                 $name
@@ -98,26 +103,31 @@ macro_rules! custom_op {
 
             fn cpu_fwd(
                 &self,
-                $first: &candle_core::CpuStorage,
-                $layout: &candle_core::Layout,
-                $($other: &candle_core::CpuStorage, $its: &candle_core::Layout),*
+                $a: &candle_core::CpuStorage,
+                $of_a: &candle_core::Layout,
+                $($b: &candle_core::CpuStorage, $of_b: &candle_core::Layout),*
             ) -> Result<(candle_core::CpuStorage, Shape)> {
-                use crate::kernel::{argument, dtype_error, stored};
-                match $first {
-                    candle_core::CpuStorage::F32(_) => {
-                        stored(self.run::<f32>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                use candle_core::CpuStorage;
+                match $a {
+                    CpuStorage::F32(_) => {
+                        custom_op!(@run self, f32, $name, $a $of_a $(, $b $of_b)*)
                     }
-                    candle_core::CpuStorage::F64(_) => {
-                        stored(self.run::<f64>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                    CpuStorage::F64(_) => {
+                        custom_op!(@run self, f64, $name, $a $of_a $(, $b $of_b)*)
                     }
-                    candle_core::CpuStorage::BF16(_) => {
-                        stored(self.run::<half::bf16>(argument($first, $layout, $name)? $(, argument($other, $its, $name)?)*)?)
+                    CpuStorage::BF16(_) => {
+                        custom_op!(@run self, half::bf16, $name, $a $of_a $(, $b $of_b)*)
                     }
-                    other => dtype_error(other, $name),
+                    other => crate::kernel::dtype_error(other, $name),
                 }
             }
         }
     };
+    (@run $self:ident, $number:ty, $name:literal, $($arg:ident $layout:ident),*) => {{
+        let (numbers, shape) =
+            $self.run::<$number>($(crate::kernel::argument($arg, $layout, $name)?),*)?;
+        Ok((candle_core::WithDType::to_cpu_storage_owned(numbers), shape))
+    }};
 }
 pub(super) use custom_op;
 
@@ -278,8 +288,10 @@ impl<T: Real, F: Fn(usize, &mut [T])> NullaryFnOnce for Rows<'_, T, F> {
 #[inline(always)]
 pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     let mut lanes = [T::from_f64(0.0); LANES];
-    let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let (a_rest, b_rest) = (a_blocks.remainder(), b_blocks.remainder());
+    let a_blocks = a.chunks_exact(LANES);
+    let b_blocks = b.chunks_exact(LANES);
+    let a_rest = a_blocks.remainder();
+    let b_rest = b_blocks.remainder();
     for (a, b) in a_blocks.zip(b_blocks) {
         for lane in 0..LANES {
             lanes[lane] += a[lane] * b[lane];
@@ -342,10 +354,9 @@ pub fn sum_blocks(len: usize, f: impl Fn(Range<usize>) -> f64 + Sync) -> f64 {
     if len <= BLOCK {
         return f(0..len);
     }
-    let block = |at: usize| f(at * BLOCK..((at + 1) * BLOCK).min(len));
     let partial: Vec<f64> = (0..len.div_ceil(BLOCK))
         .into_par_iter()
-        .map(block)
+        .map(|block| f(block * BLOCK..((block + 1) * BLOCK).min(len)))
         .collect();
     partial.iter().sum()
 }
@@ -377,21 +388,42 @@ struct Update<F> {
     f: F,
 }
 
+impl<F: Fn(&mut f32, f32)> Update<F> {
+    fn apply2(&self, a: &mut [f32], b: &[f32]) {
+        for (a, b) in a.iter_mut().zip(b) {
+            (self.f)(a, *b);
+        }
+    }
+}
+
+impl<F: Fn(&mut f32, f32, f32)> Update<F> {
+    fn apply3(&self, a: &mut [f32], b: &[f32], c: &[f32]) {
+        for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
+            (self.f)(a, *b, *c);
+        }
+    }
+}
+
 impl<F: Fn(&mut f32, f32) + Sync> InplaceOp2 for Update<F> {
     fn name(&self) -> &'static str {
         self.op
     }
 
-    fn cpu_fwd(&self, a: &mut CpuStorage, al: &Layout, b: &CpuStorage, bl: &Layout) -> Result<()> {
-        let (a, b) = (whole_mut(a, al, bl, self.op)?, whole(b, bl, self.op)?);
-        let apply =
-            |(a, b): (&mut [f32], &[f32])| a.iter_mut().zip(b).for_each(|(a, b)| (self.f)(a, *b));
+    fn cpu_fwd(
+        &self,
+        a: &mut CpuStorage,
+        of_a: &Layout,
+        b: &CpuStorage,
+        of_b: &Layout,
+    ) -> Result<()> {
+        let a = whole_mut(a, of_a, of_b, self.op)?;
+        let b = whole(b, of_b, self.op)?;
         if a.len() <= BLOCK {
-            apply((a, b));
+            self.apply2(a, b);
         } else {
             a.par_chunks_mut(BLOCK)
                 .zip(b.par_chunks(BLOCK))
-                .for_each(apply);
+                .for_each(|(a, b)| self.apply2(a, b));
         }
         Ok(())
     }
@@ -405,30 +437,22 @@ impl<F: Fn(&mut f32, f32, f32) + Sync> InplaceOp3 for Update<F> {
     fn cpu_fwd(
         &self,
         a: &mut CpuStorage,
-        al: &Layout,
+        of_a: &Layout,
         b: &CpuStorage,
-        bl: &Layout,
+        of_b: &Layout,
         c: &CpuStorage,
-        cl: &Layout,
+        of_c: &Layout,
     ) -> Result<()> {
-        let (a, b, c) = (
-            whole_mut(a, al, bl, self.op)?,
-            whole(b, bl, self.op)?,
-            whole(c, cl, self.op)?,
-        );
-        let apply = |((a, b), c): ((&mut [f32], &[f32]), &[f32])| {
-            a.iter_mut()
-                .zip(b)
-                .zip(c)
-                .for_each(|((a, b), c)| (self.f)(a, *b, *c));
-        };
+        let a = whole_mut(a, of_a, of_b, self.op)?;
+        let b = whole(b, of_b, self.op)?;
+        let c = whole(c, of_c, self.op)?;
         if a.len() <= BLOCK {
-            apply(((a, b), c));
+            self.apply3(a, b, c);
         } else {
             a.par_chunks_mut(BLOCK)
                 .zip(b.par_chunks(BLOCK))
                 .zip(c.par_chunks(BLOCK))
-                .for_each(apply);
+                .for_each(|((a, b), c)| self.apply3(a, b, c));
         }
         Ok(())
     }

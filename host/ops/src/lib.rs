@@ -3,11 +3,11 @@
 //! Each operation is a candle custom op with a CPU kernel generic over `f32` and `f64`. Each
 //! backward pass is a separate function, which the trainer's own backward pass calls: candle's
 //! autograd does not see through these ops. All kernels compute row by row in a fixed order, so the
-//! bits of a result do not depend on the number of threads. Those of a row do not depend on the
-//! rows beside it, in products of rows ([`product_of_rows`]) and in all that is no product. CUDA
-//! devices have kernels of their own (`cuda`) for f32 and bf16. `generic` has compositions for what
-//! they lack. On the CPU, kernels compute with f32 also for bf16, which they widen as they read and
-//! round as they write.
+//! bits of a result do not depend on the number of threads. The bits of a row do not depend on the
+//! rows beside it, except in [`product`] and [`matmul`]; [`product_of_rows`] is the product for
+//! which this holds too. CUDA devices have kernels of their own (`cuda`) for f32 and bf16, and
+//! `generic` composes candle's operations where a kernel is missing. On the CPU, kernels compute
+//! bf16 in f32: they widen numbers as they read them and round results as they write them.
 
 use candle_core::{DType, Tensor};
 
@@ -24,11 +24,11 @@ mod divergence;
 mod draw;
 mod few_rows;
 mod finite;
+#[cfg(feature = "testing")]
+mod forced;
 mod generic;
 mod kept;
 mod kernel;
-#[cfg(any(feature = "cuda", feature = "testing"))]
-pub mod kernels;
 mod logps;
 mod number;
 pub mod optimizer;
@@ -72,7 +72,7 @@ pub use swiglu::{swiglu, swiglu_backward};
 pub use top::{top_ids, top_k};
 pub use truncate::{Truncation, nucleus, truncate};
 
-/// Parts of the kernels that have tests of their own.
+/// Parts of the kernels, for tests of these parts.
 #[cfg(feature = "testing")]
 pub mod parts {
     pub use crate::bf16::{narrow, widen};
@@ -80,14 +80,14 @@ pub mod parts {
     pub use crate::number::{exp_f32, exp_f64};
     pub use crate::product::Instructions;
     pub use crate::product::tile::{
-        LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
+        Factors, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
     };
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.
 pub fn fused(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
-    if testing::GENERIC.get() {
+    if forced::GENERIC.get() {
         return false;
     }
     x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64)

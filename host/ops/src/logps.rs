@@ -4,7 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Device, Layout, Result, Shape, Tensor};
 
-use super::kernel::{dtype_error, for_rows, layout_error, maximum, rows, slice};
+use super::kernel::{Arg, argument, dtype_error, for_rows, layout_error, maximum, rows, slice};
 use super::number::{Number, Real};
 use super::product::{Instructions, add_product};
 use super::{
@@ -17,8 +17,8 @@ const CHUNK_LOGITS: usize = 1 << 22;
 /// Number of logits that exist at one time on a GPU (512 MiB in f32). After each chunk the head's
 /// whole gradient is read and written.
 const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
-/// The head is read once for each chunk, so that there are at least as many rows in one, as long as
-/// their logits take 64 MiB at most.
+/// Smallest number of rows in a chunk, as long as their logits take at most 64 MiB: the whole head is
+/// read for each chunk.
 const FEWEST_ROWS: usize = 256;
 
 /// Rows of the head whose gradients by a chunk exist at one time on a CPU.
@@ -26,32 +26,32 @@ pub const STRIP: usize = 4096;
 
 /// Number of rows of hidden states whose logits are computed at one time on `device`.
 pub fn chunk_rows(vocab: usize, device: &Device) -> usize {
-    let rows = |logits: usize| logits / vocab.max(1);
+    let vocab = vocab.max(1);
     if !device.is_cpu() {
-        return rows(CHUNK_LOGITS_ON_GPU).max(1);
+        return (CHUNK_LOGITS_ON_GPU / vocab).max(1);
     }
-    rows(CHUNK_LOGITS)
-        .max(rows(4 * CHUNK_LOGITS).min(FEWEST_ROWS))
+    (CHUNK_LOGITS / vocab)
+        .max((4 * CHUNK_LOGITS / vocab).min(FEWEST_ROWS))
         .max(1)
 }
 
 /// Features in the dtype in which the head reads them: bf16 where the processor has instructions
 /// for it, whose sums are f32, else f32 or f64.
 pub fn for_logits(hidden: &Tensor) -> Result<Tensor> {
-    let multiplies_bf16 = || {
-        let here = is_rounded(hidden);
-        Ok::<_, candle_core::Error>(
-            here && Instructions::of_this_machine()? != Instructions::F32 || takes(hidden),
-        )
-    };
-    if hidden.dtype() != DType::BF16 || multiplies_bf16()? {
+    if hidden.dtype() != DType::BF16 || multiplies_bf16(hidden)? {
         Ok(hidden.clone())
     } else {
         to_dtype(hidden, DType::F32)
     }
 }
 
-/// True if a GPU's kernels take `x`.
+/// True if products of `x`, which is bf16, are computed without widening it first.
+fn multiplies_bf16(x: &Tensor) -> Result<bool> {
+    let on_cpu = is_rounded(x) && Instructions::of_this_machine()? != Instructions::F32;
+    Ok(on_cpu || takes(x))
+}
+
+/// True if a GPU has kernels for `x`.
 fn takes(x: &Tensor) -> bool {
     #[cfg(feature = "cuda")]
     return super::cuda::takes(x);
@@ -102,23 +102,20 @@ pub struct TokenCotangents<'a> {
 impl TokenCotangents<'_> {
     /// Gradient by the logits of `len` rows from row `from`, `[len, V]`, rounded to `dtype`.
     fn by_logits(&self, logits: &Tensor, from: usize, len: usize, dtype: DType) -> Result<Tensor> {
-        let (targets, d_logps) = (
-            self.targets.narrow(0, from, len)?,
-            self.d_logps.narrow(0, from, len)?,
-        );
-        let gradient = |logits: &Tensor, dtype| {
-            logit_gradient(logits, &targets, &d_logps, self.temperature, dtype)
+        let targets = self.targets.narrow(0, from, len)?;
+        let d_logps = self.d_logps.narrow(0, from, len)?;
+        let drawn_from = match self.truncation {
+            None => logits.clone(),
+            Some(truncation) => truncate(logits, &targets, truncation)?,
         };
-        // What is added to is not rounded before.
+        // The entropy's gradient is added before anything is rounded.
         let first = if self.d_entropy.is_some() {
             logits.dtype()
         } else {
             dtype
         };
-        let d_logits = match self.truncation {
-            None => gradient(logits, first)?,
-            Some(truncation) => gradient(&truncate(logits, &targets, truncation)?, first)?,
-        };
+        let d_logits = logit_gradient(&drawn_from, &targets, &d_logps, self.temperature, first)?;
+        drop(drawn_from);
         let Some(d_entropy) = self.d_entropy else {
             return Ok(d_logits);
         };
@@ -149,14 +146,14 @@ pub fn token_logps_vjp(
     let mut d_head: Option<Tensor> = None;
     let dtype = dtype_of_logits(head);
     let d_hidden = by_hidden(hidden, head, loss, |d_logits, hidden| {
-        let part = |first, len| product(&d_logits.narrow(1, first, len)?.t()?, hidden, dtype);
         let vocab = head.dim(0)?;
         d_head = Some(match d_head.take() {
-            None => part(0, vocab)?,
+            None => product(&d_logits.t()?, hidden, dtype)?,
             Some(sum) if fused(&sum) && sum.dtype() == DType::F32 => {
                 for first in (0..vocab).step_by(STRIP) {
                     let len = STRIP.min(vocab - first);
-                    add_to(sum.narrow(0, first, len)?, &part(first, len)?)?;
+                    let strip = product(&d_logits.narrow(1, first, len)?.t()?, hidden, dtype)?;
+                    add_to(sum.narrow(0, first, len)?, &strip)?;
                 }
                 sum
             }
@@ -236,7 +233,7 @@ fn logit_gradient(
 }
 
 /// Checks shapes and targets; returns the numbers of rows and of logits per row.
-fn check(op: &'static str, logits: &Layout, targets: &[u32]) -> Result<(usize, usize)> {
+fn check(op: &'static str, logits: &Shape, targets: &[u32]) -> Result<(usize, usize)> {
     let &[rows, vocab] = logits.dims() else {
         return layout_error(
             op,
@@ -279,10 +276,13 @@ impl Pass {
         const BLOCK: usize = 256;
         let inverse = T::from_f64(1.0 / temperature);
         let largest = maximum(logits);
-        let (mut sum, mut weighted) = (0.0, 0.0);
-        let (mut exps, mut products) = ([T::from_f64(0.0); BLOCK], [T::from_f64(0.0); BLOCK]);
+        let mut sum = 0.0;
+        let mut weighted = 0.0;
+        let mut exps = [T::from_f64(0.0); BLOCK];
+        let mut products = [T::from_f64(0.0); BLOCK];
         for block in logits.chunks(BLOCK) {
-            let (exps, products) = (&mut exps[..block.len()], &mut products[..block.len()]);
+            let exps = &mut exps[..block.len()];
+            let products = &mut products[..block.len()];
             for ((exp, product), logit) in exps.iter_mut().zip(products.iter_mut()).zip(block) {
                 let below = (*logit - largest) * inverse;
                 *exp = below.exp();
@@ -304,13 +304,9 @@ struct Stats {
 }
 
 impl Stats {
-    fn run<T: Real>(
-        &self,
-        logits: (&CpuStorage, &Layout),
-        targets: &[u32],
-    ) -> Result<(CpuStorage, Shape)> {
-        let (rows, vocab) = check(self.name(), logits.1, targets)?;
-        let logits = slice::<T>(logits.0, logits.1, self.name())?;
+    fn run<T: Real>(&self, logits: Arg<'_, T>, targets: &[u32]) -> Result<(CpuStorage, Shape)> {
+        let (rows, vocab) = check(self.name(), logits.shape, targets)?;
+        let logits = logits.numbers;
         let mut out = vec![T::from_f64(0.0); 4 * rows];
         for_rows!(&mut out, 4, vocab, |row, out| {
             let logits = &logits[row * vocab..][..vocab];
@@ -319,7 +315,8 @@ impl Stats {
                 sum,
                 weighted,
             } = Pass::over(logits, self.temperature);
-            let (action, log_sum) = (logits[targets[row] as usize], sum.ln());
+            let action = logits[targets[row] as usize];
+            let log_sum = sum.ln();
             out[0] = T::from_f64(action.to_f64() / self.temperature - largest - log_sum);
             out[1] = T::from_f64(largest + log_sum);
             out[2] = T::from_f64(log_sum - weighted / sum);
@@ -337,27 +334,31 @@ impl CustomOp2 for Stats {
     fn cpu_fwd(
         &self,
         logits: &CpuStorage,
-        ll: &Layout,
-        t: &CpuStorage,
-        tl: &Layout,
+        of_logits: &Layout,
+        targets: &CpuStorage,
+        of_targets: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let targets = ids(self.name(), t, tl)?;
+        let op = self.name();
+        let targets = ids(op, targets, of_targets)?;
         match logits {
-            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets),
-            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets),
-            other => dtype_error(other, self.name()),
+            CpuStorage::F32(_) => self.run::<f32>(argument(logits, of_logits, op)?, targets),
+            CpuStorage::F64(_) => self.run::<f64>(argument(logits, of_logits, op)?, targets),
+            other => dtype_error(other, op),
         }
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        a: &CudaStorage,
-        al: &Layout,
-        b: &CudaStorage,
-        bl: &Layout,
+        logits: &CudaStorage,
+        of_logits: &Layout,
+        targets: &CudaStorage,
+        of_targets: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        super::cuda::logit_stats((a, al), (b, bl), self.temperature)
+        use super::cuda::{Arg, logit_stats};
+
+        let logits = Arg::new(logits, of_logits);
+        logit_stats(logits, Arg::new(targets, of_targets), self.temperature)
     }
 }
 
@@ -369,14 +370,13 @@ struct LogitGradient {
 impl LogitGradient {
     fn run<T: Number<Real = T> + Real>(
         &self,
-        logits: Arg<'_>,
+        logits: Arg<'_, T>,
         targets: &[u32],
-        d_logps: Arg<'_>,
+        d_logps: &[T],
     ) -> Result<(CpuStorage, Shape)> {
-        let (rows, vocab) = check(self.name(), logits.1, targets)?;
-        let shape = logits.1.shape().clone();
-        let logits = slice::<T>(logits.0, logits.1, self.name())?;
-        let d_logps = slice::<T>(d_logps.0, d_logps.1, self.name())?;
+        let (rows, vocab) = check(self.name(), logits.shape, targets)?;
+        let shape = logits.shape.clone();
+        let logits = logits.numbers;
         if d_logps.len() != rows {
             return layout_error(
                 self.name(),
@@ -390,7 +390,8 @@ impl LogitGradient {
                 return out.fill(weight);
             }
             let logits = &logits[row * vocab..][..vocab];
-            let (largest, sum) = (maximum(logits), Pass::over(logits, self.temperature).sum);
+            let largest = maximum(logits);
+            let sum = Pass::over(logits, self.temperature).sum;
             let scale = -weight * T::from_f64(1.0 / sum);
             for (out, logit) in out.iter_mut().zip(logits) {
                 *out = scale * ((*logit - largest) * inverse).exp();
@@ -401,8 +402,6 @@ impl LogitGradient {
     }
 }
 
-type Arg<'a> = (&'a CpuStorage, &'a Layout);
-
 impl CustomOp3 for LogitGradient {
     fn name(&self) -> &'static str {
         "logit-gradient"
@@ -411,17 +410,24 @@ impl CustomOp3 for LogitGradient {
     fn cpu_fwd(
         &self,
         logits: &CpuStorage,
-        ll: &Layout,
-        t: &CpuStorage,
-        tl: &Layout,
+        of_logits: &Layout,
+        targets: &CpuStorage,
+        of_targets: &Layout,
         d_logps: &CpuStorage,
-        sl: &Layout,
+        of_d_logps: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let targets = ids(self.name(), t, tl)?;
+        let op = self.name();
+        let targets = ids(op, targets, of_targets)?;
         match logits {
-            CpuStorage::F32(_) => self.run::<f32>((logits, ll), targets, (d_logps, sl)),
-            CpuStorage::F64(_) => self.run::<f64>((logits, ll), targets, (d_logps, sl)),
-            other => dtype_error(other, self.name()),
+            CpuStorage::F32(_) => {
+                let d_logps = slice::<f32>(d_logps, of_d_logps, op)?;
+                self.run(argument(logits, of_logits, op)?, targets, d_logps)
+            }
+            CpuStorage::F64(_) => {
+                let d_logps = slice::<f64>(d_logps, of_d_logps, op)?;
+                self.run(argument(logits, of_logits, op)?, targets, d_logps)
+            }
+            other => dtype_error(other, op),
         }
     }
 }

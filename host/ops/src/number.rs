@@ -115,7 +115,8 @@ pub fn round_to_bf16(value: f32) -> u16 {
 /// about 1e-38, not 0.
 #[inline(always)]
 pub fn exp_f32(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer
+    /// 1.5 * 2^23: adding and subtracting it rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
     let x = x.clamp(-87.3, 88.3);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
@@ -139,7 +140,8 @@ pub fn exp_f32(x: f32) -> f32 {
 /// Cephes' `exp` for numbers up to 0, within a unit in the last place; 0 below -708.
 #[inline(always)]
 pub fn exp_f64(x: f64) -> f64 {
-    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52, as above
+    /// 1.5 * 2^52, as in [`exp_f32`].
+    const ROUND: f64 = 6_755_399_441_055_744.0;
     let shifted = x.max(-708.0) * std::f64::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * 6.931_457_519_531_25e-1) - n * 1.428_606_820_309_417_2e-6;

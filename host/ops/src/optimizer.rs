@@ -23,7 +23,8 @@ impl Mean {
 
     /// Replaces `m` by the new mean.
     pub fn update(&self, m: &Tensor, grad: &Tensor) -> Result<()> {
-        let (rest, scale) = ((1.0 - self.beta) as f32, self.scale as f32);
+        let rest = (1.0 - self.beta) as f32;
+        let scale = self.scale as f32;
         update2(OP, m, grad, |m, g| *m += rest * (scale * g - *m))
     }
 }
@@ -40,28 +41,26 @@ pub struct MeanSquare {
 impl MeanSquare {
     /// The new mean.
     pub fn of(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> Result<Tensor> {
-        let square = |grad: &Tensor| (grad * self.scale)?.sqr();
-        let squares = match rejected {
-            None => square(grad)?,
-            Some(rejected) => (square(grad)? + square(rejected)?)?,
-        };
+        let mut squares = (grad * self.scale)?.sqr()?;
+        if let Some(rejected) = rejected {
+            squares = (squares + (rejected * self.scale)?.sqr()?)?;
+        }
         (v * self.beta)? + (squares * (1.0 - self.beta))?
     }
 
     /// Replaces `v` by the new mean.
     pub fn update(&self, v: &Tensor, grad: &Tensor, rejected: Option<&Tensor>) -> Result<()> {
-        let (beta, rest, scale) = (
-            self.beta as f32,
-            (1.0 - self.beta) as f32,
-            self.scale as f32,
-        );
+        let beta = self.beta as f32;
+        let rest = (1.0 - self.beta) as f32;
+        let scale = self.scale as f32;
         let Some(rejected) = rejected else {
             return update2(OP, v, grad, |v, g| {
                 *v = beta * *v + rest * (scale * g) * (scale * g)
             });
         };
         update3(OP, v, grad, rejected, |v, g, r| {
-            let (g, r) = (scale * g, scale * r);
+            let g = scale * g;
+            let r = scale * r;
             *v = beta * *v + rest * (g * g + r * r);
         })
     }
@@ -88,12 +87,10 @@ impl Update {
 
     /// Replaces `w` by the new weight.
     pub fn update(&self, w: &Tensor, m: &Tensor, v: &Tensor) -> Result<()> {
-        let (factor, rate, root, eps) = (
-            self.decay_factor as f32,
-            self.rate as f32,
-            self.root as f32,
-            self.eps as f32,
-        );
+        let factor = self.decay_factor as f32;
+        let rate = self.rate as f32;
+        let root = self.root as f32;
+        let eps = self.eps as f32;
         update3(OP, w, m, v, |w, m, v| {
             *w = *w * factor - rate * (m / (v.sqrt() / root + eps))
         })
@@ -116,7 +113,8 @@ impl Blend {
 
     /// Replaces `a` by the new one.
     pub fn update(&self, a: &Tensor, b: &Tensor) -> Result<()> {
-        let (old, new) = (self.old as f32, self.new as f32);
+        let old = self.old as f32;
+        let new = self.new as f32;
         update2(OP, a, b, |a, b| *a = old * *a + new * b)
     }
 }

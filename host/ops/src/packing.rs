@@ -12,8 +12,8 @@ use super::kernel::layout_error;
 pub const BLOCK: usize = 128;
 /// Rows in a tile of the kernels of a GPU, as in `attention.cuh`.
 pub(crate) const TILE: usize = 64;
-/// Queries for which one block adds the gradients of a tile of keys: a prompt has those of all its
-/// completions, and would be waited for.
+/// Number of queries for which one block adds the gradients of a tile of keys. A prompt's keys have
+/// the queries of all its completions; a single block for them would finish last.
 pub const SHARE: usize = 384;
 /// The number of a tile's only share.
 const ALONE: usize = u32::MAX as usize;
@@ -116,14 +116,13 @@ fn cut(blocks: &mut Vec<Block>, context: &Range<usize>, first: usize, tokens: us
 impl Packing {
     /// Prompts of some numbers of tokens, each with the numbers of tokens of its completions.
     pub fn new<'a>(stems: impl IntoIterator<Item = (usize, &'a [usize])>) -> Self {
-        let mut first = 0;
-        let stem = |(prompt, completions): (usize, &[usize])| {
-            let stem = Stem::new(first, prompt, completions);
-            first = stem.rows.end;
-            stem
-        };
+        let mut all: Vec<Stem> = Vec::new();
+        for (prompt, completions) in stems {
+            let first = all.last().map_or(0, |stem| stem.rows.end);
+            all.push(Stem::new(first, prompt, completions));
+        }
         Self {
-            stems: stems.into_iter().map(stem).collect(),
+            stems: all.into(),
             tables: Arc::default(),
             on_device: Default::default(),
         }
@@ -134,13 +133,14 @@ impl Packing {
         self.stems.last().map_or(0, |stem| stem.rows.end)
     }
 
-    /// Arrays that the kernels of a GPU read, those with the most work first.
+    /// Arrays that the kernels of a GPU read. Tiles with the most work come first.
     pub fn tables(&self) -> &Tables {
         self.tables.get_or_init(|| self.make_tables())
     }
 
     fn make_tables(&self) -> Tables {
-        let (mut firsts, mut ends) = (vec![0; self.rows()], vec![0; self.rows()]);
+        let mut firsts = vec![0; self.rows()];
+        let mut ends = vec![0; self.rows()];
         for Piece { rows, first } in self
             .stems
             .iter()
@@ -150,8 +150,10 @@ impl Packing {
             firsts[rows.clone()].fill(*first);
             ends[*first] = rows.end;
         }
-        let (mut of_queries, mut of_keys, mut joined, mut shares) =
-            (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut of_queries = Vec::new();
+        let mut of_keys = Vec::new();
+        let mut joined = Vec::new();
+        let mut shares = 0;
         for Stem { rows, shared, .. } in self.stems.iter() {
             for from in rows.clone().step_by(TILE) {
                 let to = (from + TILE).min(rows.end);
@@ -207,7 +209,7 @@ pub struct Tables {
     pub shares: usize,
 }
 
-/// Numbers of tiles, those with the most work first.
+/// The numbers of all tiles. The tiles with the most work come first.
 fn sorted<const N: usize>(mut tiles: Vec<(usize, [usize; N])>) -> Vec<u32> {
     tiles.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
     tiles
@@ -243,7 +245,8 @@ impl HeadSizes {
         packing: &Packing,
         [queries, keys, values]: [&Tensor; 3],
     ) -> Result<()> {
-        let (rows, all) = (packing.rows(), self.kv_heads * self.width);
+        let rows = packing.rows();
+        let all = self.kv_heads * self.width;
         if queries.dims() != [rows, self.heads * self.width]
             || [keys, values].iter().any(|x| x.dims() != [rows, all])
         {

@@ -45,22 +45,19 @@ pub fn rms_norm_backward(
     if super::cuda::takes(x) && weight.elem_count() <= super::cuda::WIDEST && x.elem_count() > 0 {
         return super::cuda::rms_norm_backward(x, weight, grad, eps, plus);
     }
-    let kernel = |[x, weight, grad]: [Tensor; 3]| {
-        let d_weight = sum_rows(&x.apply_op2_no_bwd(&grad, &ByWeight { eps })?)?;
-        Ok((
-            x.apply_op3_no_bwd(&weight, &grad, &ByInput { eps })?,
-            to_dtype(&d_weight, weight.dtype())?,
-        ))
-    };
     let (dx, d_weight) = by_kernel(
         [x, weight, grad],
         || generic::rms_norm_backward(x, weight, grad, eps),
-        kernel,
+        |[x, weight, grad]| {
+            let d_weight = sum_rows(&x.apply_op2_no_bwd(&grad, &ByWeight { eps })?)?;
+            let dx = x.apply_op3_no_bwd(&weight, &grad, &ByInput { eps })?;
+            Ok((dx, to_dtype(&d_weight, weight.dtype())?))
+        },
     )?;
-    Ok((
-        plus.map_or(Ok(dx.clone()), |plus| add(plus, &dx))?,
-        d_weight,
-    ))
+    match plus {
+        Some(plus) => Ok((add(plus, &dx)?, d_weight)),
+        None => Ok((dx, d_weight)),
+    }
 }
 
 struct RmsNorm {
@@ -75,7 +72,8 @@ fn inverse_rms<T: Real>(x: &[T], eps: f64) -> T {
 }
 
 fn check(op: &'static str, x: &Shape, weight: &Shape) -> Result<usize> {
-    let (x, weight) = (x.dims(), weight.dims());
+    let x = x.dims();
+    let weight = weight.dims();
     match (x.last(), weight) {
         (Some(width), [w]) if width == w => Ok(*w),
         _ => layout_error(op, format!("x {x:?} and weight {weight:?} do not fit")),
@@ -83,20 +81,17 @@ fn check(op: &'static str, x: &Shape, weight: &Shape) -> Result<usize> {
 }
 
 impl RmsNorm {
-    fn run<N: Number>(
-        &self,
-        (x, shape): Arg<'_, N>,
-        (w, of_weight): Arg<'_, N>,
-    ) -> Result<(Vec<N>, Shape)> {
-        let (width, w) = (check(self.name(), shape, of_weight)?, N::read(w));
-        let out = rows!(N; x.len(), width, |row, out| {
-            let x = N::read(&x[row * width..][..width]);
+    fn run<N: Number>(&self, x: Arg<'_, N>, weight: Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+        let width = check(self.name(), x.shape, weight.shape)?;
+        let weight = N::read(weight.numbers);
+        let out = rows!(N; x.numbers.len(), width, |row, out| {
+            let x = N::read(&x.numbers[row * width..][..width]);
             let inverse = inverse_rms(&x, self.eps);
-            for ((out, x), w) in out.iter_mut().zip(&*x).zip(&*w) {
+            for ((out, x), w) in out.iter_mut().zip(&*x).zip(&*weight) {
                 *out = *x * inverse * *w;
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, x.shape.clone()))
     }
 }
 
@@ -110,15 +105,16 @@ struct ByInput {
 impl ByInput {
     fn run<N: Number>(
         &self,
-        (x, shape): Arg<'_, N>,
-        (w, of_weight): Arg<'_, N>,
-        (g, _): Arg<'_, N>,
+        x: Arg<'_, N>,
+        weight: Arg<'_, N>,
+        grad: Arg<'_, N>,
     ) -> Result<(Vec<N>, Shape)> {
-        let (width, w) = (check(self.name(), shape, of_weight)?, N::read(w));
-        let out = rows!(N; x.len(), width, |row, dx| {
-            let [x, g] = [x, g].map(|numbers| N::read(&numbers[row * width..][..width]));
+        let width = check(self.name(), x.shape, weight.shape)?;
+        let weight = N::read(weight.numbers);
+        let out = rows!(N; x.numbers.len(), width, |row, dx| {
+            let [x, g] = [x, grad].map(|arg| N::read(&arg.numbers[row * width..][..width]));
             let r = inverse_rms(&x, self.eps);
-            for ((dx, g), w) in dx.iter_mut().zip(&*g).zip(&*w) {
+            for ((dx, g), w) in dx.iter_mut().zip(&*g).zip(&*weight) {
                 *dx = *g * *w;
             }
             let shift = r * r * dot(dx, &x) / N::Real::from_f64(width as f64);
@@ -126,7 +122,7 @@ impl ByInput {
                 *dx = r * (*dx - *x * shift);
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, x.shape.clone()))
     }
 }
 
@@ -138,20 +134,16 @@ struct ByWeight {
 }
 
 impl ByWeight {
-    fn run<N: Number>(
-        &self,
-        (x, shape): Arg<'_, N>,
-        (g, _): Arg<'_, N>,
-    ) -> Result<(Vec<N::Real>, Shape)> {
-        let width = shape.dims().last().copied().unwrap_or(1);
-        let terms = rows!(N::Real; x.len(), width, |row, terms| {
-            let [x, g] = [x, g].map(|numbers| N::read(&numbers[row * width..][..width]));
+    fn run<N: Number>(&self, x: Arg<'_, N>, grad: Arg<'_, N>) -> Result<(Vec<N::Real>, Shape)> {
+        let width = x.shape.dims().last().copied().unwrap_or(1);
+        let terms = rows!(N::Real; x.numbers.len(), width, |row, terms| {
+            let [x, g] = [x, grad].map(|arg| N::read(&arg.numbers[row * width..][..width]));
             let r = inverse_rms(&x, self.eps);
             for ((term, g), x) in terms.iter_mut().zip(&*g).zip(&*x) {
                 *term = *g * *x * r;
             }
         });
-        Ok((terms, shape.clone()))
+        Ok((terms, x.shape.clone()))
     }
 }
 

@@ -23,9 +23,10 @@ impl Frequencies {
     ///
     /// Source: `transformers.LlamaRotaryEmbedding`, in 32-bit floats like there.
     pub fn new(width: usize, theta: f64) -> Self {
-        let frequency = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32;
         Self {
-            per_position: (0..width / 2).map(frequency).collect(),
+            per_position: (0..width / 2)
+                .map(|i| 1.0 / theta.powf(2.0 * i as f64 / width as f64) as f32)
+                .collect(),
             amplitude: 1.0,
         }
     }
@@ -42,6 +43,14 @@ impl Frequencies {
             per_position: scaled.collect(),
             ..self
         }
+    }
+
+    /// `f` of each angle, times the amplitude: `[positions, width / 2]`.
+    fn table(&self, positions: usize, f: fn(f32) -> f32) -> Vec<f32> {
+        (0..positions)
+            .flat_map(|position| self.per_position.iter().map(move |x| position as f32 * x))
+            .map(|angle| self.amplitude * f(angle))
+            .collect()
     }
 
     /// A copy with cosines and sines multiplied by `amplitude`.
@@ -63,16 +72,10 @@ pub struct RopeTable {
 impl RopeTable {
     /// The table for positions `0..positions`.
     pub fn new(positions: usize, frequencies: &Frequencies) -> Self {
-        let Frequencies {
-            per_position,
-            amplitude,
-        } = frequencies;
-        let angles = || (0..positions).flat_map(|p| per_position.iter().map(move |f| p as f32 * f));
-        let table = |f: fn(f32) -> f32| angles().map(|angle| amplitude * f(angle)).collect();
         Self {
-            cos: table(f32::cos),
-            sin: table(f32::sin),
-            half: per_position.len(),
+            cos: frequencies.table(positions, f32::cos),
+            sin: frequencies.table(positions, f32::sin),
+            half: frequencies.per_position.len(),
             on_device: Default::default(),
         }
     }
@@ -81,11 +84,11 @@ impl RopeTable {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn on(&self, device: &Device) -> Result<[Tensor; 2]> {
         let shape = (self.positions(), self.half);
-        let of = |kept: &Kept, values: &[f32]| {
-            kept.get(device, || Tensor::from_slice(values, shape, device))
-        };
         let [cos, sin] = &self.on_device;
-        Ok([of(cos, &self.cos)?, of(sin, &self.sin)?])
+        Ok([
+            cos.get(device, || Tensor::from_slice(&self.cos, shape, device))?,
+            sin.get(device, || Tensor::from_slice(&self.sin, shape, device))?,
+        ])
     }
 
     fn positions(&self) -> usize {
@@ -182,10 +185,8 @@ impl Rotate {
     #[cfg(feature = "cuda")]
     fn on_cuda(&self, x: &Tensor) -> Result<Tensor> {
         let Sizes { heads, .. } = self.sizes(x.shape())?;
-        let (table, starts) = (
-            self.rope.table.on(x.device())?,
-            self.rope.starts.on(x.device())?,
-        );
+        let table = self.rope.table.on(x.device())?;
+        let starts = self.rope.starts.on(x.device())?;
         let turn = super::cuda::Turn {
             table,
             starts,
@@ -225,13 +226,13 @@ impl Rotate {
         Ok(sizes)
     }
 
-    fn run<N: Number>(&self, (x, shape): Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(&self, x: Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         let Sizes {
             rows,
             tokens,
             heads,
             width,
-        } = self.sizes(shape)?;
+        } = self.sizes(x.shape)?;
         // Both layouts are sequences of runs of `width`; `outer` and `inner` are the middle axes of
         // the output.
         let (outer, inner) = if self.inverse {
@@ -239,10 +240,13 @@ impl Rotate {
         } else {
             (heads, tokens)
         };
-        let out = rows!(N; x.len(), width, |run, out| {
-            let (row, middle, last) = (run / (outer * inner), run / inner % outer, run % inner);
+        let out = rows!(N; x.numbers.len(), width, |run, out| {
+            let row = run / (outer * inner);
+            let middle = run / inner % outer;
+            let last = run % inner;
             let token = if self.inverse { middle } else { last };
-            let source = N::read(&x[((row * inner + last) * outer + middle) * width..][..width]);
+            let from = ((row * inner + last) * outer + middle) * width;
+            let source = N::read(&x.numbers[from..][..width]);
             self.rotate(self.rope.position(row, token), &source, out);
         });
         let turned = if self.inverse {
@@ -262,10 +266,8 @@ impl Rotate {
         let (x1, x2) = x.split_at(half);
         let (out1, out2) = out.split_at_mut(half);
         for i in 0..half {
-            let (cos, sin) = (
-                T::from_f64(f64::from(cos[i])),
-                sign * T::from_f64(f64::from(sin[i])),
-            );
+            let cos = T::from_f64(f64::from(cos[i]));
+            let sin = sign * T::from_f64(f64::from(sin[i]));
             out1[i] = x1[i] * cos - x2[i] * sin;
             out2[i] = x2[i] * cos + x1[i] * sin;
         }

@@ -57,10 +57,8 @@ impl InplaceOp2 for AddRows {
                 format!("rows of shape {:?}, {} ids", rl.dims(), self.0.len()),
             );
         }
-        let (sums, rows) = (
-            whole_mut(sums, sl, sl, self.name())?,
-            whole(rows, rl, self.name())?,
-        );
+        let sums = whole_mut(sums, sl, sl, self.name())?;
+        let rows = whole(rows, rl, self.name())?;
         for (id, row) in self.0.iter().zip(rows.chunks(width.max(1))) {
             let Some(sum) = sums.chunks_mut(width.max(1)).nth(*id as usize) else {
                 return layout_error(self.name(), format!("row {id} of {all}"));

@@ -35,71 +35,65 @@ pub fn swiglu_backward(gate: &Tensor, up: &Tensor, grad: &Tensor) -> Result<(Ten
 struct SwiGlu;
 
 impl SwiGlu {
-    fn run<N: Number>(
-        &self,
-        (gate, shape): Arg<'_, N>,
-        (up, of_up): Arg<'_, N>,
-    ) -> Result<(Vec<N>, Shape)> {
-        if shape != of_up {
+    fn run<N: Number>(&self, gate: Arg<'_, N>, up: Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
+        if gate.shape != up.shape {
             return layout_error(
                 self.name(),
-                format!("gate {shape:?} and up {of_up:?} differ"),
+                format!("gate {:?} and up {:?} differ", gate.shape, up.shape),
             );
         }
         let one = N::Real::from_f64(1.0);
-        let out = rows!(N; gate.len(), RUN, |run, out| {
-            let [gate, up] = [gate, up].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+        let out = rows!(N; gate.numbers.len(), RUN, |run, out| {
+            let [gate, up] = [gate, up].map(|arg| N::read(&arg.numbers[run * RUN..][..out.len()]));
             for ((out, gate), up) in out.iter_mut().zip(&*gate).zip(&*up) {
                 *out = *gate * *up / (one + (-*gate).exp());
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, gate.shape.clone()))
     }
 }
 
 custom_op!(SwiGlu, "swiglu", CustomOp2);
 
-/// `d up s (1 + gate (1 - s))` with `s = 1 / (1 + e^-gate)`.
+/// Gradient by the gate, `d up s (1 + gate (1 - s))` with `s = 1 / (1 + e^-gate)`, from the gradient
+/// `d` of the result.
 struct ByGate;
 
 impl ByGate {
     fn run<N: Number>(
         &self,
-        (gate, shape): Arg<'_, N>,
-        (up, _): Arg<'_, N>,
-        (d, _): Arg<'_, N>,
+        gate: Arg<'_, N>,
+        up: Arg<'_, N>,
+        grad: Arg<'_, N>,
     ) -> Result<(Vec<N>, Shape)> {
         let one = N::Real::from_f64(1.0);
-        let out = rows!(N; gate.len(), RUN, |run, out| {
-            let [gate, up, d] = [gate, up, d].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+        let out = rows!(N; gate.numbers.len(), RUN, |run, out| {
+            let [gate, up, d] =
+                [gate, up, grad].map(|arg| N::read(&arg.numbers[run * RUN..][..out.len()]));
             for (((out, gate), up), d) in out.iter_mut().zip(&*gate).zip(&*up).zip(&*d) {
                 let s = one / (one + (-*gate).exp());
                 *out = *d * *up * s * (one + *gate * (one - s));
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, gate.shape.clone()))
     }
 }
 
 custom_op!(ByGate, "swiglu-by-gate", CustomOp3);
 
-/// `d gate s`.
+/// Gradient by `up`, `d gate s`, with `d` and `s` as in [`ByGate`].
 struct ByUp;
 
 impl ByUp {
-    fn run<N: Number>(
-        &self,
-        (gate, shape): Arg<'_, N>,
-        (d, _): Arg<'_, N>,
-    ) -> Result<(Vec<N>, Shape)> {
+    fn run<N: Number>(&self, gate: Arg<'_, N>, grad: Arg<'_, N>) -> Result<(Vec<N>, Shape)> {
         let one = N::Real::from_f64(1.0);
-        let out = rows!(N; gate.len(), RUN, |run, out| {
-            let [gate, d] = [gate, d].map(|numbers| N::read(&numbers[run * RUN..][..out.len()]));
+        let out = rows!(N; gate.numbers.len(), RUN, |run, out| {
+            let [gate, d] = [gate, grad].map(|arg| N::read(&arg.numbers[run * RUN..][..out.len()]));
             for ((out, gate), d) in out.iter_mut().zip(&*gate).zip(&*d) {
                 *out = *d * *gate / (one + (-*gate).exp());
             }
         });
-        Ok((out, shape.clone()))
+        Ok((out, gate.shape.clone()))
     }
 }
 

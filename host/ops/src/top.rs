@@ -1,5 +1,7 @@
 //! Ids of the largest logits in each row.
 
+use std::cmp::Ordering;
+
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
@@ -16,17 +18,19 @@ pub fn top_ids(logits: &Tensor, k: usize) -> Result<Tensor> {
 pub fn top_k<'a>(logits: &[f32], k: usize, order: &'a mut Vec<u32>) -> &'a [u32] {
     order.clear();
     order.extend(0..logits.len() as u32);
-    let descending = |a: &u32, b: &u32| {
-        logits[*b as usize]
-            .total_cmp(&logits[*a as usize])
-            .then(a.cmp(b))
-    };
     if k < order.len() {
-        order.select_nth_unstable_by(k, descending);
+        order.select_nth_unstable_by(k, |a, b| descending(logits, *a, *b));
     }
     let top = &mut order[..k.min(logits.len())];
-    top.sort_unstable_by(descending);
+    top.sort_unstable_by(|a, b| descending(logits, *a, *b));
     top
+}
+
+/// The order of two ids: the larger logit first, among equals the lower id.
+fn descending(logits: &[f32], a: u32, b: u32) -> Ordering {
+    logits[b as usize]
+        .total_cmp(&logits[a as usize])
+        .then(a.cmp(&b))
 }
 
 struct TopIds {
@@ -68,19 +72,21 @@ impl CustomOp1 for TopIds {
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
-        a: &candle_core::CudaStorage,
-        al: &Layout,
+        logits: &candle_core::CudaStorage,
+        layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
         use candle_core::backend::BackendDevice;
 
-        self.rows(al)?;
-        if (1..=super::cuda::MOST_TOP).contains(&self.k) {
-            return super::cuda::top_ids((a, al), self.k);
+        use super::cuda::{Arg, MOST_TOP, to_host, top_ids};
+
+        self.rows(layout)?;
+        let arg = Arg::new(logits, layout);
+        if (1..=MOST_TOP).contains(&self.k) {
+            return top_ids(arg, self.k);
         }
-        let device = &a.device;
         // Only the view's rows: the storage may hold those of many views.
-        let logits = CpuStorage::F32(super::cuda::to_host((a, al), self.name())?);
-        let (ids, shape) = self.cpu_fwd(&logits, &Layout::contiguous(al.shape().clone()))?;
-        Ok((device.storage_from_cpu_storage_owned(ids)?, shape))
+        let on_host = CpuStorage::F32(to_host(arg, self.name())?);
+        let (ids, shape) = self.cpu_fwd(&on_host, &Layout::contiguous(layout.shape().clone()))?;
+        Ok((logits.device.storage_from_cpu_storage_owned(ids)?, shape))
     }
 }

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::optimizer::{Mean, MeanSquare};
 
-/// A weight with what its step reads and writes, all of its shape.
+/// A weight and the tensors that its step reads or writes. All have the weight's shape.
 pub struct Trained<'a> {
     /// The weight.
     pub weight: &'a Tensor,
@@ -18,14 +18,13 @@ pub struct Trained<'a> {
     pub decay_factor: f64,
 }
 
-/// A step of all weights: [`Mean`], [`MeanSquare`] and [`Update`](super::optimizer::Update) after
-/// each other.
+/// The rule of a step: [`Mean`], then [`MeanSquare`], then [`Update`](super::optimizer::Update).
 pub struct AdamW {
     /// The mean of gradients.
     pub mean: Mean,
     /// The mean of their squares.
     pub square: MeanSquare,
-    /// As in [`Update`](super::optimizer::Update), as the next two.
+    /// Learning rate, divided by the bias correction of the mean.
     pub rate: f64,
     /// Square root of the bias correction of the mean square.
     pub root: f64,

@@ -24,7 +24,8 @@ pub struct Truncation {
 /// These logits decide which tokens are excluded. A target may be outside them if it was drawn by
 /// an older policy, or in another precision.
 pub fn truncate(logits: &Tensor, targets: &Tensor, truncation: Truncation) -> Result<Tensor> {
-    let (Truncation { top_k, top_p, .. }, vocab) = (truncation, logits.dim(1)?);
+    let Truncation { top_k, top_p, .. } = truncation;
+    let vocab = logits.dim(1)?;
     let k = if top_k == 0 { vocab } else { top_k.min(vocab) };
     if k == vocab && top_p == 1.0 {
         return Ok(logits.clone());
@@ -46,12 +47,10 @@ fn truncate_few(
     k: usize,
     truncation: Truncation,
 ) -> Result<Tensor> {
-    let (
-        Truncation {
-            temperature, top_p, ..
-        },
-        (rows, vocab),
-    ) = (truncation, logits.dims2()?);
+    let Truncation {
+        temperature, top_p, ..
+    } = truncation;
+    let (rows, vocab) = logits.dims2()?;
     let ids = top_ids(logits, k)?;
     let tops = logits
         .gather(&ids, 1)?
@@ -59,11 +58,15 @@ fn truncate_few(
         .to_vec2::<f32>()?;
     let mut kept = vec![0f32; rows * k];
     for (kept, tops) in kept.chunks_exact_mut(k).zip(tops) {
-        let weight = |logit: &f32| ((f64::from(*logit) - f64::from(tops[0])) / temperature).exp();
-        let weights: Vec<f64> = tops.iter().map(weight).collect();
+        let largest = f64::from(tops[0]);
+        let weights: Vec<f64> = tops
+            .iter()
+            .map(|logit| ((f64::from(*logit) - largest) / temperature).exp())
+            .collect();
         kept[..nucleus(&weights, top_p)].fill(1.0);
     }
-    let (targets, device) = (targets.unsqueeze(1)?, logits.device());
+    let targets = targets.unsqueeze(1)?;
+    let device = logits.device();
     let own = Tensor::ones((rows, 1), logits.dtype(), device)?;
     let kept = Tensor::from_vec(kept, (rows, k), device)?;
     let keep = logits

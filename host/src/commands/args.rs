@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use capo_loader::upload::{self, Dtype};
+use capo_loader::upload::Dtype;
 use capo_plugin::Point;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
@@ -312,7 +312,7 @@ pub(super) struct ReplayArgs {
     pub(super) plugins: PluginArgs,
     /// Where masks find features and logits: `cpu`, or `cuda:N`, to whose memory they are copied.
     /// A GPU needs the NVIDIA driver, but not a `host` built with CUDA.
-    #[arg(long, value_name = "DEVICE", default_value = upload::CPU)]
+    #[arg(long, value_name = "DEVICE", default_value = host_model::device::CPU)]
     pub(super) device: String,
     /// Dtype to which features are rounded on a CUDA device.
     #[arg(

@@ -69,14 +69,14 @@ impl capo_core::Ranks for TrainerRanks<'_> {
         self.told.set(self.told.get() + size_of_val(values));
         self.collective
             .all_reduce_sum(values)
-            .map_err(|error| Error::new(error.to_string()))
+            .map_err(|error| Error::ranks(error.to_string()))
     }
 
     fn gather(&self, values: &[i64]) -> Result<Vec<Vec<i64>>, Error> {
         self.told.set(self.told.get() + size_of_val(values));
         self.collective
             .all_gather(values)
-            .map_err(|error| Error::new(error.to_string()))
+            .map_err(|error| Error::ranks(error.to_string()))
     }
 }
 

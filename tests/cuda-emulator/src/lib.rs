@@ -1,14 +1,14 @@
 //! A CUDA driver for machines without a GPU: it runs the same kernels, compiled for the CPU, and
 //! finds their mistakes.
 //!
-//! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Who asks for CUDA's
-//! driver later in this process, as `cudarc` does, gets it. A child process gets it through
-//! `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along: it takes any
-//! source without `#include` and gives an image for this driver, whose kernels are compiled
-//! already.
+//! [`load`] compiles kernels and driver into a `libcuda.so` and loads it. Code in this process that
+//! asks for CUDA's driver afterwards, such as `cudarc`, gets this one. A child process gets it
+//! through `LD_LIBRARY_PATH` ([`build`] gives the folder). A stand-in for NVRTC comes along. It
+//! takes any source without `#include` and returns an image for this driver, whose kernels are
+//! compiled already.
 //!
-//! A launch is done when it returns, and its error is the launch's, unless work is
-//! [late](#late-work). One line on stderr says what went wrong and where:
+//! A kernel has run when its launch returns, and the launch returns the kernel's error, unless work
+//! is [late](#late-work). One line on stderr says what went wrong and where:
 //!
 //! * an address outside of device memory, in freed memory or just beside an allocation; an index
 //!   outside of an array whose length the compiler knows, `__shared__` ones above all; a misaligned
@@ -24,22 +24,22 @@
 //! # Late work
 //!
 //! With `CUDA_EMULATOR_LATE=1`, or [`Emulator::set_late`], the work of streams (launches, copies,
-//! fills, memory in stream order, events) runs when somebody waits for it, or before, as the seed
-//! has it: in any order that CUDA permits. A result that changes with the seed lacks an order
+//! fills, memory in stream order, events) runs when somebody waits for it or earlier, in any
+//! order that CUDA permits: the seed decides. A result that changes with the seed lacks an order
 //! between streams.
 //!
 //! * The work of one stream keeps its order, and events order streams. The default stream waits for
-//!   all streams that are not `NON_BLOCKING`, and they for it. `CU_STREAM_PER_THREAD`, handle 2, is
+//!   all streams that are not `NON_BLOCKING`, and they wait for it. `CU_STREAM_PER_THREAD`, handle 2, is
 //!   another stream on each OS thread; its work outlives the thread.
-//! * Who waits runs the work: a wait for a stream, an event or the context, a copy to pageable
-//!   memory, a free outside of stream order. Asking whether work is done may run some.
+//! * A call that waits runs the work: a wait for a stream, an event or the context, a copy to
+//!   pageable memory, a free outside of stream order. Asking whether work is done may run some.
 //! * A copy from pageable memory takes its source along when it is queued; a copy from or to pinned
 //!   memory does not.
-//! * Memory that is freed in stream order is overwritten there, and the same stream gets it again
-//!   at once. Memory taken in stream order is overwritten there too, so that what was written too
-//!   early is lost.
-//! * Addresses are checked when work runs. Its error comes from the next call after that, at the
-//!   latest from one that waits for it, and stays: the context does nothing more.
+//! * Memory that is freed in stream order is overwritten at that point of the stream, and the same
+//!   stream gets it again at once. Memory taken in stream order is overwritten too, so that numbers
+//!   that were written too early are lost.
+//! * Addresses are checked when work runs. The next call afterwards returns its error, at
+//!   the latest a call that waits for it. The error stays, and the context does nothing more.
 //!
 //! Machine code of a GPU is refused. Further settings: `CUDA_EMULATOR_DEVICES` (1),
 //! `CUDA_EMULATOR_MEMORY` in bytes per device (16 GiB), `CUDA_EMULATOR_THREADS` (all cores, at most

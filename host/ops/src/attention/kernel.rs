@@ -44,105 +44,124 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
+/// A product `a b`, for `a` `[m, k]` and `b` `[k, n]`.
+#[derive(Clone, Copy)]
+struct Product<'a, T> {
+    m: usize,
+    k: usize,
+    n: usize,
+    a: Matrix<'a, T>,
+    b: Matrix<'a, T>,
+}
+
+/// Where a product is written. Its lines begin `line` numbers apart.
+struct Target<'a, T> {
+    numbers: &'a mut [T],
+    line: usize,
+}
+
 /// Number of results up to which the matrix library splits sums over lanes, if it finds the numbers
 /// of both inner axes side by side.
 const IN_LANES: usize = 256;
 
-/// `out = a b`, or with `adds` `out += a b`, for `a` `[m, k]`, `b` `[k, n]` and `out` `[m, n]`,
-/// whose lines are `line` numbers apart.
-fn multiply<T: Real>(
-    (m, k, n): (usize, usize, usize),
-    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
-    (out, line): (&mut [T], usize),
-    adds: bool,
-) {
-    assert!(m * k * n > 0 && a.fits(m, k) && b.fits(k, n) && (m - 1) * line + n <= out.len());
-    let (one, to, part) = (T::from_f64(1.0), out.as_mut_ptr(), part_of(k));
-    let (a_at, b_at) = (a.numbers.as_ptr(), b.numbers.as_ptr());
-    let [line, a_line, a_inner, b_line, b_inner] =
-        [line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
-    for from in (0..k).step_by(part) {
-        // SAFETY: the assertion says that all numbers of the three matrices lie in their slices,
-        // and `out` is borrowed alone. A part of the inner axis lies within the axis.
-        unsafe {
-            gemm(
-                m,
-                n,
-                part.min(k - from),
-                to,
-                1,
-                line,
-                adds || from > 0,
-                a_at.offset(from as isize * a_inner),
-                a_inner,
-                a_line,
-                b_at.offset(from as isize * b_line),
-                b_inner,
-                b_line,
-                one,
-                one,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
-    }
-}
-
-/// [`multiply`] for lines of `a` that stand in a block beside those of other completions: how many
-/// these are changes no bit. The numbers of a line of `a` lie side by side.
-fn multiply_in_company<T: Real>(
-    sizes @ (m, k, n): (usize, usize, usize),
-    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
-    (out, line): (&mut [T], usize),
-) {
-    if m * n <= IN_LANES && b.line == 1 {
-        multiply_in_order(sizes, (a, b), (out, line));
-    } else if m == 1 {
-        // The library has a way of its own for one line.
-        let (twice, mut both) = (a.numbers[..k].repeat(2), vec![T::from_f64(0.0); 2 * n]);
-        multiply(
-            (2, k, n),
-            (Matrix::new(&twice, 0, k), b),
-            (&mut both, n),
-            false,
-        );
-        out[..n].copy_from_slice(&both[..n]);
-    } else {
-        multiply(sizes, (a, b), (out, line), false);
-    }
-}
-
-/// Few results, with the bits that [`multiply`] gives many.
-fn multiply_in_order<T: Real>(
-    (m, k, n): (usize, usize, usize),
-    (a, b): (Matrix<'_, T>, Matrix<'_, T>),
-    (out, line): (&mut [T], usize),
-) {
-    let lines: Vec<T> = (0..k * n)
-        .map(|at| b.numbers[at / n * b.line + at % n * b.inner])
-        .collect();
-    let out = &mut out[..(m - 1) * line + n];
-    for_rows!(out, line, |row, out| {
-        let (out, mut sums) = (&mut out[..n], vec![T::from_f64(0.0); n]);
-        for (number, lines) in lines.chunks(part_of(k) * n).enumerate() {
-            sums.fill(T::from_f64(0.0));
-            let numbers = &a.numbers[row * a.line + number * part_of(k)..];
-            for (number, line) in numbers.iter().zip(lines.chunks_exact(n)) {
-                sums.iter_mut()
-                    .zip(line)
-                    .for_each(|(sum, other)| *sum = number.mul_add(*other, *sum));
-            }
-            match number {
-                0 => out.copy_from_slice(&sums),
-                _ => out
-                    .iter_mut()
-                    .zip(&sums)
-                    .for_each(|(out, sum)| *out += *sum),
+impl<T: Real> Product<'_, T> {
+    /// Writes the product to `out`, or adds it if `adds`.
+    fn write(self, out: Target<'_, T>, adds: bool) {
+        let Self { m, k, n, a, b } = self;
+        let end_of_lines = (m - 1) * out.line + n;
+        assert!(m * k * n > 0 && a.fits(m, k) && b.fits(k, n));
+        assert!(end_of_lines <= out.numbers.len());
+        let one = T::from_f64(1.0);
+        let to = out.numbers.as_mut_ptr();
+        let part = part_of(k);
+        let a_at = a.numbers.as_ptr();
+        let b_at = b.numbers.as_ptr();
+        let [line, a_line, a_inner, b_line, b_inner] =
+            [out.line, a.line, a.inner, b.line, b.inner].map(|step| step as isize);
+        for from in (0..k).step_by(part) {
+            // SAFETY: the assertions say that all numbers of the three matrices lie in their
+            // slices, and `out` is borrowed alone. A part of the inner axis lies within the axis.
+            unsafe {
+                gemm(
+                    m,
+                    n,
+                    part.min(k - from),
+                    to,
+                    1,
+                    line,
+                    adds || from > 0,
+                    a_at.offset(from as isize * a_inner),
+                    a_inner,
+                    a_line,
+                    b_at.offset(from as isize * b_line),
+                    b_inner,
+                    b_line,
+                    one,
+                    one,
+                    false,
+                    false,
+                    false,
+                    Parallelism::None,
+                );
             }
         }
-    });
+    }
+
+    /// [`Self::write`] for lines of `a` that share a block with those of other completions. The
+    /// number of these other lines changes no bit. The numbers of a line of `a` must lie side by
+    /// side.
+    fn write_in_company(self, out: Target<'_, T>) {
+        let Self { m, k, n, a, b } = self;
+        if m * n <= IN_LANES && b.line == 1 {
+            self.write_in_order(out);
+        } else if m == 1 {
+            // The library treats a single line in another way than several.
+            let twice = a.numbers[..k].repeat(2);
+            let mut both = vec![T::from_f64(0.0); 2 * n];
+            let product = Product {
+                m: 2,
+                a: Matrix::new(&twice, 0, k),
+                ..self
+            };
+            let target = Target {
+                numbers: &mut both,
+                line: n,
+            };
+            product.write(target, false);
+            out.numbers[..n].copy_from_slice(&both[..n]);
+        } else {
+            self.write(out, false);
+        }
+    }
+
+    /// Writes few results, with the bits that [`Self::write`] gives many.
+    fn write_in_order(self, out: Target<'_, T>) {
+        let Self { m, k, n, a, b } = self;
+        let lines: Vec<T> = (0..k * n)
+            .map(|at| b.numbers[at / n * b.line + at % n * b.inner])
+            .collect();
+        let all = &mut out.numbers[..(m - 1) * out.line + n];
+        for_rows!(all, out.line, |row, out| {
+            let out = &mut out[..n];
+            let mut sums = vec![T::from_f64(0.0); n];
+            for (number, lines) in lines.chunks(part_of(k) * n).enumerate() {
+                sums.fill(T::from_f64(0.0));
+                let numbers = &a.numbers[row * a.line + number * part_of(k)..];
+                for (number, line) in numbers.iter().zip(lines.chunks_exact(n)) {
+                    for (sum, other) in sums.iter_mut().zip(line) {
+                        *sum = number.mul_add(*other, *sum);
+                    }
+                }
+                if number == 0 {
+                    out.copy_from_slice(&sums);
+                } else {
+                    for (out, sum) in out.iter_mut().zip(&sums) {
+                        *out += *sum;
+                    }
+                }
+            }
+        });
+    }
 }
 
 /// Numbers of the packed matrices, and what is common to all blocks of a key head.
@@ -174,31 +193,37 @@ impl<'a, T: Real> Head<'a, T> {
     /// `left right^T` for each query of the block, a row of `left`, and each of its keys, rows of
     /// `right`: `[Q, K]`.
     fn scores(&self, block: &Block, left: &'a [T], right: &'a [T]) -> Vec<T> {
-        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+        let width = self.sizes.width;
+        let line = block.keys();
+        let context = block.context.len();
         let mut scores = vec![T::from_f64(0.0); block.rows.len() * line];
         if context > 0 {
-            let pair = (
-                self.of_queries(left, block.rows.start),
-                self.of_keys(right, block.context.start).t(),
-            );
-            multiply_in_company(
-                (block.rows.len(), width, context),
-                pair,
-                (&mut scores, line),
-            );
+            let product = Product {
+                m: block.rows.len(),
+                k: width,
+                n: context,
+                a: self.of_queries(left, block.rows.start),
+                b: self.of_keys(right, block.context.start).t(),
+            };
+            product.write_in_company(Target {
+                numbers: &mut scores,
+                line,
+            });
         }
         for piece in &block.pieces {
-            let pair = (
-                self.of_queries(left, piece.rows.start),
-                self.of_keys(right, piece.first).t(),
-            );
-            let out = &mut scores[(piece.rows.start - block.rows.start) * line + context..];
-            multiply(
-                (piece.rows.len(), width, piece.own()),
-                pair,
-                (out, line),
-                false,
-            );
+            let product = Product {
+                m: piece.rows.len(),
+                k: width,
+                n: piece.own(),
+                a: self.of_queries(left, piece.rows.start),
+                b: self.of_keys(right, piece.first).t(),
+            };
+            let row = piece.rows.start - block.rows.start;
+            let target = Target {
+                numbers: &mut scores[row * line + context..],
+                line,
+            };
+            product.write(target, false);
         }
         scores
     }
@@ -222,7 +247,8 @@ impl<'a, T: Real> Head<'a, T> {
     /// Gradient by the scores `[Q, K]`, from `probs` and from the gradient by the mixed values.
     fn d_scores(&self, block: &Block, probs: &[T], grad: &'a [T]) -> Vec<T> {
         let mut d_scores = self.scores(block, grad, self.values);
-        let (keys, scale) = (block.keys(), T::from_f64(self.sizes.scale()));
+        let keys = block.keys();
+        let scale = T::from_f64(self.sizes.scale());
         for_rows!(&mut d_scores, keys, |row, line| {
             let (line, others) = line.split_at_mut(read(block, row));
             others.fill(T::from_f64(0.0));
@@ -238,53 +264,73 @@ impl<'a, T: Real> Head<'a, T> {
     /// Writes the product of `factors` `[Q, K]` with the rows of `right` that the queries read to
     /// `out`, `[Q, width]`.
     fn mix(&self, block: &Block, factors: &[T], right: &'a [T], out: &mut [T]) {
-        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+        let width = self.sizes.width;
+        let line = block.keys();
+        let context = block.context.len();
         if context > 0 {
-            let pair = (
-                Matrix::new(factors, 0, line),
-                self.of_keys(right, block.context.start),
-            );
-            multiply_in_company((block.rows.len(), context, width), pair, (out, width));
+            let product = Product {
+                m: block.rows.len(),
+                k: context,
+                n: width,
+                a: Matrix::new(factors, 0, line),
+                b: self.of_keys(right, block.context.start),
+            };
+            product.write_in_company(Target {
+                numbers: &mut *out,
+                line: width,
+            });
         }
         for piece in &block.pieces {
             let row = piece.rows.start - block.rows.start;
-            let pair = (
-                Matrix::new(factors, row * line + context, line),
-                self.of_keys(right, piece.first),
-            );
-            multiply(
-                (piece.rows.len(), piece.own(), width),
-                pair,
-                (&mut out[row * width..], width),
-                context > 0,
-            );
+            let product = Product {
+                m: piece.rows.len(),
+                k: piece.own(),
+                n: width,
+                a: Matrix::new(factors, row * line + context, line),
+                b: self.of_keys(right, piece.first),
+            };
+            let target = Target {
+                numbers: &mut out[row * width..],
+                line: width,
+            };
+            product.write(target, context > 0);
         }
     }
 
     /// Adds the product of the transpose of `factors` `[Q, K]` with the block's rows of `left` to
     /// `out`, whose first row is the stem's.
-    fn spread(&self, (stem, block): (&Stem, &Block), factors: &[T], left: &'a [T], out: &mut [T]) {
-        let (width, line, context) = (self.sizes.width, block.keys(), block.context.len());
+    fn spread(&self, stem: &Stem, block: &Block, factors: &[T], left: &'a [T], out: &mut [T]) {
+        let width = self.sizes.width;
+        let line = block.keys();
+        let context = block.context.len();
         if context > 0 {
-            let pair = (
-                Matrix::new(factors, 0, line).t(),
-                self.of_queries(left, block.rows.start),
-            );
-            multiply((context, block.rows.len(), width), pair, (out, width), true);
+            let product = Product {
+                m: context,
+                k: block.rows.len(),
+                n: width,
+                a: Matrix::new(factors, 0, line).t(),
+                b: self.of_queries(left, block.rows.start),
+            };
+            let target = Target {
+                numbers: &mut *out,
+                line: width,
+            };
+            product.write(target, true);
         }
         for Piece { rows, first } in &block.pieces {
             let row = rows.start - block.rows.start;
-            let pair = (
-                Matrix::new(factors, row * line + context, line).t(),
-                self.of_queries(left, rows.start),
-            );
-            let out = &mut out[(first - stem.rows.start) * width..];
-            multiply(
-                (rows.end - first, rows.len(), width),
-                pair,
-                (out, width),
-                true,
-            );
+            let product = Product {
+                m: rows.end - first,
+                k: rows.len(),
+                n: width,
+                a: Matrix::new(factors, row * line + context, line).t(),
+                b: self.of_queries(left, rows.start),
+            };
+            let target = Target {
+                numbers: &mut out[(first - stem.rows.start) * width..],
+                line: width,
+            };
+            product.write(target, true);
         }
     }
 }
@@ -314,10 +360,8 @@ impl<T: Real> Parts<T> {
 
     /// The places, stem by stem.
     fn split(&mut self, packing: &Packing, kv_heads: usize) -> Vec<&mut [T]> {
-        let (each, mut rest) = (
-            self.heads / kv_heads * self.width,
-            self.numbers.as_mut_slice(),
-        );
+        let each = self.heads / kv_heads * self.width;
+        let mut rest = self.numbers.as_mut_slice();
         let mut places = Vec::with_capacity(packing.stems.len() * kv_heads);
         for stem in packing.stems.iter() {
             for _ in 0..kv_heads {
@@ -372,10 +416,8 @@ fn forward<N: Number>(heads: &[Tensor; 3], packing: &Packing, sizes: HeadSizes) 
             .into_par_iter()
             .enumerate()
             .for_each(|(number, place)| {
-                let (stem, kv) = (
-                    &packing.stems[number / sizes.kv_heads],
-                    number % sizes.kv_heads,
-                );
+                let stem = &packing.stems[number / sizes.kv_heads];
+                let kv = number % sizes.kv_heads;
                 for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
                     let head = Head {
                         queries,
@@ -425,10 +467,8 @@ fn backward<N: Number>(
         let of_values = d_values.split(packing, sizes.kv_heads).into_par_iter();
         places.zip(of_keys).zip(of_values).enumerate().for_each(
             |(number, ((place, d_keys), d_values))| {
-                let (stem, kv) = (
-                    &packing.stems[number / sizes.kv_heads],
-                    number % sizes.kv_heads,
-                );
+                let stem = &packing.stems[number / sizes.kv_heads];
+                let kv = number % sizes.kv_heads;
                 for (shared, out) in place.chunks_mut(stem.rows.len() * sizes.width).enumerate() {
                     let head = Head {
                         queries,
@@ -448,8 +488,8 @@ fn backward<N: Number>(
                             keys,
                             &mut out[..block.rows.len() * sizes.width],
                         );
-                        head.spread((stem, block), &d_scores, queries, d_keys);
-                        head.spread((stem, block), &probs, grad, d_values);
+                        head.spread(stem, block, &d_scores, queries, d_keys);
+                        head.spread(stem, block, &probs, grad, d_values);
                     }
                 }
             },

@@ -44,7 +44,7 @@ impl<'a> Packed<'a> {
         let mut tables = packing.on_device.iter().zip(&packing.tables().arrays);
         let mut next = || {
             let (kept, table) = tables.next().expect("four tables");
-            // A device gives no memory for no number.
+            // A device cannot allocate an empty array.
             let table = if table.is_empty() {
                 &[0]
             } else {
@@ -59,24 +59,22 @@ impl<'a> Packed<'a> {
         })
     }
 
-    /// Runs `name` in a block for each of the `heads` of each tile. It writes `outs` and reads the
-    /// others.
+    /// Runs the kernel `name` in a block for each head of each tile. It writes `outs` and reads the
+    /// other tensors.
     fn run<'b>(
         &'b self,
         name: &str,
         [queries, keys, values]: [&'b Tensor; 3],
         grad: Option<&'b Tensor>,
-        (tiles, count, heads): (&'b Tensor, usize, usize),
+        tiles: Tiles<'b>,
         outs: &[&'b Tensor],
     ) -> Result<()> {
-        let (
-            rows,
-            HeadSizes {
-                heads: all,
-                kv_heads,
-                width,
-            },
-        ) = (self.packing.rows(), self.sizes);
+        let rows = self.packing.rows();
+        let HeadSizes {
+            heads: all,
+            kv_heads,
+            width,
+        } = self.sizes;
         let dtype = queries.dtype();
         let form = [64, 128, WIDEST_HEAD]
             .into_iter()
@@ -90,7 +88,8 @@ impl<'a> Packed<'a> {
             DType::BF16 => (format!("{name}_{WIDEST_HEAD}"), THREADS),
             _ => (format!("{name}_{form}"), THREADS),
         };
-        let (mut launch, mut lines) = (Launch::new(&name, queries)?.threads(threads), [0; 3]);
+        let mut launch = Launch::new(&name, queries)?.threads(threads);
+        let mut lines = [0; 3];
         for ((x, heads), line) in [(queries, all), (keys, kv_heads), (values, kv_heads)]
             .into_iter()
             .zip(&mut lines)
@@ -100,11 +99,8 @@ impl<'a> Packed<'a> {
         if let Some(grad) = grad {
             launch = launch.memory(grad, dtype, rows * all * width)?;
         }
-        launch = launch.memory(&self.tables[0], DType::U32, rows)?.memory(
-            tiles,
-            DType::U32,
-            tiles.elem_count(),
-        )?;
+        launch = launch.memory(&self.tables[0], DType::U32, rows)?;
+        launch = launch.memory(tiles.table, DType::U32, tiles.table.elem_count())?;
         for out in outs {
             launch = launch.memory(out, out.dtype(), out.elem_count())?;
         }
@@ -114,7 +110,30 @@ impl<'a> Packed<'a> {
         }
         // SAFETY: `HeadSizes::check` compared the matrices with the packing, whose tiles cover its
         // rows, each once. `form` is as wide as a head.
-        unsafe { launch.float(self.sizes.scale()).run((count * heads, 1)) }
+        unsafe {
+            launch
+                .float(self.sizes.scale())
+                .run(tiles.count * tiles.heads, 1)
+        }
+    }
+}
+
+/// Tiles for each of which and each head a block runs.
+#[derive(Clone, Copy)]
+struct Tiles<'a> {
+    table: &'a Tensor,
+    count: usize,
+    heads: usize,
+}
+
+impl<'a> Tiles<'a> {
+    /// The tiles of a table with `width` numbers for each.
+    fn new(table: &'a Tensor, width: usize, heads: usize) -> Self {
+        Self {
+            table,
+            count: table.elem_count() / width,
+            heads,
+        }
     }
 }
 
@@ -135,14 +154,8 @@ pub(crate) fn attention(
 ) -> Result<Tensor> {
     let packed = Packed::new(heads[0], packing, sizes)?;
     let out = unwritten(heads[0], heads[0].shape(), heads[0].dtype())?;
-    let tiles = &packed.tables[1];
-    packed.run(
-        "attention",
-        heads,
-        None,
-        (tiles, tiles.elem_count() / 4, sizes.heads),
-        &[&out],
-    )?;
+    let tiles = Tiles::new(&packed.tables[1], 4, sizes.heads);
+    packed.run("attention", heads, None, tiles, &[&out])?;
     Ok(out)
 }
 
@@ -152,12 +165,15 @@ pub(crate) fn attention_backward(
     packing: &Packing,
     sizes: HeadSizes,
 ) -> Result<[Tensor; 3]> {
-    let (packed, grad) = (Packed::new(heads[0], packing, sizes)?, grad.contiguous()?);
+    let packed = Packed::new(heads[0], packing, sizes)?;
+    let grad = grad.contiguous()?;
     let stats = unwritten(&grad, (3, sizes.heads, packing.rows()), DType::F32)?;
     let [by_queries, by_keys, by_values] = heads.map(|x| unwritten(x, x.shape(), x.dtype()));
-    let (by_queries, by_keys, by_values) = (by_queries?, by_keys?, by_values?);
+    let by_queries = by_queries?;
+    let by_keys = by_keys?;
+    let by_values = by_values?;
     let [_, of_queries, of_keys, joined] = &packed.tables;
-    let tiles = (of_queries, of_queries.elem_count() / 4, sizes.heads);
+    let tiles = Tiles::new(of_queries, 4, sizes.heads);
     packed.run(
         "attention_by_queries",
         heads,
@@ -166,9 +182,10 @@ pub(crate) fn attention_backward(
         &[&by_queries, &stats],
     )?;
     // No tensor is empty, so that each has an address.
-    let (line, count) = (sizes.kv_heads * sizes.width, packing.tables().shares);
+    let line = sizes.kv_heads * sizes.width;
+    let count = packing.tables().shares;
     let shares = unwritten(&grad, (count.max(1), 2, TILE, line), DType::F32)?;
-    let tiles = (of_keys, of_keys.elem_count() / 6, sizes.kv_heads);
+    let tiles = Tiles::new(of_keys, 6, sizes.kv_heads);
     packed.run(
         "attention_by_keys",
         heads,
@@ -187,7 +204,7 @@ pub(crate) fn attention_backward(
                 .memory(&by_values, grad.dtype(), all)?;
         // SAFETY: a block for each matrix and tile of several shares, which have TILE lines each;
         // the rows of tiles are the packing's.
-        unsafe { launch.words([line])?.run((joined.elem_count() / 4, 2)) }?;
+        unsafe { launch.words([line])?.run(joined.elem_count() / 4, 2) }?;
     }
     Ok([by_queries, by_keys, by_values])
 }
@@ -261,11 +278,10 @@ pub(crate) fn decode_heads(
         );
     }
     let dtype = queries.dtype();
-    let (places, out) = (
-        rows.places(queries.device())?,
-        unwritten(queries, (active, heads * width), dtype)?,
-    );
-    let (mut launch, mut lines) = (Launch::new("decode_heads", queries)?, [0; 3]);
+    let places = rows.places(queries.device())?;
+    let out = unwritten(queries, (active, heads * width), dtype)?;
+    let mut launch = Launch::new("decode_heads", queries)?;
+    let mut lines = [0; 3];
     for ((tensor, heads), line) in [(queries, heads), (keys, kv_heads), (values, kv_heads)]
         .into_iter()
         .zip(&mut lines)
@@ -289,7 +305,7 @@ pub(crate) fn decode_heads(
     let pairs = active * (heads + 2 * kv_heads) * width / 2;
     // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and the table has all
     // positions. A thread takes one or four pairs.
-    unsafe { launch.run((pairs.div_ceil(THREADS), 1)) }?;
+    unsafe { launch.run(pairs.div_ceil(THREADS), 1) }?;
     Ok(out)
 }
 
@@ -306,8 +322,10 @@ pub(crate) fn decode_attention(
         tokens,
         width,
     } = Sizes::of(queries, keys, rows)?;
-    let (dtype, group) = (queries.dtype(), heads / kv_heads.max(1));
-    let (queries, places) = (queries.contiguous()?, rows.places(queries.device())?);
+    let dtype = queries.dtype();
+    let group = heads / kv_heads.max(1);
+    let places = rows.places(queries.device())?;
+    let queries = queries.contiguous()?;
     let out = unwritten(&queries, (active, heads * width), dtype)?;
     let longest = rows.longest();
     let wanted = ENOUGH_BLOCKS.div_ceil((active * kv_heads).max(1));
@@ -319,16 +337,13 @@ pub(crate) fn decode_attention(
     if parts > MOST_PARTS {
         return layout_error("decode", format!("{longest} keys are too many"));
     }
-    let several = |width: usize| -> Result<Option<Tensor>> {
-        let shape = (active * heads * parts, width);
-        if parts == 1 {
-            Ok(None)
-        } else {
-            unwritten(&queries, shape, DType::F32).map(Some)
-        }
-    };
-    let (mixed, sizes) = (several(width)?, several(2)?);
-    let of_parts = |width: usize| active * heads * parts * width;
+    let count = active * heads * parts;
+    let mut mixed = None;
+    let mut sizes = None;
+    if parts > 1 {
+        mixed = Some(unwritten(&queries, (count, width), DType::F32)?);
+        sizes = Some(unwritten(&queries, (count, 2), DType::F32)?);
+    }
     let launch = Launch::new("decode_attention", &queries)?.memory(
         &queries,
         dtype,
@@ -343,26 +358,26 @@ pub(crate) fn decode_attention(
         dtype,
         active * heads * width,
     )?;
-    let launch = launch.optional(mixed.as_ref(), DType::F32, of_parts(width))?;
-    let launch = launch.optional(sizes.as_ref(), DType::F32, of_parts(2))?;
+    let launch = launch.optional(mixed.as_ref(), DType::F32, count * width)?;
+    let launch = launch.optional(sizes.as_ref(), DType::F32, count * 2)?;
     let launch = launch.words([active, kv_heads, group, tokens, width, length])?;
     // SAFETY: `Sizes::of` bounded rows, heads and positions by the caches, and `attends` what a
     // block holds. There is a block for each key head and part.
     unsafe {
         launch
             .float((width as f64).powf(-0.5))
-            .run((active * kv_heads, parts))
+            .run(active * kv_heads, parts)
     }?;
     if let (Some(mixed), Some(sizes)) = (&mixed, &sizes) {
         let launch =
-            Launch::new("join_parts", &queries)?.memory(mixed, DType::F32, of_parts(width))?;
-        let launch = launch.memory(sizes, DType::F32, of_parts(2))?.memory(
+            Launch::new("join_parts", &queries)?.memory(mixed, DType::F32, count * width)?;
+        let launch = launch.memory(sizes, DType::F32, count * 2)?.memory(
             &out,
             dtype,
             active * heads * width,
         )?;
         // SAFETY: a block for each query, which has `parts` parts in the first two.
-        unsafe { launch.words([parts, width])?.run((active * heads, 1)) }?;
+        unsafe { launch.words([parts, width])?.run(active * heads, 1) }?;
     }
     Ok(out)
 }

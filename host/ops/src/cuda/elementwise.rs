@@ -32,7 +32,8 @@ fn apply<const N: usize, const OUT: usize>(
     inputs: [&Tensor; N],
 ) -> Result<[Tensor; OUT]> {
     let inputs = of_one_shape(op, inputs)?;
-    let (dtype, count) = (inputs[0].dtype(), inputs[0].elem_count());
+    let dtype = inputs[0].dtype();
+    let count = inputs[0].elem_count();
     let outputs: Vec<Tensor> = (0..OUT)
         .map(|_| unwritten(&inputs[0], inputs[0].shape(), dtype))
         .collect::<Result<_>>()?;
@@ -42,7 +43,7 @@ fn apply<const N: usize, const OUT: usize>(
     }
     // SAFETY: the kernels `add` and `swiglu*` take their inputs, then their outputs, and visit
     // `count` elements of each.
-    unsafe { launch.long(count).run((count.div_ceil(PER_BLOCK), 1)) }?;
+    unsafe { launch.long(count).run(count.div_ceil(PER_BLOCK), 1) }?;
     Ok(outputs.try_into().expect("as many as were made"))
 }
 
@@ -58,21 +59,17 @@ pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
             format!("gate {:?} and up {:?} differ", gate.dims(), up.dims()),
         );
     }
-    let (count, width, dtype) = (gate.elem_count(), gate.dim(D::Minus1)?, gate.dtype());
+    let count = gate.elem_count();
+    let width = gate.dim(D::Minus1)?;
+    let dtype = gate.dtype();
     let rows = count / width.max(1);
     let are_parts = gate.dim(0)? == rows && gate.stride() == up.stride();
-    let ready = |x: &Tensor| {
-        if are_parts {
-            Ok(x.clone())
-        } else {
-            x.contiguous()
-        }
+    let out = unwritten(gate, gate.shape(), dtype)?;
+    let [gate, up] = if are_parts {
+        [gate.clone(), up.clone()]
+    } else {
+        [gate.contiguous()?, up.contiguous()?]
     };
-    let (gate, up, out) = (
-        ready(gate)?,
-        ready(up)?,
-        unwritten(gate, gate.shape(), dtype)?,
-    );
     let (launch, line) = Launch::new("swiglu", &gate)?.lines(&gate, dtype, [rows, width])?;
     let (launch, _) = launch.lines(&up, dtype, [rows, width])?;
     let launch = launch
@@ -82,7 +79,7 @@ pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         .long(line);
     // SAFETY: `out` has `count` elements, and the inputs have as many, in rows that are `line`
     // apart.
-    unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
+    unsafe { launch.run(count.div_ceil(PER_BLOCK), 1) }?;
     Ok(out)
 }
 
@@ -95,14 +92,16 @@ pub(crate) fn swiglu_backward(
 }
 
 pub(crate) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    let (width, count) = (bias.dims1()?, x.elem_count());
+    let width = bias.dims1()?;
+    let count = x.elem_count();
     if x.dims().last() != Some(&width) {
         return layout_error(
             "add-bias",
             format!("x {:?} does not end in {width}", x.dims()),
         );
     }
-    let (x, bias) = (x.contiguous()?, bias.contiguous()?);
+    let x = x.contiguous()?;
+    let bias = bias.contiguous()?;
     let out = unwritten(&x, x.shape(), x.dtype())?;
     let launch = Launch::new("add_bias", &x)?
         .memory(&x, x.dtype(), count)?
@@ -113,6 +112,6 @@ pub(crate) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
         .words([width])?;
     // SAFETY: `x` and `out` have `count` elements, and each one's place modulo `width` is within
     // `bias`.
-    unsafe { launch.run((count.div_ceil(PER_BLOCK), 1)) }?;
+    unsafe { launch.run(count.div_ceil(PER_BLOCK), 1) }?;
     Ok(out)
 }

@@ -2,18 +2,13 @@
 //! looked up once.
 
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule};
-use candle_core::cuda_backend::cudarc::nvrtc::{
-    CompileOptions, Ptx, compile_ptx_with_opts, result as nvrtc, sys,
-};
+use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaDevice, DeviceId, WrapErr};
-
-use super::super::kernels::{self, OPTIONS};
+use capo_cuda::kernels::{Kernels, OPTIONS};
 
 /// The translation unit, without its `#include` lines.
 const SOURCES: [&str; 11] = [
@@ -37,7 +32,7 @@ const ANY_GPU: &str = "compute_80";
 struct Loaded {
     device: DeviceId,
     module: Arc<CudaModule>,
-    /// Those that were launched.
+    /// The functions that were launched.
     functions: HashMap<String, CudaFunction>,
 }
 
@@ -48,12 +43,20 @@ fn loaded() -> MutexGuard<'static, Vec<Loaded>> {
 }
 
 /// The kernels as one unit.
-fn source() -> String {
-    let lines = SOURCES.iter().flat_map(|source| source.lines());
-    lines
+static SOURCE: LazyLock<String> = LazyLock::new(|| {
+    SOURCES
+        .iter()
+        .flat_map(|source| source.lines())
         .filter(|line| !line.starts_with("#include"))
         .collect::<Vec<_>>()
         .join("\n")
+});
+
+fn kernels() -> Kernels<'static> {
+    Kernels {
+        name: "policy",
+        source: &SOURCE,
+    }
 }
 
 /// The name of a device's architecture.
@@ -62,29 +65,10 @@ fn architecture(device: &CudaDevice) -> Result<String> {
     Ok(format!("sm_{major}{minor}"))
 }
 
-/// Where the machine code is kept. Another compiler may write what this driver does not take, so
-/// its version is in the name.
-fn file(architecture: &str) -> Option<PathBuf> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: NVRTC writes two numbers.
-    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }
-        .result()
-        .ok()?;
-    kernels::file(&[
-        &source(),
-        &OPTIONS.concat(),
-        architecture,
-        &format!("{major}.{minor}"),
-    ])
-}
-
 /// True if the device's kernels are compiled already, by this process or by one that kept them.
 pub fn are_kernels_kept(device: &CudaDevice) -> Result<bool> {
     let is_loaded = loaded().iter().any(|loaded| loaded.device == device.id());
-    Ok(
-        is_loaded
-            || file(&architecture(device)?).is_some_and(|file| kernels::kept(&file).is_some()),
-    )
+    Ok(is_loaded || kernels().kept(&architecture(device)?).is_some())
 }
 
 /// Loads the kernels. If they are not kept, compiles and keeps them.
@@ -97,18 +81,18 @@ fn place(all: &mut Vec<Loaded>, device: &CudaDevice) -> Result<usize> {
     if let Some(place) = all.iter().position(|loaded| loaded.device == device.id()) {
         return Ok(place);
     }
-    let (architecture, context) = (
-        architecture(device)?,
-        device.cuda_stream().context().clone(),
-    );
-    let file = file(&architecture);
-    let load = |image| context.load_module(Ptx::from_binary(image));
+    let architecture = architecture(device)?;
+    let context = device.cuda_stream().context().clone();
     // A crash may have left a file that the driver refuses.
-    let kept = file
-        .as_deref()
-        .and_then(kernels::kept)
-        .and_then(|image| load(image).ok());
-    let module = kept.map_or_else(|| load(compiled(&architecture, file)?).w(), Ok)?;
+    let kept = kernels()
+        .kept(&architecture)
+        .and_then(|image| context.load_module(Ptx::from_binary(image)).ok());
+    let module = match kept {
+        Some(module) => module,
+        None => context
+            .load_module(Ptx::from_binary(compiled(&architecture)?))
+            .w()?,
+    };
     all.push(Loaded {
         device: device.id(),
         module,
@@ -132,42 +116,16 @@ pub(super) fn kernel(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     Ok(function)
 }
 
-/// The kernels for an architecture, in a form that the driver takes. Machine code is kept in
-/// `file`.
-fn compiled(architecture: &str, file: Option<PathBuf>) -> Result<Vec<u8>> {
-    let Some(image) = machine_code(architecture) else {
-        let options = OPTIONS.map(str::to_owned).to_vec();
-        let options = CompileOptions {
-            arch: Some(ANY_GPU),
-            options,
-            ..CompileOptions::default()
-        };
-        let ptx = compile_ptx_with_opts(source(), options).w()?.to_src();
-        return Ok([ptx.as_bytes(), &[0]].concat());
-    };
-    // Where nothing can be kept, the next start compiles again.
-    let _ = file.map(|file| kernels::keep(&file, &image));
-    Ok(image)
-}
-
-/// Machine code, which needs no compiler of the driver's; `None` if NVRTC does not know the
-/// architecture.
-fn machine_code(architecture: &str) -> Option<Vec<u8>> {
-    let source = CString::new(source()).ok()?;
-    let program = nvrtc::create_program(&source, None).ok()?;
-    let architecture = format!("--gpu-architecture={architecture}");
-    let options = [&[&*architecture], &OPTIONS[..]].concat();
-    // SAFETY: the program was just created, and is destroyed once. The code has the size that NVRTC
-    // says.
-    unsafe {
-        let code = nvrtc::compile_program(program, &options).and_then(|()| {
-            let mut size = 0;
-            sys::nvrtcGetCUBINSize(program, &raw mut size).result()?;
-            let mut code = vec![0; size];
-            sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()?;
-            Ok(code)
-        });
-        let _ = nvrtc::destroy_program(program);
-        code.ok()
+/// The kernels for an architecture, in a form that the driver takes.
+fn compiled(architecture: &str) -> Result<Vec<u8>> {
+    if let Ok(image) = kernels().compile(architecture) {
+        return Ok(image);
     }
+    let options = CompileOptions {
+        arch: Some(ANY_GPU),
+        options: OPTIONS.map(str::to_owned).to_vec(),
+        ..CompileOptions::default()
+    };
+    let ptx = compile_ptx_with_opts(&*SOURCE, options).w()?.to_src();
+    Ok([ptx.as_bytes(), &[0]].concat())
 }

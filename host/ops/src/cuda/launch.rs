@@ -23,7 +23,7 @@ enum Argument<'a> {
     Double(f64),
 }
 
-/// A kernel with its arguments, which are given in the order of its parameters.
+/// A kernel and its arguments, which are added in the order of the kernel's parameters.
 pub(super) struct Launch<'a> {
     name: String,
     device: &'a CudaDevice,
@@ -48,7 +48,7 @@ fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// A tensor like `x` in `shape`, whose numbers the next launch writes, every one.
+/// A tensor in `shape` on the device of `x`. The next launch must write all of its numbers.
 pub(super) fn unwritten(x: &Tensor, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     // SAFETY: the callers hand the tensor to a kernel that writes all of it before they return it.
     unsafe { Tensor::empty(shape, dtype, x.device()) }
@@ -99,8 +99,10 @@ impl<'a> Launch<'a> {
         dtype: DType,
         [rows, width]: [usize; 2],
     ) -> Result<(Self, usize)> {
-        let (first, last) = (tensor.dim(0)?, tensor.rank() - 1);
-        let (stride, layout) = (tensor.stride(), tensor.layout());
+        let first = tensor.dim(0)?;
+        let last = tensor.rank() - 1;
+        let stride = tensor.stride();
+        let layout = tensor.layout();
         let fits =
             first == rows && tensor.dim(last)? == width && tensor.elem_count() == rows * width;
         if tensor.is_contiguous() || !fits || stride[last] != 1 || tensor.dtype() != dtype {
@@ -160,14 +162,14 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Launches the kernel in `blocks` blocks, or in a grid of them; nothing happens where there is
-    /// none.
+    /// Launches the kernel in a grid of so many columns and rows of blocks; does nothing if the grid
+    /// is empty.
     ///
     /// # Safety
     ///
     /// The arguments are those of the kernel's parameters, and with this grid it stays within each
     /// one's elements.
-    pub(super) unsafe fn run(self, (columns, rows): (usize, usize)) -> Result<()> {
+    pub(super) unsafe fn run(self, columns: usize, rows: usize) -> Result<()> {
         if columns == 0 || rows == 0 {
             return Ok(());
         }
@@ -177,14 +179,16 @@ impl<'a> Launch<'a> {
                 format!("{columns} blocks are too many (use a smaller batch)"),
             );
         };
-        let (function, stream) = (kernel(self.device, &self.name)?, self.device.cuda_stream());
+        let function = kernel(self.device, &self.name)?;
+        let stream = self.device.cuda_stream();
         let mut addresses = Vec::with_capacity(self.arguments.len());
         for argument in &self.arguments {
             if let Argument::Memory(storage, layout) = argument {
                 addresses.push(address(storage, layout, &stream)?);
             }
         }
-        let (mut launch, mut address) = (stream.launch_builder(&function), addresses.iter());
+        let mut launch = stream.launch_builder(&function);
+        let mut address = addresses.iter();
         for argument in &self.arguments {
             match argument {
                 Argument::Memory(..) => {
@@ -196,10 +200,8 @@ impl<'a> Launch<'a> {
                 Argument::Double(value) => launch.arg(value),
             };
         }
-        let (grid_dim, block_dim) = (
-            (columns as u32, rows as u32, 1),
-            (self.threads as u32, 1, 1),
-        );
+        let grid_dim = (columns as u32, rows as u32, 1);
+        let block_dim = (self.threads as u32, 1, 1);
         // SAFETY: the caller's; the storages stay locked until the kernel is on the stream, on
         // which they are freed.
         unsafe {

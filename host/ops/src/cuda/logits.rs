@@ -1,6 +1,5 @@
 //! Kernels with one block per row of logits.
 
-use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::PushKernelArg;
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
@@ -16,11 +15,14 @@ pub(crate) fn logit_stats(
     temperature: f64,
 ) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "logit-stats";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let (logits, targets) = (view_of::<f32>(logits, OP)?, view_of::<u32>(targets, OP)?);
+    let (rows, vocab) = logits.dims2()?;
+    let device = logits.device();
+    let logits = view_of::<f32>(logits, OP)?;
+    let targets = view_of::<u32>(targets, OP)?;
     check_len(OP, targets.len(), rows)?;
     let mut out = device.alloc_zeros::<f32>(4 * rows)?;
-    let (function, vocab) = (kernel(device, "logit_stats_f32")?, vocab as u32);
+    let function = kernel(device, "logit_stats_f32")?;
+    let vocab = vocab as u32;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
     launch
@@ -71,20 +73,23 @@ pub(crate) fn logit_gradient(
         .double(temperature);
     // SAFETY: one block per row of `logits` and `out` [rows, vocab]; `targets` and `d_logps` have
     // `rows` elements.
-    unsafe { launch.run((rows, 1)) }?;
+    unsafe { launch.run(rows, 1) }?;
     out.to_dtype(dtype)
 }
 
 /// `k` must not exceed the number of logits per row, nor `MOST_TOP`.
 pub(crate) fn top_ids(logits: Arg<'_>, k: usize) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "top-ids";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
+    let (rows, vocab) = logits.dims2()?;
+    let device = logits.device();
     let logits = view_of::<f32>(logits, OP)?;
     if k == 0 || k > vocab.min(MOST_TOP) {
         return layout_error(OP, format!("{k} ids of {vocab}"));
     }
     let mut out = device.alloc_zeros::<u32>(rows * k)?;
-    let (function, width, count) = (kernel(device, "top_ids_f32")?, vocab as u32, k as u32);
+    let function = kernel(device, "top_ids_f32")?;
+    let width = vocab as u32;
+    let count = k as u32;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
     launch.arg(&logits).arg(&mut out).arg(&width).arg(&count);
@@ -103,11 +108,14 @@ pub(crate) fn draw(
     temperature: f64,
 ) -> Result<(CudaStorage, Shape)> {
     const OP: &str = "draw";
-    let ((rows, vocab), device) = (logits.1.shape().dims2()?, logits.0.device());
-    let (logits, uniform) = (view_of::<f32>(logits, OP)?, view_of::<f64>(uniform, OP)?);
+    let (rows, vocab) = logits.dims2()?;
+    let device = logits.device();
+    let logits = view_of::<f32>(logits, OP)?;
+    let uniform = view_of::<f64>(uniform, OP)?;
     check_len(OP, uniform.len(), rows)?;
     let mut out = device.alloc_zeros::<u32>(rows)?;
-    let (function, vocab) = (kernel(device, "draw_f32")?, vocab as u32);
+    let function = kernel(device, "draw_f32")?;
+    let vocab = vocab as u32;
     let stream = device.cuda_stream();
     let mut launch = stream.launch_builder(&function);
     launch

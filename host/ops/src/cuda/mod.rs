@@ -1,9 +1,10 @@
 //! The kernels of `host/ops/kernels` on candle's stream, in f32 and bf16. They replace the CPU
 //! kernels of the same names.
 
+use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaView, LaunchConfig};
-use candle_core::{CudaStorage, DType, Error, Layout, Result, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Error, Layout, Result, Tensor};
 
 use super::kernel::layout_error;
 
@@ -35,16 +36,36 @@ const THREADS: usize = 256;
 /// Largest number of ids per row that `top_ids` returns.
 pub(super) const MOST_TOP: usize = 1024;
 
-/// True if the kernels take `x`.
+/// True if there are kernels for `x`.
 pub(super) fn takes(x: &Tensor) -> bool {
     #[cfg(feature = "testing")]
-    if super::testing::GENERIC.get() {
+    if super::forced::GENERIC.get() {
         return false;
     }
     x.device().is_cuda() && matches!(x.dtype(), DType::F32 | DType::BF16)
 }
 
-pub(super) type Arg<'a> = (&'a CudaStorage, &'a Layout);
+/// An argument of an operation, as candle passes it.
+#[derive(Clone, Copy)]
+pub(super) struct Arg<'a> {
+    storage: &'a CudaStorage,
+    layout: &'a Layout,
+}
+
+impl<'a> Arg<'a> {
+    pub(super) fn new(storage: &'a CudaStorage, layout: &'a Layout) -> Self {
+        Self { storage, layout }
+    }
+
+    /// Sizes of the two axes of a matrix.
+    fn dims2(self) -> Result<(usize, usize)> {
+        self.layout.shape().dims2()
+    }
+
+    fn device(self) -> &'a CudaDevice {
+        self.storage.device()
+    }
+}
 
 fn blocks(count: usize) -> Result<LaunchConfig> {
     let Ok(count) = u32::try_from(count) else {
@@ -61,19 +82,16 @@ fn blocks(count: usize) -> Result<LaunchConfig> {
 }
 
 /// The elements of a contiguous layout; any other layout is the caller's error.
-fn view_of<'a, T: CudaDType>(
-    (storage, layout): Arg<'a>,
-    op: &'static str,
-) -> Result<CudaView<'a, T>> {
-    match layout.contiguous_offsets() {
-        Some((from, to)) => Ok(storage.as_cuda_slice::<T>()?.slice(from..to)),
+fn view_of<'a, T: CudaDType>(arg: Arg<'a>, op: &'static str) -> Result<CudaView<'a, T>> {
+    match arg.layout.contiguous_offsets() {
+        Some((from, to)) => Ok(arg.storage.as_cuda_slice::<T>()?.slice(from..to)),
         None => Err(Error::RequiresContiguous { op }),
     }
 }
 
 /// The elements of a contiguous layout, on the host.
 pub(super) fn to_host(arg: Arg<'_>, op: &'static str) -> Result<Vec<f32>> {
-    arg.0.device.clone_dtoh(&view_of::<f32>(arg, op)?)
+    arg.device().clone_dtoh(&view_of::<f32>(arg, op)?)
 }
 
 fn check_len(op: &'static str, len: usize, expected: usize) -> Result<()> {

@@ -32,7 +32,7 @@ fn sizes(x: &Tensor, weight: &Tensor) -> Result<(usize, usize, usize)> {
     ))
 }
 
-/// With `plus`, of the sum of `x` and `plus`, which is the first result.
+/// RMSNorm of `x`, or of the sum of `x` and `plus`. Returns what was normed, and the result.
 pub(crate) fn rms_norm(
     x: &Tensor,
     plus: Option<&Tensor>,
@@ -40,12 +40,11 @@ pub(crate) fn rms_norm(
     eps: f64,
 ) -> Result<(Tensor, Tensor)> {
     let (rows, width, at_once) = sizes(x, weight)?;
-    let (dtype, count) = (x.dtype(), x.elem_count());
-    let (x, plus, weight) = (
-        x.contiguous()?,
-        plus.map(Tensor::contiguous).transpose()?,
-        weight.contiguous()?,
-    );
+    let dtype = x.dtype();
+    let count = x.elem_count();
+    let x = x.contiguous()?;
+    let plus = plus.map(Tensor::contiguous).transpose()?;
+    let weight = weight.contiguous()?;
     let sum = plus
         .as_ref()
         .map(|_| unwritten(&x, x.shape(), dtype))
@@ -64,7 +63,7 @@ pub(crate) fn rms_norm(
         .float(eps);
     // SAFETY: all but `weight`, of `width`, have rows * width elements, and the blocks cover the
     // rows.
-    unsafe { launch.run((rows.div_ceil(at_once), 1)) }?;
+    unsafe { launch.run(rows.div_ceil(at_once), 1) }?;
     Ok((sum.unwrap_or(x), out))
 }
 
@@ -77,8 +76,11 @@ pub(crate) fn rms_norm_backward(
     plus: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
     let (rows, width, at_once) = sizes(x, weight)?;
-    let (dtype, count) = (x.dtype(), x.elem_count());
-    let (x, weight, grad) = (x.contiguous()?, weight.contiguous()?, grad.contiguous()?);
+    let dtype = x.dtype();
+    let count = x.elem_count();
+    let x = x.contiguous()?;
+    let weight = weight.contiguous()?;
+    let grad = grad.contiguous()?;
     let plus = plus.map(Tensor::contiguous).transpose()?;
     if rows == 0 || width > WIDEST {
         return layout_error(
@@ -87,10 +89,8 @@ pub(crate) fn rms_norm_backward(
         );
     }
     let blocks = rows.div_ceil(at_once).min(MOST_BLOCKS);
-    let (dx, partial) = (
-        unwritten(&x, x.shape(), dtype)?,
-        unwritten(&x, (blocks, width), DType::F32)?,
-    );
+    let dx = unwritten(&x, x.shape(), dtype)?;
+    let partial = unwritten(&x, (blocks, width), DType::F32)?;
     let launch = Launch::new("rms_norm_backward", &x)?
         .memory(&x, dtype, count)?
         .memory(&weight, dtype, width)?;
@@ -105,14 +105,15 @@ pub(crate) fn rms_norm_backward(
         .float(eps);
     // SAFETY: all but `weight` and `partial` have rows * width elements; each block writes its row
     // of `partial`.
-    unsafe { launch.run((blocks, 1)) }?;
+    unsafe { launch.run(blocks, 1) }?;
     Ok((dx, sum_to(&partial, 1, dtype)?.reshape(width)?))
 }
 
 /// Sums of the rows of `x` `[.., W]`, as `[W]`.
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
     let width = x.dim(D::Minus1)?;
-    let (x, rows) = (x.contiguous()?, x.elem_count() / width.max(1));
+    let rows = x.elem_count() / width.max(1);
+    let x = x.contiguous()?;
     let parts = MANY
         .div_ceil(width.div_ceil(32))
         .min(rows.div_ceil(64))
@@ -143,6 +144,6 @@ fn sum_to(x: &Tensor, parts: usize, dtype: DType) -> Result<Tensor> {
     let launch = launch.long(rows).words([width])?.long(length);
     // SAFETY: the grid covers columns and parts; each part has `length` rows of `x`, the last one
     // what is left. Only f32 is summed to bf16.
-    unsafe { launch.run((width.div_ceil(32), parts)) }?;
+    unsafe { launch.run(width.div_ceil(32), parts) }?;
     Ok(out)
 }

@@ -9,73 +9,84 @@ use super::launch::{Launch, address, device_of, unwritten};
 /// Numbers that a block takes, as in `optimizer.cuh`.
 const CHUNK: usize = 16_384;
 
-/// The table of the weights on their device: words of 64 bits, as `Trained` in `optimizer.cuh` lays
-/// them out; and the number of blocks.
+/// The weights on their device, as the kernels read them.
 ///
-/// It holds addresses, so the tensors must outlive the launch that reads it.
-fn table(trained: &[Trained<'_>]) -> Result<(Tensor, usize)> {
-    let (mut words, mut blocks) = (Vec::new(), 0usize);
-    for one in trained {
-        let Trained {
-            weight,
-            moments: [mean, square],
-            grad,
-            rejected,
-            decay_factor,
-        } = one;
-        let count = weight.elem_count();
-        let mut addresses = [0i64; 5];
-        let tensors = [
-            Some(weight),
-            Some(mean),
-            Some(square),
-            Some(grad),
-            rejected.as_ref(),
-        ];
-        for (place, (tensor, slot)) in tensors.into_iter().zip(&mut addresses).enumerate() {
-            let Some(tensor) = tensor else { continue };
-            let dtype_fits =
-                tensor.dtype() == DType::F32 || (place >= 3 && tensor.dtype() == DType::BF16);
-            let device_fits = tensor.device().same_device(trained[0].weight.device());
-            if !dtype_fits
-                || !device_fits
-                || tensor.elem_count() != count
-                || !tensor.is_contiguous()
-            {
-                return layout_error(
-                    "optimizer",
-                    format!("a tensor of a weight {:?} does not fit it", weight.dims()),
-                );
-            }
-            let (storage, layout) = tensor.storage_and_layout();
-            *slot = address(&storage, layout, &device_of(tensor)?.cuda_stream())?
-                .0
-                .cast_signed();
+/// The table holds addresses, so the tensors must outlive the launch that reads it.
+struct Table {
+    /// Words of 64 bits, as `Trained` in `optimizer.cuh` lays them out.
+    words: Tensor,
+    /// Number of blocks.
+    blocks: usize,
+}
+
+impl Table {
+    fn new(trained: &[Trained<'_>]) -> Result<Self> {
+        let device = trained[0].weight.device();
+        let mut words = Vec::new();
+        let mut blocks = 0usize;
+        for one in trained {
+            let Ok(chunk) = u32::try_from(blocks) else {
+                return layout_error("optimizer", "there are too many weights".to_owned());
+            };
+            let count = one.weight.elem_count();
+            let factor = u64::from((one.decay_factor as f32).to_bits());
+            let flags = is_bf16(one.grad) | one.rejected.map_or(0, is_bf16) << 32;
+            words.extend(addresses(one, device)?);
+            let numbers = [count as u64, u64::from(chunk) | factor << 32, flags];
+            words.extend(numbers.map(u64::cast_signed));
+            blocks += count.div_ceil(CHUNK);
         }
-        let Ok(chunk) = u32::try_from(blocks) else {
-            return layout_error("optimizer", "there are too many weights".to_owned());
-        };
-        let is_bf16 = |tensor: &Tensor| u64::from(tensor.dtype() == DType::BF16);
-        let factor = u64::from((*decay_factor as f32).to_bits());
-        let flags = is_bf16(grad) | rejected.map_or(0, is_bf16) << 32;
-        words.extend(addresses);
-        words.extend([count as u64, u64::from(chunk) | factor << 32, flags].map(u64::cast_signed));
-        blocks += count.div_ceil(CHUNK);
+        let words = Tensor::from_vec(words, (trained.len(), 8), device)?;
+        Ok(Self { words, blocks })
     }
-    let rows = trained.len();
-    Ok((
-        Tensor::from_vec(words, (rows, 8), trained[0].weight.device())?,
-        blocks,
-    ))
+}
+
+fn is_bf16(tensor: &Tensor) -> u64 {
+    u64::from(tensor.dtype() == DType::BF16)
+}
+
+/// Addresses of a weight, its moments, its gradient and its rejected gradient, 0 for one that is
+/// absent.
+fn addresses(trained: &Trained<'_>, device: &Device) -> Result<[i64; 5]> {
+    let Trained {
+        weight,
+        moments: [mean, square],
+        grad,
+        rejected,
+        ..
+    } = *trained;
+    let mut addresses = [0i64; 5];
+    let tensors = [Some(weight), Some(mean), Some(square), Some(grad), rejected];
+    for (place, (tensor, slot)) in tensors.into_iter().zip(&mut addresses).enumerate() {
+        let Some(tensor) = tensor else { continue };
+        let dtype_fits =
+            tensor.dtype() == DType::F32 || (place >= 3 && tensor.dtype() == DType::BF16);
+        let fits = dtype_fits
+            && tensor.device().same_device(device)
+            && tensor.elem_count() == weight.elem_count()
+            && tensor.is_contiguous();
+        if !fits {
+            return layout_error(
+                "optimizer",
+                format!("a tensor of a weight {:?} does not fit it", weight.dims()),
+            );
+        }
+        let (storage, layout) = tensor.storage_and_layout();
+        *slot = address(&storage, layout, &device_of(tensor)?.cuda_stream())?
+            .0
+            .cast_signed();
+    }
+    Ok(addresses)
 }
 
 /// Sums of squares of the gradients, of the rejected ones and of their sums, in f64.
 pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
-    let (table, blocks) = table(trained)?;
-    let (parts, out) = (
-        unwritten(&table, (blocks, 3), DType::F64)?,
-        unwritten(&table, 3, DType::F64)?,
-    );
+    let Table {
+        words: table,
+        blocks,
+    } = Table::new(trained)?;
+    let parts = unwritten(&table, (blocks, 3), DType::F64)?;
+    let out = unwritten(&table, 3, DType::F64)?;
     let launch = Launch::named("gradient_squares".to_owned(), &table)?.memory(
         &table,
         DType::I64,
@@ -86,7 +97,7 @@ pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
         .words([trained.len()])?;
     // SAFETY: the table's tensors are borrowed here, and its chunks count up to `blocks`, each of
     // which writes 3 numbers.
-    unsafe { launch.run((blocks, 1)) }?;
+    unsafe { launch.run(blocks, 1) }?;
     let launch = Launch::named("sum_of_squares".to_owned(), &table)?.memory(
         &parts,
         DType::F64,
@@ -97,7 +108,7 @@ pub(crate) fn squares(trained: &[Trained<'_>]) -> Result<[f64; 3]> {
         launch
             .memory(&out, DType::F64, 3)?
             .words([blocks])?
-            .run((1, 1))
+            .run(1, 1)
     }?;
     let sums = out.to_device(&Device::Cpu)?.to_vec1::<f64>()?;
     Ok([sums[0], sums[1], sums[2]])
@@ -112,7 +123,10 @@ pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
         root,
         eps,
     } = rule;
-    let (table, blocks) = table(trained)?;
+    let Table {
+        words: table,
+        blocks,
+    } = Table::new(trained)?;
     let launch =
         Launch::named("adamw".to_owned(), &table)?.memory(&table, DType::I64, 8 * trained.len())?;
     let launch = launch
@@ -128,14 +142,17 @@ pub(crate) fn adamw(trained: &[Trained<'_>], rule: &AdamW) -> Result<()> {
             .float(*rate)
             .float(*root)
             .float(*eps)
-            .run((blocks, 1))
+            .run(blocks, 1)
     }
 }
 
 /// Copies of f32 tensors in bf16: the parts of one tensor, in their order, and that tensor. Each
 /// begins at a multiple of 16 bytes.
 pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
-    let (mut words, mut places, mut end, mut blocks) = (Vec::new(), Vec::new(), 0usize, 0usize);
+    let mut words = Vec::new();
+    let mut places = Vec::new();
+    let mut end = 0usize;
+    let mut blocks = 0usize;
     for tensor in tensors {
         if tensor.dtype() != DType::F32
             || !tensor.is_contiguous()
@@ -167,16 +184,12 @@ pub(crate) fn narrowed(tensors: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
         launch
             .memory(&all, DType::BF16, end)?
             .words([tensors.len()])?
-            .run((blocks, 1))
+            .run(blocks, 1)
     }?;
-    let part = |(tensor, at): (&Tensor, usize)| {
-        all.narrow(0, at, tensor.elem_count())?
-            .reshape(tensor.shape())
-    };
-    let parts = tensors
-        .iter()
-        .zip(places)
-        .map(part)
-        .collect::<Result<_>>()?;
+    let mut parts = Vec::with_capacity(tensors.len());
+    for (tensor, at) in tensors.iter().zip(places) {
+        let part = all.narrow(0, at, tensor.elem_count())?;
+        parts.push(part.reshape(tensor.shape())?);
+    }
     Ok((all, parts))
 }

@@ -20,7 +20,8 @@ pub(crate) fn add_product(sum: &Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
 
 /// `sum = a b + kept sum`.
 fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
-    let ((rows, inner), (same, columns)) = (a.dims2()?, b.dims2()?);
+    let (rows, inner) = a.dims2()?;
+    let (same, columns) = b.dims2()?;
     let dtypes = [a, b, sum].map(Tensor::dtype);
     let fits = inner == same && sum.dims() == [rows, columns] && sum.is_contiguous();
     if !fits || dtypes != [DType::BF16, DType::BF16, DType::F32] {
@@ -40,7 +41,8 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     let [(a, line_a, turned_a), (b, line_b, turned_b)] = [lines(a)?, lines(b)?];
     let [rows, columns, inner, line_a, line_b] = sizes([rows, columns, inner, line_a, line_b])?;
     let device = device_of(sum)?;
-    let (cublas, stream) = (device.cublas_handle(), device.cuda_stream());
+    let cublas = device.cublas_handle();
+    let stream = device.cuda_stream();
     let [
         (a_storage, a_layout),
         (b_storage, b_layout),
@@ -49,27 +51,19 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
     let (a, _a_used) = address(&a_storage, a_layout, &stream)?;
     let (b, _b_used) = address(&b_storage, b_layout, &stream)?;
     let (out, _out_used) = address(&storage, layout, &stream)?;
-    let turned = |turned| {
-        if turned {
-            sys::cublasOperation_t::CUBLAS_OP_T
-        } else {
-            sys::cublasOperation_t::CUBLAS_OP_N
-        }
-    };
-    let (bf16, f32) = (
-        sys::cudaDataType_t::CUDA_R_16BF,
-        sys::cudaDataType_t::CUDA_R_32F,
-    );
+
+    let bf16 = sys::cudaDataType_t::CUDA_R_16BF;
+    let f32 = sys::cudaDataType_t::CUDA_R_32F;
     let one = 1.0f32;
-    // cuBLAS has matrices column by column: to it they all are transposed, and so is the product.
+    // cuBLAS reads matrices column by column, so to it all of them are transposed, the product too.
     // SAFETY: the addresses are of matrices of these sizes on the handle's device, and the storages
     // stay locked until the product is on the stream, on which they are freed. The factors of the
     // sum are f32, as the compute type asks.
     let status = unsafe {
         result::gemm_strided_batched_ex(
             *cublas.handle(),
-            turned(turned_b),
-            turned(turned_a),
+            operation(turned_b),
+            operation(turned_a),
             columns,
             rows,
             inner,
@@ -93,6 +87,14 @@ fn multiply(a: &Tensor, b: &Tensor, sum: &Tensor, kept: f32) -> Result<()> {
         )
     };
     status.map_err(candle_core::Error::wrap)
+}
+
+fn operation(turned: bool) -> sys::cublasOperation_t {
+    if turned {
+        sys::cublasOperation_t::CUBLAS_OP_T
+    } else {
+        sys::cublasOperation_t::CUBLAS_OP_N
+    }
 }
 
 /// A matrix whose rows, or whose columns, each lie together; the distance between them; and true if

@@ -41,7 +41,8 @@ pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: &Turn, back: bool) -> R
     } else {
         vec![rows, heads, tokens, width]
     };
-    let (x, count) = (x.contiguous()?, x.elem_count());
+    let count = x.elem_count();
+    let x = x.contiguous()?;
     let out = unwritten(&x, shape, x.dtype())?;
     let mut launch = Launch::new("move_heads", &x)?.memory(&x, x.dtype(), count)?;
     for table in &turn.table {
@@ -71,6 +72,6 @@ pub(crate) fn move_heads(x: &Tensor, heads: usize, turn: &Turn, back: bool) -> R
     let blocks = (pairs as usize).div_ceil(4 * THREADS);
     // SAFETY: `x` and `out` have the elements of the four sizes, whose pairs fit 32 bits; positions
     // are within the table.
-    unsafe { launch.float(if back { -1.0 } else { 1.0 }).run((blocks, 1)) }?;
+    unsafe { launch.float(if back { -1.0 } else { 1.0 }).run(blocks, 1) }?;
     Ok(out)
 }

@@ -6,8 +6,8 @@ use super::super::kernel::layout_error;
 use super::THREADS;
 use super::launch::{Launch, MOST_PARTS};
 
-/// The ids that occur, where each one's list of rows begins, and the lists, each in ascending
-/// order. As many ids as the second value.
+/// The table that the kernel reads, and the number of different ids. The table holds these ids, the
+/// place at which the list of rows of each id begins, and the lists, each in ascending order.
 fn lists(ids: &[u32]) -> (Vec<u32>, usize) {
     let mut order: Vec<u32> = (0..ids.len() as u32).collect();
     order.sort_by_key(|row| ids[*row as usize]);
@@ -36,8 +36,10 @@ pub(crate) fn add_rows(sums: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> 
             format!("rows {:?} of {} ids below {all}", rows.dims(), ids.len()),
         );
     }
-    let (rows, (lists, count)) = (rows.contiguous()?, lists(ids));
-    let (len, lists) = (lists.len(), Tensor::new(lists, rows.device())?);
+    let rows = rows.contiguous()?;
+    let (lists, count) = lists(ids);
+    let len = lists.len();
+    let lists = Tensor::new(lists, rows.device())?;
     let launch = Launch::new("add_rows", &rows)?.memory(sums, DType::F32, all * width)?;
     let launch = launch
         .memory(&rows, rows.dtype(), ids.len() * width)?
@@ -48,5 +50,5 @@ pub(crate) fn add_rows(sums: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> 
     }
     // SAFETY: a block for each id that occurs and each part of the columns; ids are rows of `sums`,
     // and the lists hold rows of `rows`.
-    unsafe { launch.words([count, width])?.run((count, columns)) }
+    unsafe { launch.words([count, width])?.run(count, columns) }
 }

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use super::instructions::Instructions;
 use super::matrices;
 use super::multiply::{Number, Store, strips};
-use super::pack::{Pairing, Panel, Side, empty, fill, panels};
-use super::tile::{self, LINES, STEP, Sums};
+use super::pack::{Panel, Side, empty, fill, panels};
+use super::tile::{self, Factors, LINES, STEP, Sums};
 use crate::kernel::layout_error;
 
 /// Number of panels of the weights that one thread takes at a time.
@@ -36,7 +36,8 @@ impl Packed {
                 let lines = number * LINES..((number + 1) * LINES).min(outputs);
                 fill(
                     std::slice::from_mut(panel),
-                    (matrix, Side::Right, Pairing::Apart),
+                    matrix,
+                    Side::Right,
                     lines,
                     &(0..inner),
                 );
@@ -76,7 +77,6 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
     let left = panels(
         matrices(&storage, layout)?[0],
         Side::Left,
-        Pairing::Apart,
         0..rows,
         &(0..inner),
     );
@@ -99,13 +99,12 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
             let mut sums = Sums::ZERO;
             for (number, right) in panels.iter().enumerate() {
                 for (left, out) in left.iter().zip(out.chunks_mut(LINES)) {
-                    tile::multiply(
-                        instructions,
+                    let factors = Factors {
+                        left: left.operand(0),
+                        right: right.operand(0),
                         steps,
-                        left.operand(0),
-                        right.operand(0),
-                        (&mut sums, true),
-                    );
+                    };
+                    tile::multiply(instructions, factors, &mut sums, true);
                     let store = Store {
                         sums: &sums,
                         out,
@@ -117,10 +116,13 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
             }
         });
     });
-    let tensor = |(mut product, weight): (Vec<N>, &&Packed)| {
-        // SAFETY: the strips are all of the product, and each was written.
-        unsafe { product.set_len(rows * weight.outputs) };
-        Tensor::from_vec(product, (rows, weight.outputs), &Device::Cpu)
-    };
-    products.into_iter().zip(weights).map(tensor).collect()
+    products
+        .into_iter()
+        .zip(weights)
+        .map(|(mut product, weight)| {
+            // SAFETY: the strips are all of the product, and each was written.
+            unsafe { product.set_len(rows * weight.outputs) };
+            Tensor::from_vec(product, (rows, weight.outputs), &Device::Cpu)
+        })
+        .collect()
 }

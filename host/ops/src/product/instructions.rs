@@ -1,5 +1,7 @@
 //! The instructions with which products are computed, found at run time.
 
+#[cfg(feature = "testing")]
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use candle_core::Error;
@@ -10,7 +12,7 @@ const SWITCH: &str = "HOST_OPS_INSTRUCTIONS";
 #[cfg(feature = "testing")]
 thread_local! {
     /// The instructions of this thread's products, in place of the fastest.
-    pub static INSTRUCTIONS: std::cell::Cell<Option<Instructions>> = const { std::cell::Cell::new(None) };
+    pub static INSTRUCTIONS: Cell<Option<Instructions>> = const { Cell::new(None) };
 }
 
 /// Instructions for products.
@@ -79,18 +81,20 @@ impl Instructions {
     }
 
     fn fastest() -> Self {
-        let slower = |instructions| match instructions {
+        Self::available()
+            .into_iter()
+            .map(|(_, instructions)| instructions)
+            .find(|instructions| !instructions.are_slower_than_f32())
+            .unwrap_or(Self::F32)
+    }
+
+    fn are_slower_than_f32(self) -> bool {
+        match self {
             // On Intel's processors the instruction has half the rate of f32.
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(_) => is_intel(),
             _ => false,
-        };
-        let all = Self::available()
-            .into_iter()
-            .map(|(_, instructions)| instructions);
-        all.into_iter()
-            .find(|instructions| !slower(*instructions))
-            .unwrap_or(Self::F32)
+        }
     }
 }
 

@@ -42,18 +42,16 @@ fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     if inner != same || inner == 0 || count == 0 {
         return a.matmul(b);
     }
-    let strides = |layout: &Layout| (layout.stride()[0] as isize, layout.stride()[1] as isize);
-    let ((a_line, a_inner), (b_line, b_inner)) = (strides(a_layout), strides(b_layout));
+    let [a_line, a_inner] = strides(a_layout);
+    let [b_line, b_inner] = strides(b_layout);
     let threads = candle_core::utils::get_num_threads();
     let parallelism = if threads > 1 {
         gemm::Parallelism::Rayon(threads)
     } else {
         gemm::Parallelism::None
     };
-    let (left, right) = (
-        &left[a_layout.start_offset()..],
-        &right[b_layout.start_offset()..],
-    );
+    let left = &left[a_layout.start_offset()..];
+    let right = &right[b_layout.start_offset()..];
     let mut out = Vec::with_capacity(count);
     for from in (0..inner).step_by(part) {
         // SAFETY: a tensor's layout stays within its storage, and a part of the inner axis within
@@ -88,4 +86,9 @@ fn multiply(a: &Tensor, b: &Tensor, part: usize) -> Result<Tensor> {
     unsafe { out.set_len(count) };
     drop((a_storage, b_storage));
     Tensor::from_vec(out, (rows, columns), a.device())
+}
+
+/// Distances between two lines of a matrix, and between two numbers of a line.
+fn strides(layout: &Layout) -> [isize; 2] {
+    [0, 1].map(|axis| layout.stride()[axis] as isize)
 }

@@ -26,12 +26,13 @@ pub(crate) use few_rows::products_with_packed;
 pub use instructions::INSTRUCTIONS;
 pub use instructions::Instructions;
 pub(crate) use library::{in_f32, in_parts, part_of};
+use multiply::{Pair, Sizes};
 use pack::{Matrix, Values};
 
 const NAME: &str = "product";
 
-/// An error if somebody has named instructions that this processor lacks, which small products
-/// would not notice.
+/// Fails if the environment names instructions that this processor lacks. Small products would not
+/// notice.
 pub fn check_instructions() -> Result<()> {
     Instructions::of_this_machine().map(|_| ())
 }
@@ -48,7 +49,7 @@ pub fn product(a: &Tensor, b: &Tensor, out: DType) -> Result<Tensor> {
     product_by(in_f32, a, b, out)
 }
 
-/// [`product`] with `in_f32` for what is multiplied in f32.
+/// [`product`] that calls `in_f32` for products of f32.
 pub(crate) fn product_by(
     in_f32: impl Fn(&Tensor, &Tensor) -> Result<Tensor>,
     a: &Tensor,
@@ -120,27 +121,27 @@ fn in_tiles(instructions: Instructions, a: &Tensor, b: &Tensor, out: DType) -> R
     }
     let (a_storage, a_layout) = a.storage_and_layout();
     let (b_storage, b_layout) = b.storage_and_layout();
-    let (left, right) = (
-        matrices(&a_storage, a_layout)?,
-        matrices(&b_storage, b_layout)?,
-    );
-    let pairs: Vec<_> = left
+    let lefts = matrices(&a_storage, a_layout)?;
+    let rights = matrices(&b_storage, b_layout)?;
+    let pairs: Vec<Pair<'_>> = lefts
         .into_iter()
-        .zip(right.into_iter().map(Matrix::transposed))
+        .zip(rights)
+        .map(|(left, right)| Pair {
+            left,
+            right: right.transposed(),
+        })
         .collect();
-    let sizes = (rows, columns, inner);
+    let sizes = Sizes {
+        rows,
+        columns,
+        inner,
+    };
     if out == DType::BF16 {
-        Tensor::from_vec(
-            multiply::multiply::<bf16>(instructions, &pairs, sizes),
-            shape,
-            a.device(),
-        )
+        let product = multiply::multiply::<bf16>(instructions, &pairs, sizes);
+        Tensor::from_vec(product, shape, a.device())
     } else {
-        Tensor::from_vec(
-            multiply::multiply::<f32>(instructions, &pairs, sizes),
-            shape,
-            a.device(),
-        )
+        let product = multiply::multiply::<f32>(instructions, &pairs, sizes);
+        Tensor::from_vec(product, shape, a.device())
     }
 }
 
@@ -161,17 +162,18 @@ fn matrices<'a>(storage: &'a Storage, layout: &Layout) -> Result<Vec<Matrix<'a>>
             .flat_map(|start| (0..*count).map(move |index| start + index * step))
             .collect();
     }
-    let at = |start: usize| {
+    let mut matrices = Vec::with_capacity(starts.len());
+    for start in starts {
         let values = match storage {
             CpuStorage::F32(values) => Values::F32(&values[start..]),
             CpuStorage::BF16(values) => Values::Bf16(&values[start..]),
             other => return dtype_error(other, NAME),
         };
-        Ok(Matrix {
+        matrices.push(Matrix {
             values,
             line,
             inner,
-        })
-    };
-    starts.into_iter().map(at).collect()
+        });
+    }
+    Ok(matrices)
 }

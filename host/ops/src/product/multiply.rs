@@ -9,8 +9,8 @@ use rayon::prelude::*;
 
 use super::super::number::round_to_bf16;
 use super::instructions::Instructions;
-use super::pack::{Matrix, Pairing, Panel, Side, panels};
-use super::tile::{self, LINES, STEP, Sums};
+use super::pack::{Matrix, Panel, Side, panels};
+use super::tile::{self, Factors, LINES, STEP, Sums};
 
 /// Numbers of the inner axis that are packed at a time.
 pub(super) const CHUNK: usize = 4096;
@@ -23,8 +23,21 @@ const GROUP: usize = 16;
 /// Smallest number of multiplications for which a second thread pays off.
 const PARALLEL: usize = 1 << 20;
 
-/// Rows, columns and length of the inner axis of a product.
-pub(super) type Sizes = (usize, usize, usize);
+/// Sizes of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Length of the axis over which is summed.
+    pub(super) inner: usize,
+}
+
+/// Matrices `[M, R]` and `[N, R]`, whose product has the inner products of their lines, `[M, N]`.
+#[derive(Clone, Copy)]
+pub(super) struct Pair<'a> {
+    pub(super) left: Matrix<'a>,
+    pub(super) right: Matrix<'a>,
+}
 
 /// A number of a result.
 pub(crate) trait Number: Copy + Send {
@@ -57,89 +70,122 @@ impl Number for bf16 {
     }
 }
 
-/// For each pair of matrices `[M, R]` and `[N, R]`, the inner products of their lines `[M, N]`.
+/// The products of all pairs behind each other. All have these sizes.
 pub(super) fn multiply<N: Number>(
     instructions: Instructions,
-    pairs: &[(Matrix<'_>, Matrix<'_>)],
-    sizes @ (rows, columns, _): Sizes,
+    pairs: &[Pair<'_>],
+    sizes: Sizes,
 ) -> Vec<N> {
+    let Sizes { rows, columns, .. } = sizes;
     let count = pairs.len() * rows * columns;
     let mut out = Vec::with_capacity(count);
     let room = &mut out.spare_capacity_mut()[..count];
-    let work = |(pair, room): (&(_, _), _)| write(instructions, *pair, sizes, room);
     if let [pair] = pairs {
-        work((pair, room));
+        write(instructions, *pair, sizes, room);
     } else {
         pairs
             .par_iter()
             .zip(room.par_chunks_mut(rows * columns))
-            .for_each(work);
+            .for_each(|(pair, room)| write(instructions, *pair, sizes, room));
     }
     // SAFETY: each `write` has written all of its part.
     unsafe { out.set_len(count) };
     out
 }
 
-/// Writes the product to `out`.
+/// One operand of a product: `lines` lines of a matrix.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    matrix: Matrix<'a>,
+    side: Side,
+    lines: usize,
+}
+
+impl Lines<'_> {
+    /// Panels of the lines of `range`, with these numbers of each.
+    fn panels(&self, range: Range<usize>, numbers: &Range<usize>) -> Vec<Panel> {
+        panels(self.matrix, self.side, range, numbers)
+    }
+
+    /// Panels of all lines, packed by all threads if `parallel`.
+    fn all_panels(&self, numbers: &Range<usize>, parallel: bool) -> Vec<Panel> {
+        let parts = (0..self.lines)
+            .step_by(STRIP * LINES)
+            .map(|line| line..(line + STRIP * LINES).min(self.lines));
+        if parallel {
+            let parts: Vec<_> = parts.collect();
+            parts
+                .into_par_iter()
+                .flat_map(|part| self.panels(part, numbers))
+                .collect()
+        } else {
+            parts.flat_map(|part| self.panels(part, numbers)).collect()
+        }
+    }
+}
+
+/// Writes the product of a pair to `out`.
 fn write<N: Number>(
     instructions: Instructions,
-    (left, right): (Matrix<'_>, Matrix<'_>),
-    (rows, columns, inner): Sizes,
+    pair: Pair<'_>,
+    sizes: Sizes,
     out: &mut [MaybeUninit<N>],
 ) {
+    let Sizes {
+        rows,
+        columns,
+        inner,
+    } = sizes;
     let threads = rayon::current_num_threads();
     let parallel = threads > 1 && rows * columns * inner >= PARALLEL;
-    // The smaller operand is packed first and as a whole. Each thread packs its strips of the other
-    // one.
-    let by_rows = rows >= columns;
-    let ((own, own_side, own_lines), (other, other_side, other_lines)) = {
-        let (left, right) = ((left, Side::Left, rows), (right, Side::Right, columns));
-        if by_rows {
-            (left, right)
-        } else {
-            (right, left)
-        }
+    let left = Lines {
+        matrix: pair.left,
+        side: Side::Left,
+        lines: rows,
     };
-    let all = own_lines.div_ceil(LINES);
-    let strip = STRIP.min(if parallel {
+    let right = Lines {
+        matrix: pair.right,
+        side: Side::Right,
+        lines: columns,
+    };
+    // The smaller operand is packed first and as a whole. Each thread packs its strips of the other
+    // one, which are its own.
+    let by_rows = rows >= columns;
+    let [own, other] = if by_rows {
+        [left, right]
+    } else {
+        [right, left]
+    };
+    let all = own.lines.div_ceil(LINES);
+    let share = if parallel {
         all.div_ceil(2 * threads)
     } else {
         all
-    }) * LINES;
+    };
+    let strip = STRIP.min(share) * LINES;
     for from in (0..inner).step_by(CHUNK) {
         let numbers = from..(from + CHUNK).min(inner);
-        let parts = (0..other_lines)
-            .step_by(STRIP * LINES)
-            .map(|line| line..(line + STRIP * LINES).min(other_lines));
-        let pack = |lines: Range<usize>| panels(other, other_side, Pairing::Apart, lines, &numbers);
-        let others: Vec<Panel> = if parallel {
-            parts
-                .collect::<Vec<_>>()
-                .into_par_iter()
-                .flat_map(pack)
-                .collect()
-        } else {
-            parts.flat_map(pack).collect()
-        };
-        let work = |(number, mut out): (usize, Strip<'_, N>)| {
-            let lines = number * strip..((number + 1) * strip).min(own_lines);
-            let own = panels(own, own_side, Pairing::Apart, lines, &numbers);
-            tile::configured(instructions, || {
-                let steps = numbers.len().div_ceil(STEP);
-                write_strip(
-                    instructions,
-                    (&own, &others),
-                    by_rows,
-                    steps,
-                    (&mut out, from > 0),
-                );
-            });
+        let others = other.all_panels(&numbers, parallel);
+        let write_one = |number: usize, mut out: Strip<'_, N>| {
+            let lines = number * strip..((number + 1) * strip).min(own.lines);
+            let product = StripProduct {
+                instructions,
+                own: &own.panels(lines, &numbers),
+                others: &others,
+                by_rows,
+                steps: numbers.len().div_ceil(STEP),
+                adds: from > 0,
+            };
+            tile::configured(instructions, || product.write(&mut out));
         };
         let strips = strips(out, columns, by_rows, strip).into_iter().enumerate();
         if parallel {
-            strips.collect::<Vec<_>>().into_par_iter().for_each(work);
+            let strips: Vec<_> = strips.collect();
+            strips
+                .into_par_iter()
+                .for_each(|(number, out)| write_one(number, out));
         } else {
-            strips.for_each(work);
+            strips.for_each(|(number, out)| write_one(number, out));
         }
     }
 }
@@ -174,66 +220,81 @@ pub(super) fn strips<N>(
     strips
 }
 
-/// Multiplies a strip's own panels with all panels of the other operand. The own panels are the
-/// left ones if `by_rows`. The sums are written to `out`, or added if `adds`.
-fn write_strip<N: Number>(
+/// The product of a strip's own panels with all panels of the other operand.
+struct StripProduct<'a> {
     instructions: Instructions,
-    (own, others): (&[Panel], &[Panel]),
+    own: &'a [Panel],
+    others: &'a [Panel],
+    /// True if the own panels are the left ones.
     by_rows: bool,
     steps: usize,
-    (out, adds): (&mut [&mut [MaybeUninit<N>]], bool),
-) {
-    SUMS.with_borrow_mut(|room| {
-        let count = own.len() * others.len().min(GROUP);
-        if room.len() < count {
-            room.resize(count, Sums::ZERO);
-        }
-        write_groups(
-            instructions,
-            (own, others),
-            by_rows,
-            steps,
-            (out, adds),
-            room,
-        );
-    });
+    /// True if the product is added to what an earlier chunk has written.
+    adds: bool,
 }
 
 thread_local! {
-    /// Sums of a strip and a group. Zeros for each strip took a twentieth of the time.
+    /// Sums of a strip and a group. To write zeros for each strip took a twentieth of the time.
     static SUMS: RefCell<Vec<Sums>> = const { RefCell::new(Vec::new()) };
 }
 
-/// [`write_strip`] with `room` for the sums.
-fn write_groups<N: Number>(
-    instructions: Instructions,
-    (own, others): (&[Panel], &[Panel]),
-    by_rows: bool,
-    steps: usize,
-    (out, adds): (&mut [&mut [MaybeUninit<N>]], bool),
-    sums: &mut [Sums],
-) {
-    for (group, others) in others.chunks(GROUP).enumerate() {
-        for from in (0..steps).step_by(STEPS) {
-            let count = STEPS.min(steps - from);
-            for (own, sums) in own.iter().zip(sums.chunks_mut(others.len())) {
+impl StripProduct<'_> {
+    fn write<N: Number>(&self, out: &mut [&mut [MaybeUninit<N>]]) {
+        SUMS.with_borrow_mut(|room| {
+            let count = self.own.len() * self.others.len().min(GROUP);
+            if room.len() < count {
+                room.resize(count, Sums::ZERO);
+            }
+            for (group, others) in self.others.chunks(GROUP).enumerate() {
+                self.sum_group(others, room);
+                self.store_group(group, others.len(), room, out);
+            }
+        });
+    }
+
+    /// Computes the sums of each own panel with each of `others`.
+    fn sum_group(&self, others: &[Panel], sums: &mut [Sums]) {
+        for from in (0..self.steps).step_by(STEPS) {
+            let steps = STEPS.min(self.steps - from);
+            for (own, sums) in self.own.iter().zip(sums.chunks_mut(others.len())) {
                 for (other, sums) in others.iter().zip(sums) {
-                    let [left, right] = if by_rows { [own, other] } else { [other, own] };
-                    let (left, right) = (left.operand(from), right.operand(from));
-                    tile::multiply(instructions, count, left, right, (sums, from == 0));
+                    let [left, right] = if self.by_rows {
+                        [own, other]
+                    } else {
+                        [other, own]
+                    };
+                    let factors = Factors {
+                        left: left.operand(from),
+                        right: right.operand(from),
+                        steps,
+                    };
+                    tile::multiply(self.instructions, factors, sums, from == 0);
                 }
             }
         }
-        for (own, sums) in sums.chunks(others.len()).take(own.len()).enumerate() {
+    }
+
+    /// Writes or adds the sums of a group of `count` panels to `out`.
+    fn store_group<N: Number>(
+        &self,
+        group: usize,
+        count: usize,
+        sums: &[Sums],
+        out: &mut [&mut [MaybeUninit<N>]],
+    ) {
+        for (own, sums) in sums.chunks(count).take(self.own.len()).enumerate() {
             for (other, sums) in sums.iter().enumerate() {
                 let other = group * GROUP + other;
-                let (row, column) = if by_rows { (own, other) } else { (other, own) };
+                let [row, column] = if self.by_rows {
+                    [own, other]
+                } else {
+                    [other, own]
+                };
                 let rows = (row * LINES)..((row + 1) * LINES).min(out.len());
                 let store = Store {
                     sums,
                     out: &mut out[rows],
                     column: column * LINES,
-                    adds,
+                    adds: self.adds,
                 };
                 pulp::Arch::new().dispatch(store);
             }

@@ -57,16 +57,8 @@ pub(super) enum Side {
     Right,
 }
 
-/// Which two numbers of a line share a word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pairing {
-    /// Two numbers that are [`TILE`] apart, which is the faster way to pack both operands.
-    Apart,
-    /// Neighbours, as in memory.
-    Next,
-}
-
-/// [`LINES`] lines as `[step][tile][WORDS]`. Zeros fill up lines and steps.
+/// [`LINES`] lines as `[step][tile][WORDS]`. Zeros fill up lines and steps. The two numbers of a
+/// word are [`TILE`] apart in their line, which is the faster way to pack both operands.
 pub(super) struct Panel(Vec<Row>);
 
 impl Panel {
@@ -83,12 +75,11 @@ impl Panel {
 pub(super) fn panels(
     matrix: Matrix<'_>,
     side: Side,
-    pairing: Pairing,
     lines: Range<usize>,
     numbers: &Range<usize>,
 ) -> Vec<Panel> {
     let mut panels = empty(lines.len(), numbers.len());
-    fill(&mut panels, (matrix, side, pairing), lines, numbers);
+    fill(&mut panels, matrix, side, lines, numbers);
     panels
 }
 
@@ -103,24 +94,31 @@ pub(super) fn empty(lines: usize, numbers: usize) -> Vec<Panel> {
 /// Fills [`empty`] panels.
 pub(super) fn fill(
     panels: &mut [Panel],
-    of @ (matrix, ..): (Matrix<'_>, Side, Pairing),
+    matrix: Matrix<'_>,
+    side: Side,
     lines: Range<usize>,
     numbers: &Range<usize>,
 ) {
     let start = lines.start * matrix.line + numbers.start * matrix.inner;
-    let (sizes, arch) = ((lines.len(), numbers.len()), pulp::Arch::new());
+    let arch = pulp::Arch::new();
     match matrix.values {
         Values::F32(values) => arch.dispatch(Fill {
             panels,
             values: &values[start..],
-            of,
-            sizes,
+            line: matrix.line,
+            inner: matrix.inner,
+            side,
+            lines: lines.len(),
+            numbers: numbers.len(),
         }),
         Values::Bf16(values) => arch.dispatch(Fill {
             panels,
             values: &values[start..],
-            of,
-            sizes,
+            line: matrix.line,
+            inner: matrix.inner,
+            side,
+            lines: lines.len(),
+            numbers: numbers.len(),
         }),
     }
 }
@@ -130,9 +128,14 @@ struct Fill<'a, T> {
     panels: &'a mut [Panel],
     /// The numbers from the first of the first line on.
     values: &'a [T],
-    of: (Matrix<'a>, Side, Pairing),
-    /// Lines, and numbers of each.
-    sizes: (usize, usize),
+    /// As in [`Matrix`], as the next one.
+    line: usize,
+    inner: usize,
+    side: Side,
+    /// Number of lines.
+    lines: usize,
+    /// Number of a line's numbers.
+    numbers: usize,
 }
 
 impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
@@ -143,16 +146,14 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
         let Self {
             panels,
             values,
-            of: (Matrix { line, inner, .. }, side, pairing),
-            sizes: (lines, numbers),
+            line,
+            inner,
+            side,
+            lines,
+            numbers,
         } = self;
+        // Either a row of words has a pair of numbers of each line, or it is a line.
         let by_pair = line == 1;
-        // Number `half` of word `word` is `word * step + half * apart` of a step.
-        let (step, apart) = if pairing == Pairing::Next {
-            (2, 1)
-        } else {
-            (1, TILE)
-        };
         #[cfg(target_arch = "x86_64")]
         let simd = pulp::x86::V4::try_new();
         // Few steps of all panels at a time, so that whole pages are read of either order.
@@ -172,24 +173,11 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
                         let values = &values[first * line + at * inner..];
                         let some = TILE.min(lines - first);
                         for row in 0..if by_pair { TILE } else { some } {
-                            let mut pair = [[T::ZERO; TILE]; 2];
-                            for half in 0..2 {
-                                let start = half * apart + if by_pair { row * step } else { 0 };
-                                if start >= count {
-                                    break;
-                                }
-                                if by_pair {
-                                    read(&mut pair[half], &values[start * inner..], 1, some);
-                                } else {
-                                    let numbers = (count - start).div_ceil(step);
-                                    read(
-                                        &mut pair[half],
-                                        &values[row * line + start * inner..],
-                                        step * inner,
-                                        numbers,
-                                    );
-                                }
-                            }
+                            let pair = if by_pair {
+                                pair_of_lines(values, inner, row, some, count)
+                            } else {
+                                line_of_pairs(&values[row * line..], inner, count)
+                            };
                             #[cfg(target_arch = "x86_64")]
                             let word = match simd {
                                 Some(simd) => T::by_vectors(simd, pair),
@@ -218,6 +206,46 @@ impl<T: Number> pulp::NullaryFnOnce for Fill<'_, T> {
             }
         }
     }
+}
+
+/// The numbers of pair `pair` of `lines` lines that lie side by side, for a step of `count`
+/// numbers.
+#[inline(always)]
+fn pair_of_lines<T: Number>(
+    values: &[T],
+    inner: usize,
+    pair: usize,
+    lines: usize,
+    count: usize,
+) -> [[T; TILE]; 2] {
+    let mut halves = [[T::ZERO; TILE]; 2];
+    for half in 0..2 {
+        let start = half * TILE + pair;
+        if start >= count {
+            break;
+        }
+        read(&mut halves[half], &values[start * inner..], 1, lines);
+    }
+    halves
+}
+
+/// The numbers of all pairs of one line, for a step of `count` numbers.
+#[inline(always)]
+fn line_of_pairs<T: Number>(values: &[T], inner: usize, count: usize) -> [[T; TILE]; 2] {
+    let mut halves = [[T::ZERO; TILE]; 2];
+    for half in 0..2 {
+        let start = half * TILE;
+        if start >= count {
+            break;
+        }
+        read(
+            &mut halves[half],
+            &values[start * inner..],
+            inner,
+            count - start,
+        );
+    }
+    halves
 }
 
 /// At most 16 numbers, `step` apart, the first `count` of `values`.
@@ -294,10 +322,8 @@ impl Number for bf16 {
 
         let simd = simd.avx512f;
         let [first, second]: [std::arch::x86_64::__m256i; 2] = cast(pair);
-        let (first, second) = (
-            simd._mm512_cvtepu16_epi32(first),
-            simd._mm512_cvtepu16_epi32(second),
-        );
+        let first = simd._mm512_cvtepu16_epi32(first);
+        let second = simd._mm512_cvtepu16_epi32(second);
         cast(simd._mm512_or_si512(first, simd._mm512_slli_epi32::<16>(second)))
     }
 }
@@ -333,7 +359,8 @@ fn turn_by_vectors(simd: pulp::x86::V4, tile: &mut Square) {
     let simd = simd.avx512f;
     let mut rows: [Row; TILE] = cast(*tile);
     for at in (0..TILE).step_by(2) {
-        let (low, high) = (rows[at], rows[at + 1]);
+        let low = rows[at];
+        let high = rows[at + 1];
         rows[at] = simd._mm512_unpacklo_epi32(low, high);
         rows[at + 1] = simd._mm512_unpackhi_epi32(low, high);
     }
@@ -341,7 +368,8 @@ fn turn_by_vectors(simd: pulp::x86::V4, tile: &mut Square) {
     let mut fours = rows;
     for at in (0..TILE).step_by(4) {
         for half in 0..2 {
-            let (low, high) = (rows[at + half], rows[at + half + 2]);
+            let low = rows[at + half];
+            let high = rows[at + half + 2];
             fours[at + 2 * half] = simd._mm512_unpacklo_epi64(low, high);
             fours[at + 2 * half + 1] = simd._mm512_unpackhi_epi64(low, high);
         }

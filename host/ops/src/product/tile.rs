@@ -57,6 +57,11 @@ pub struct Operand<'a> {
 }
 
 impl Operand<'_> {
+    /// Place of the word of a line in a step, if the words of two lines are `apart`.
+    fn start(&self, step: usize, line: usize, apart: usize) -> usize {
+        step * self.strides.step + line / TILE * self.strides.tile + line % TILE * apart
+    }
+
     /// Fails if `steps` steps are not there.
     fn check(&self, steps: usize) {
         let Strides { line, tile, step } = self.strides;
@@ -65,56 +70,49 @@ impl Operand<'_> {
     }
 }
 
-/// Adds to `sums` the products of `steps` steps of two panels; `fresh` starts from 0. Tiles of the
-/// left panel are `[line][pair]`, those of the right panel `[pair][line]`, packed.
-pub fn multiply(
-    instructions: Instructions,
-    steps: usize,
-    left: Operand<'_>,
-    right: Operand<'_>,
-    (sums, fresh): (&mut Sums, bool),
-) {
-    left.check(steps);
-    right.check(steps);
-    assert!(right.strides == Strides::PACKED);
+/// Steps of two panels that are multiplied with each other.
+#[derive(Clone, Copy)]
+pub struct Factors<'a> {
+    /// Tiles `[line][pair]`.
+    pub left: Operand<'a>,
+    /// Tiles `[pair][line]`, packed.
+    pub right: Operand<'a>,
+    pub steps: usize,
+}
+
+/// Adds the products of `factors` to `sums`, or to 0 if `fresh`.
+pub fn multiply(instructions: Instructions, factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
+    factors.left.check(factors.steps);
+    factors.right.check(factors.steps);
+    assert!(factors.right.strides == Strides::PACKED);
     match instructions {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Instructions::Amx(_) => {
-            // SAFETY: what is read was checked, and an `Amx` only exists where the process may use
-            // tiles.
-            unsafe { amx::multiply(steps, left, right, (sums, fresh)) }
+            // SAFETY: the operands are long enough, and an `Amx` only exists where the process may
+            // use tiles.
+            unsafe { amx::multiply(factors, sums, fresh) }
         }
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512Bf16(_) => {
             // SAFETY: the value only exists if the machine has both features.
-            unsafe { with_vectors(steps, left, right, (sums, fresh)) }
+            unsafe { with_vectors(factors, sums, fresh) }
         }
-        _ => emulated(steps, left, right, (sums, fresh)),
+        _ => emulated(factors, sums, fresh),
     }
 }
 
 /// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added,
-/// so are the second ones, then both sums are added to the tile. Nothing below 1.2e-38 counts.
-fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): (&mut Sums, bool)) {
-    let normal = |x: f32| if x.is_subnormal() { 0.0 } else { x };
-    let halves = |word: u32| {
-        [
-            f32::from_bits(word << 16),
-            f32::from_bits(word & 0xffff_0000),
-        ]
-        .map(normal)
-    };
+/// so are the second ones, then both sums are added to the tile. Numbers below 1.2e-38 count as 0.
+fn emulated(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
+    let Factors { left, right, steps } = factors;
     if fresh {
         *sums = Sums::ZERO;
     }
-    let start = |operand: Operand<'_>, step: usize, line: usize, of_line: usize| {
-        step * operand.strides.step + line / TILE * operand.strides.tile + line % TILE * of_line
-    };
     for step in 0..steps {
         for (row, sums) in sums.0.iter_mut().enumerate() {
-            let pairs = &left.words[start(left, step, row, left.strides.line)..][..TILE];
+            let pairs = &left.words[left.start(step, row, left.strides.line)..][..TILE];
             for (column, sum) in sums.iter_mut().enumerate() {
-                let others = right.words[start(right, step, column, 1)..]
+                let others = right.words[right.start(step, column, 1)..]
                     .iter()
                     .step_by(TILE);
                 let mut own = [0.0_f32; 2];
@@ -131,23 +129,28 @@ fn emulated(steps: usize, left: Operand<'_>, right: Operand<'_>, (sums, fresh): 
     }
 }
 
+/// The two numbers of a word.
+fn halves(word: u32) -> [f32; 2] {
+    [word << 16, word & 0xffff_0000].map(|bits| normal(f32::from_bits(bits)))
+}
+
+/// `x`, or 0 if it is subnormal.
+fn normal(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0 } else { x }
+}
+
 /// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a
 /// sum at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn with_vectors(
-    steps: usize,
-    left: Operand<'_>,
-    right: Operand<'_>,
-    (sums, fresh): (&mut Sums, bool),
-) {
+fn with_vectors(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
     use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
 
     use bytemuck::cast;
 
     /// Lines whose sums are in registers.
     const AT_ONCE: usize = 8;
-    let pairs = |words: [u32; TILE]| -> __m512bh { cast(words) };
+    let Factors { left, right, steps } = factors;
     for (block, sums) in sums.0.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
         let first = block * AT_ONCE;
         let strides = left.strides;
@@ -164,9 +167,10 @@ fn with_vectors(
                 &left.words[start + step * strides.step + row * strides.line..][..TILE]
             });
             let (first, second) = right.split_at(WORDS);
-            let (first, second) = (first.as_chunks::<TILE>().0, second.as_chunks::<TILE>().0);
+            let first = first.as_chunks::<TILE>().0;
+            let second = second.as_chunks::<TILE>().0;
             for (pair, (first, second)) in first.iter().zip(second).enumerate() {
-                let right = [pairs(*first), pairs(*second)];
+                let right: [__m512bh; 2] = [cast(*first), cast(*second)];
                 for (own, line) in own.iter_mut().zip(lines) {
                     let left: __m512bh = cast(_mm512_set1_epi32(line[pair].cast_signed()));
                     for (own, right) in own.iter_mut().zip(right) {
@@ -184,7 +188,7 @@ fn with_vectors(
 pub(super) mod amx {
     use std::arch::asm;
 
-    use crate::product::tile::{Operand, STEP, Sums, TILE};
+    use crate::product::tile::{Factors, STEP, Sums, TILE};
 
     /// The layout of eight tiles of 16 lines of 64 bytes.
     #[repr(C, align(64))]
@@ -229,12 +233,8 @@ pub(super) mod amx {
     ///
     /// # Safety
     /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
-    pub unsafe fn multiply(
-        steps: usize,
-        left: Operand<'_>,
-        right: Operand<'_>,
-        (sums, fresh): (&mut Sums, bool),
-    ) {
+    pub unsafe fn multiply(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
+        let Factors { left, right, steps } = factors;
         let sums: *mut Sums = sums;
         // SAFETY: the caller bounds what is read; only `sums` is written.
         unsafe {
@@ -258,7 +258,8 @@ pub(super) mod amx {
                 "tileloadd tmm7, [{b} + {s}*1 + 1024]",
                 // The next step of the packed panel, which may lie in memory; to fetch beyond its
                 // end does no harm.
-                ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,\
+                 16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
                 "prefetcht0 [{b} + 2048 + 64 * \\line]",
                 ".endr",
                 "tdpbf16ps tmm0, tmm4, tmm6",

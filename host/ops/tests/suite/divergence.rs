@@ -49,7 +49,7 @@ fn measured(logits: &[f32], change: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn changes_of_every_size_are_measured() {
+fn divergence_is_exact_for_changes_of_every_size() {
     for (scale, reach) in [
         (1e-3, 6.0),
         (0.02, 6.0),
@@ -79,7 +79,7 @@ fn changes_of_every_size_are_measured() {
 }
 
 #[test]
-fn a_change_too_small_for_two_softmaxes_is_measured_by_its_square() {
+fn divergence_of_a_tiny_change_is_its_variance() {
     let (logits, change) = (wave(VOCAB, 6.0, 0.1), wave(VOCAB, 1e-3, 1.9));
     let tiny: Vec<f32> = change.iter().map(|d| d * 2.0_f32.powi(-20)).collect();
     let ratio = measured(&logits, &change)[0] / measured(&logits, &tiny)[0];
@@ -87,7 +87,7 @@ fn a_change_too_small_for_two_softmaxes_is_measured_by_its_square() {
 }
 
 #[test]
-fn a_shift_of_all_logits_moves_nothing_and_nan_is_told() {
+fn a_shift_of_all_logits_has_no_divergence_and_nan_stays_nan() {
     let logits = wave(VOCAB, 6.0, 0.1);
     assert!(measured(&logits, &vec![3.0; VOCAB])[0].abs() < 1e-15);
     for bad in [f32::NAN, f32::INFINITY] {

@@ -32,7 +32,7 @@ fn picking_among_many_inverts_the_cumulative_distribution() {
 }
 
 #[test]
-fn the_largest_logit_is_the_first_of_equals_and_nan_is_larger() {
+fn argmax_takes_the_first_of_equals_and_nan_first_of_all() {
     let cases: [(&[f32], u32); 6] = [
         (&[1.0, 3.0, 3.0, 2.0], 1),
         (&[-0.0, 0.0], 0),

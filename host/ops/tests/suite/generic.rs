@@ -101,7 +101,7 @@ fn compositions_equal_the_fused_kernels() {
 }
 
 #[test]
-fn operations_in_f32_and_bf16_round_and_no_more() {
+fn bf16_results_differ_from_f32_by_rounding_only() {
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)] {
         for rounded in [all(dtype), generic(|| all(dtype))] {
             assert!(rounded.iter().all(|(_, tensor)| tensor.dtype() == dtype));

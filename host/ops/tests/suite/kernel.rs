@@ -14,7 +14,7 @@ fn exp_is_within_a_few_units_in_the_last_place() {
 }
 
 #[test]
-fn exp_of_what_is_below_0_is_as_exact_as_the_librarys() {
+fn exp_of_negative_numbers_is_as_exact_as_the_librarys() {
     let worst = (0..200_000).map(|step| -708.0 + f64::from(step) * (708.0 / 200_000.0));
     let worst = worst
         .map(|x| (exp_f64(x) / x.exp() - 1.0).abs())

@@ -22,7 +22,6 @@ mod divergence;
 mod draw;
 mod generic;
 mod kernel;
-mod kernels;
 mod operations;
 mod product;
 mod tile;

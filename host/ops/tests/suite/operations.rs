@@ -354,7 +354,7 @@ fn the_heads_gradient_is_the_sum_over_chunks_and_strips() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors() {
+fn refuses_shapes_that_do_not_fit() {
     let x = wave(&[2, 6], 0.0);
     assert!(ops::rms_norm(&x, &wave(&[5], 0.0), 1e-6).is_err());
     assert!(ops::add_bias(&x, &wave(&[5], 0.0)).is_err());

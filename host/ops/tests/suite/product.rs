@@ -60,7 +60,7 @@ fn with_each(work: impl Fn(&str)) {
 
 /// Tests all memory layouts of the operands, and both dtypes.
 #[test]
-fn products_are_those_of_the_rounded_numbers() {
+fn products_in_bf16_equal_products_of_rounded_numbers() {
     with_each(|name| {
         for (rows, inner, columns) in [
             (1, 1, 1),
@@ -155,7 +155,7 @@ fn streamed(weight: &Tensor, dtype: DType) -> Streamed {
 }
 
 #[test]
-fn few_rows_in_f32_are_those_of_the_matrix_library() {
+fn products_of_few_rows_in_f32_equal_the_matrix_librarys() {
     for (rows, inner, outputs) in [
         (2, 7, 5),
         (31, 64, 97),
@@ -179,7 +179,7 @@ fn few_rows_in_f32_are_those_of_the_matrix_library() {
 }
 
 #[test]
-fn few_rows_in_bf16_are_those_of_the_product() {
+fn products_of_few_rows_in_bf16_equal_those_of_many() {
     with_each(|name| {
         for (rows, inner, outputs) in [
             (2, 8, 5),
@@ -224,7 +224,7 @@ fn few_rows_in_bf16_are_those_of_the_product() {
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_an_error() {
+fn refuses_sizes_that_do_not_fit() {
     let (a, b) = (of((2, 3), 0.7, DType::BF16), of((4, 5), 0.3, DType::BF16));
     with_each(|_| {
         assert!(product(&a, &b, DType::F32).is_err());
@@ -236,7 +236,7 @@ fn sizes_that_do_not_fit_are_an_error() {
 /// A row is multiplied alone, with 2, 7, 33 and 200 others, with weights in either memory order and
 /// with streamed ones: of few and many columns, and with sums of one part and of several.
 #[test]
-fn a_row_has_the_same_bits_in_any_company() {
+fn a_rows_bits_do_not_depend_on_other_rows() {
     const MOST: usize = 201;
     with_each(|name| {
         for (inner, columns) in [

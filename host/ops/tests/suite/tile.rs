@@ -1,23 +1,22 @@
 use host_ops::parts::{
-    Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
+    Factors, Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
 };
 
 /// Bits of the sums after two calls.
 fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
     let mut sums = Sums::ZERO;
-    let (left, right) = (
-        Operand {
-            words: left,
-            strides,
-        },
-        Operand {
-            words: right,
-            strides: Strides::PACKED,
-        },
-    );
+    let left = Operand {
+        words: left,
+        strides,
+    };
+    let right = Operand {
+        words: right,
+        strides: Strides::PACKED,
+    };
     configured(instructions, || {
         for (steps, fresh) in [(3, true), (2, false)] {
-            multiply(instructions, steps, left, right, (&mut sums, fresh));
+            let factors = Factors { left, right, steps };
+            multiply(instructions, factors, &mut sums, fresh);
         }
     });
     sums.0

@@ -12,7 +12,7 @@ fn the_nucleus_is_the_smallest_set_that_reaches_its_share() {
 }
 
 #[test]
-fn what_can_be_drawn_stays_and_so_does_what_was() {
+fn truncation_keeps_likely_tokens_and_the_target() {
     let logits = Tensor::new(
         &[[0.0f32, 2.0, 1.0, -1.0], [3.0, 3.0, 0.0, 1.0]],
         &Device::Cpu,

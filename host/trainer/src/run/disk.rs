@@ -18,8 +18,8 @@ pub fn fits_disk(dir: &Path, bytes: u64, count: u64) -> Result<()> {
     };
     ensure!(
         bytes.saturating_mul(count) <= free,
-        "a checkpoint of this run takes {}{others}, and {} are free on the disk of `{}` \
-         (make room, or choose another `train.output_dir`)",
+        "a checkpoint of this run takes {}{others}, and {} are free on the disk of `{}` (make \
+         room, or choose another `train.output_dir`)",
         memory::text(bytes.into()),
         memory::text(free.into()),
         dir.display()

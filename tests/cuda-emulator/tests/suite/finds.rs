@@ -48,7 +48,7 @@ fn faults_on_many_threads_end_their_launch_and_no_other() {
 }
 
 #[test]
-fn lanes_that_returned_block_nobody() {
+fn lanes_that_returned_block_no_barrier() {
     let Some(device) = Device::open() else { return };
     let lanes = Buffer::of(&[u32::MAX; 48]);
     device.run("partial_warp", 1, 48, &mut [lanes.argument()]);

@@ -26,7 +26,7 @@ fn programs() -> impl Iterator<Item = [&'static str; 3]> {
 }
 
 #[test]
-fn programs_without_an_order_are_wrong_for_some_seed() {
+fn unordered_programs_fail_for_some_seed() {
     if emulator().is_some() {
         let expected: String = programs()
             .map(|[fate, name, _]| format!("{fate}: {name}\n"))
@@ -40,7 +40,7 @@ fn programs_without_an_order_are_wrong_for_some_seed() {
 }
 
 #[test]
-fn errors_of_late_work_come_when_somebody_waits_and_stay() {
+fn errors_of_queued_work_appear_at_a_wait_and_stay() {
     if emulator().is_some() {
         assert_snapshot!(child::run("late errors", &[LATE, ("CUDA_EMULATOR_SEED", "11")]), @r#"
         the launch: Ok(())

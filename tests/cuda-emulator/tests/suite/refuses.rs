@@ -5,7 +5,7 @@ use cudarc::driver::{result, sys};
 use crate::device::{Buffer, Device, argument, name};
 
 #[test]
-fn a_kernel_that_does_not_exist() {
+fn refuses_an_unknown_kernel() {
     let Some(device) = Device::open() else { return };
     assert_eq!(
         name(device.function("no_such_kernel")),
@@ -14,7 +14,7 @@ fn a_kernel_that_does_not_exist() {
 }
 
 #[test]
-fn a_thread_without_a_context() {
+fn refuses_a_thread_without_a_context() {
     let Some(device) = Device::open() else { return };
     let context = device.context as usize;
     std::thread::spawn(move || {
@@ -30,7 +30,7 @@ fn a_thread_without_a_context() {
 }
 
 #[test]
-fn launches_out_of_range() {
+fn refuses_launches_out_of_range() {
     let Some(device) = Device::open() else { return };
     let (values, n) = (Buffer::<f32>::fresh(1), 0_u32);
     let wrong = [
@@ -59,7 +59,7 @@ fn launches_out_of_range() {
 }
 
 #[test]
-fn memory_that_is_not_there() {
+fn refuses_addresses_outside_of_memory() {
     let Some(_device) = Device::open() else {
         return;
     };
@@ -90,7 +90,7 @@ fn memory_that_is_not_there() {
 }
 
 #[test]
-fn streams_and_events_have_one_life() {
+fn refuses_streams_and_events_after_their_end() {
     let Some(_device) = Device::open() else {
         return;
     };
@@ -121,7 +121,7 @@ fn streams_and_events_have_one_life() {
 }
 
 #[test]
-fn a_device_that_does_not_exist() {
+fn refuses_an_unknown_device() {
     let Some(_device) = Device::open() else {
         return;
     };
@@ -132,7 +132,7 @@ fn a_device_that_does_not_exist() {
 }
 
 #[test]
-fn the_device_tells_what_it_is() {
+fn reports_the_devices_attributes() {
     let Some(_device) = Device::open() else {
         return;
     };

@@ -14,7 +14,7 @@ fn a_missing_barrier_gives_other_results_with_another_seed() {
 }
 
 #[test]
-fn memory_that_nobody_wrote_shows_the_fill() {
+fn unwritten_memory_holds_the_fill() {
     let Some(_) = emulator() else { return };
     assert_snapshot!(run("fresh", &[]), @r#"
     [ffffffff, ffffffff]
@@ -27,7 +27,7 @@ fn memory_that_nobody_wrote_shows_the_fill() {
 }
 
 #[test]
-fn memory_has_an_end() {
+fn memory_runs_out() {
     let Some(_) = emulator() else { return };
     assert_snapshot!(run("too much", &[("CUDA_EMULATOR_MEMORY", "1000")]), @r#"
     1000 of 1000 bytes are free
@@ -37,7 +37,7 @@ fn memory_has_an_end() {
 }
 
 #[test]
-fn devices_are_counted() {
+fn counts_devices() {
     let Some(_) = emulator() else { return };
     assert_snapshot!(run("devices", &[("CUDA_EMULATOR_DEVICES", "2")]), @r#"
     2 devices

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};
+use capo_cuda::kernels::OPTIONS;
 use cuda_emulator::Emulator;
 use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, DeviceRepr};
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
-use host_ops::kernels::OPTIONS;
 use host_ops::testing::distance;
 
 /// The kernels' sources.
