@@ -361,7 +361,7 @@ impl Moments {
             &segments.starts,
             rows,
             address,
-            features,
+            *features,
             width,
             vector,
             kept,
