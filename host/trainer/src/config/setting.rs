@@ -4,6 +4,7 @@
 use std::fmt;
 
 use anyhow::Result;
+use capo_plugin::Limits;
 pub use capo_plugin_derive::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -105,30 +106,24 @@ impl Setting {
     /// The limits in words, such as `at least 1`. Of the two limits of a whole number, only the one
     /// that `value` exceeds; both without a `value`.
     pub fn limits(&self, is_whole: bool, value: Option<f64>) -> Option<String> {
-        let most = self.at_most.filter(|most| *most < f64::from(f32::MAX));
-        Some(match (self.at_least, self.above, most, self.below) {
-            (Some(0.0), None, Some(high), None) => format!("between 0 and {high}"),
-            (Some(low), None, Some(high), None) => match value {
-                None => format!("from {low} to {high}"),
-                Some(value) if value < low => format!("at least {low}"),
-                Some(_) => format!("at most {high}"),
-            },
-            (Some(low), None, None, Some(high)) => format!("{low} or more and less than {high}"),
-            (None, Some(low), Some(high), None) => format!("above {low} and at most {high}"),
-            (None, Some(low), ..) => format!("finite and above {low}"),
-            (Some(low), ..) if is_whole => format!("at least {low}"),
-            (Some(0.0), ..) => "finite, 0 or more".to_owned(),
-            (Some(low), ..) => format!("finite and at least {:e}", low as f32),
-            (None, None, ..) => return None,
-        })
+        if self.at_least.is_none() && self.above.is_none() {
+            return None;
+        }
+        let limits = Limits {
+            at_most: self.at_most.filter(|most| *most < f64::from(f32::MAX)),
+            ..self.as_limits()
+        };
+        limits.words(is_whole, value)
     }
 
-    /// True if `number` is within the limits.
-    fn allows(&self, number: f64) -> bool {
-        number >= self.at_least.unwrap_or(f64::MIN)
-            && number <= self.at_most.unwrap_or(f64::MAX)
-            && self.above.is_none_or(|above| number > above)
-            && self.below.is_none_or(|below| number < below)
+    fn as_limits(&self) -> Limits {
+        Limits {
+            at_least: self.at_least,
+            above: self.above,
+            at_most: self.at_most,
+            below: self.below,
+            infinite: false,
+        }
     }
 
     /// Refuses a number outside of the limits.
@@ -139,7 +134,7 @@ impl Setting {
             _ => return Ok(()),
         };
         match self.limits(is_whole, Some(number)) {
-            Some(limits) if !self.allows(number) => Err(OutOfRange {
+            Some(limits) if !self.as_limits().hold(number) => Err(OutOfRange {
                 setting: self.name,
                 value: match value {
                     // Display writes 1 where Debug writes 1.0.
