@@ -10,6 +10,7 @@
 
 #![deny(missing_docs)]
 
+mod access_list;
 mod arrays;
 pub mod batch_file;
 mod cause;

@@ -1,5 +1,5 @@
-//! Checks who may change a file or replace it. A file is refused if another user owns it, or if a
-//! group or everybody may write. Users that an access list names show in the group's rights.
+//! Checks who may change a file or replace it. The rule is that of `ssh` for its own files: only
+//! the user and root.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::access_list;
 use crate::find::Found;
 
 /// Most links on the way to a file, as in Linux.
@@ -24,13 +25,17 @@ pub enum OtherWriter {
     Group(u32),
     /// Everybody.
     Anybody,
+    /// A user whom the access list names, by user id.
+    ListedUser(u32),
+    /// A group that the access list names, by group id.
+    ListedGroup(u32),
 }
 
 impl std::fmt::Display for OtherWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Owner(id) => write!(f, "user {id}"),
-            Self::Group(id) => write!(f, "group {id}"),
+            Self::Owner(id) | Self::ListedUser(id) => write!(f, "user {id}"),
+            Self::Group(id) | Self::ListedGroup(id) => write!(f, "group {id}"),
             Self::Anybody => f.write_str("any user"),
         }
     }
@@ -38,7 +43,11 @@ impl std::fmt::Display for OtherWriter {
 
 /// Who may access a file or folder, as the system says it.
 #[derive(Debug)]
-pub struct Access(Metadata);
+pub struct Access {
+    metadata: Metadata,
+    /// Users and groups of its access list that may write. The mode does not name them.
+    listed: Vec<OtherWriter>,
+}
 
 impl Access {
     /// Access to what is at `path`, behind links.
@@ -47,7 +56,10 @@ impl Access {
     ///
     /// When the system cannot say it.
     pub fn of(path: &Path) -> io::Result<Self> {
-        std::fs::metadata(path).map(Self)
+        Ok(Self {
+            metadata: std::fs::metadata(path)?,
+            listed: access_list::writers(path)?,
+        })
     }
 
     /// Access to an open file.
@@ -56,22 +68,29 @@ impl Access {
     ///
     /// When the system cannot say it.
     pub fn of_open(file: &File) -> io::Result<Self> {
-        file.metadata().map(Self)
+        Ok(Self {
+            metadata: file.metadata()?,
+            listed: access_list::writers_of_open(file)?,
+        })
     }
 
-    /// Access to a link itself, which belongs to its owner alone.
+    /// Access to a link itself, which belongs to its owner alone: it has no mode and no access
+    /// list.
     fn of_link(path: &Path) -> io::Result<Self> {
-        path.symlink_metadata().map(Self)
+        Ok(Self {
+            metadata: path.symlink_metadata()?,
+            listed: Vec::new(),
+        })
     }
 
-    /// Returns who else may write. In a folder with the sticky bit, such as `/tmp`, only the
-    /// folder's owner may replace files of others. A group with the number of the user is the
-    /// user's own: systems with such groups let new files be group-writable.
+    /// Returns who else may write: the owner, everybody, a user or a group of the access list, or
+    /// the group, checked in this order. In a folder with the sticky bit, such as `/tmp`, only the
+    /// folder's owner may replace files of others.
     pub fn other_writer(&self) -> Option<OtherWriter> {
         const GROUP_WRITES: u32 = 0o020;
         const OTHERS_WRITE: u32 = 0o002;
         const STICKY: u32 = 0o1000;
-        let metadata = &self.0;
+        let metadata = &self.metadata;
         let mode = metadata.mode();
         let owner = metadata.uid();
         let group = metadata.gid();
@@ -85,9 +104,67 @@ impl Access {
         if mode & OTHERS_WRITE != 0 {
             return Some(OtherWriter::Anybody);
         }
-        let is_own = group == 0 || group == user;
-        (mode & GROUP_WRITES != 0 && !is_own).then_some(OtherWriter::Group(group))
+        let lists = Lists::of_system();
+        let is_other = |listed: &&OtherWriter| match listed {
+            OtherWriter::ListedUser(id) => *id != 0 && *id != user,
+            OtherWriter::ListedGroup(id) => !lists.is_private(*id, user),
+            _ => true,
+        };
+        if let Some(other) = self.listed.iter().find(is_other) {
+            return Some(*other);
+        }
+        let group_writes = mode & GROUP_WRITES != 0 && !lists.is_private(group, user);
+        group_writes.then_some(OtherWriter::Group(group))
     }
+}
+
+/// The system's lists of users and groups. Groups from a directory service are not in them, so
+/// they never count as private.
+struct Lists {
+    /// `/etc/group`.
+    groups: String,
+    /// `/etc/passwd`.
+    users: String,
+}
+
+impl Lists {
+    fn of_system() -> Self {
+        Self {
+            groups: std::fs::read_to_string("/etc/group").unwrap_or_default(),
+            users: std::fs::read_to_string("/etc/passwd").unwrap_or_default(),
+        }
+    }
+
+    /// True if `group` is the private group of `user` or of root. Such a group has the user's name,
+    /// is the user's first group, and has no other member. Systems with such groups let new files
+    /// be group-writable.
+    fn is_private(&self, group: u32, user: u32) -> bool {
+        // Fields of a group: name, password, id, members. Of a user: name, password, id, group.
+        let groups = entries(&self.groups, 2, group);
+        let users = entries(&self.users, 3, group);
+        let ([listed], [owner]) = (&groups[..], &users[..]) else {
+            return false;
+        };
+        let is_trusted = number(owner, 2).is_some_and(|id| id == user || id == 0);
+        let members = listed.get(3).copied().unwrap_or_default();
+        let has_others = members
+            .split(',')
+            .any(|name| !name.is_empty() && name != owner[0] && name != "root");
+        is_trusted && listed[0] == owner[0] && !has_others
+    }
+}
+
+/// The lines of a list whose field at `place` is `id`, each as its fields.
+fn entries(list: &str, place: usize, id: u32) -> Vec<Vec<&str>> {
+    list.lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .filter(|fields| number(fields, place) == Some(id))
+        .collect()
+}
+
+/// The field at `place`, a number.
+fn number(fields: &[&str], place: usize) -> Option<u32> {
+    fields.get(place)?.parse().ok()
 }
 
 /// The folders and links through which the system reaches a path.
@@ -192,13 +269,20 @@ fn why_unsafe(access: &Access, done: &str, of: Option<&str>) -> Option<String> {
         }
         OtherWriter::Group(_) | OtherWriter::Anybody => {
             let its = of.map_or_else(|| "its mode".to_owned(), |of| format!("the mode of {of}"));
-            let mode = access.0.mode() & 0o7777;
+            let mode = access.metadata.mode() & 0o7777;
             let who = if other == OtherWriter::Anybody {
                 "o"
             } else {
                 "g"
             };
             format!("{its} is {mode:o} (`chmod {who}-w` takes that right away")
+        }
+        OtherWriter::ListedUser(_) | OtherWriter::ListedGroup(_) => {
+            let its = match of {
+                Some(of) => format!("the access list of {of}"),
+                None => "its access list".to_owned(),
+            };
+            format!("{its} names them (`setfacl -b` removes the list")
         }
     };
     Some(format!("may be {done} by {other}: {why}"))
@@ -210,6 +294,53 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    const USERS: &str = "\
+root:x:0:0::/root:/bin/sh
+ann:x:1000:1000::/home/ann:/bin/sh
+ben:x:1001:100::/home/ben:/bin/sh
+cat:x:1002:1002::/home/cat:/bin/sh
+dan:x:1003:1003::/:/bin/sh
+eve:x:1004:1003::/:/bin/sh
+";
+    const GROUPS: &str = "\
+root:x:0:
+ann:x:1000:
+users:x:100:
+cat:x:1002:ann
+dan:x:1003:
+shared:x:2000:
+";
+
+    #[test]
+    fn a_private_group_is_named_like_its_one_member() {
+        let lists = Lists {
+            groups: GROUPS.to_owned(),
+            users: USERS.to_owned(),
+        };
+        assert!(lists.is_private(1000, 1000), "ann's own");
+        assert!(
+            lists.is_private(0, 0) && lists.is_private(0, 1000),
+            "root's"
+        );
+        assert!(!lists.is_private(1000, 1001), "ann's is not ben's");
+        assert!(
+            !lists.is_private(100, 1001),
+            "`users` is ben's first group and not his own"
+        );
+        assert!(!lists.is_private(1002, 1002), "ann is in cat's group too");
+        assert!(
+            !lists.is_private(1003, 1003),
+            "dan's is eve's first group too"
+        );
+        assert!(!lists.is_private(2000, 1000), "an empty group");
+        assert!(!lists.is_private(7, 1000), "a group that is not listed");
+        let empty = Lists {
+            groups: String::new(),
+            users: String::new(),
+        };
+        assert!(!empty.is_private(1000, 1000));
+    }
 
     #[test]
     fn modes_of_files_and_folders() {
@@ -231,10 +362,9 @@ mod tests {
             (None, Some(OtherWriter::Anybody))
         );
         let group = fs::metadata(&file).unwrap().gid();
-        let is_own = group == 0 || group == rustix::process::geteuid().as_raw();
-        assert_eq!(
-            of(&file, 0o775),
-            (!is_own).then_some(OtherWriter::Group(group))
+        assert!(
+            [None, Some(OtherWriter::Group(group))].contains(&of(&file, 0o775)),
+            "as this machine's lists say"
         );
     }
 
@@ -276,6 +406,59 @@ mod tests {
         assert_eq!(
             say(),
             "plugin `FOLDER/libmine.so` may be replaced by user 4321: the folder `FOLDER` is theirs (load a copy of your own; `--flag` accepts it)"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_its_access_list_gives_to_another() {
+        use crate::access_list::tests::list;
+
+        const NONE: u32 = u32::MAX;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("libmine.so");
+        fs::write(&path, "").unwrap();
+        let give = |path: &Path, mask: u32| {
+            let entries = [
+                [1, 7, NONE],
+                [2, 7, 4321],
+                [4, 5, NONE],
+                [16, mask, NONE],
+                [32, 5, NONE],
+            ];
+            rustix::fs::setxattr(
+                path,
+                "system.posix_acl_access",
+                &list(&entries),
+                rustix::fs::XattrFlags::empty(),
+            )
+        };
+        // Some file systems have no access lists.
+        if give(&path, 7).is_err() {
+            return;
+        }
+        let found = Found {
+            named: path.clone(),
+            path: path.clone(),
+        };
+        let check = || {
+            let file = Access::of_open(&File::open(&path).unwrap()).unwrap();
+            check(&found, &file, "--flag")
+        };
+        let say = || {
+            let folder = path.parent().unwrap().to_string_lossy().into_owned();
+            check().unwrap_err().to_string().replace(&folder, "FOLDER")
+        };
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be changed by user 4321: its access list names them (`setfacl -b` removes the list; `--flag` accepts it)"
+        );
+        give(&path, 5).unwrap();
+        check().unwrap();
+        give(path.parent().unwrap(), 7).unwrap();
+        assert_eq!(
+            say(),
+            "plugin `FOLDER/libmine.so` may be replaced by user 4321: the access list of the folder `FOLDER` names them (`setfacl -b` removes the list; `--flag` accepts it)"
         );
     }
 
