@@ -20,6 +20,8 @@ const MOST_OUTPUT: usize = 64 << 10;
 /// Longest time between two looks whether the process is still there: a process of its own may hold
 /// its socket open.
 const LOOK: Duration = Duration::from_millis(50);
+/// Longest time for reading the rest of the output, after an answer.
+const REST: Duration = Duration::from_secs(1);
 
 /// The process of a library. It is ended when this is dropped.
 pub struct Worker {
@@ -93,8 +95,10 @@ impl Worker {
         let _ = self.socket.write_all(line.as_bytes());
         let mut awaited = Awaited::default();
         let end = self.end(limit, &mut awaited)?;
-        // The process wrote its output before it answered, so that all of it is there.
-        while self.listen(Duration::ZERO, &mut awaited)? {}
+        // The process wrote its output before it answered, so that all of it is there. A thread
+        // that it left behind may write on for ever.
+        let answered = Instant::now();
+        while answered.elapsed() < REST && self.listen(Duration::ZERO, &mut awaited)? {}
         Ok(Answer {
             end,
             case: awaited.case,

@@ -33,7 +33,7 @@ fn help() {
         ),
         (
             "check",
-            "--json, --only, --set, --fuzz, --seed, --reproduce, --timeout, --list, built in",
+            "--json, --only, --set, --fuzz, --seed, --reproduce, --timeout, --list, built-in",
         ),
         (
             "compare-masks",
