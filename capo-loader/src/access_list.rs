@@ -5,7 +5,14 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use crate::owner::OtherWriter;
+/// A user or a group that a list lets write, by id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// A user.
+    User(u32),
+    /// A group.
+    Group(u32),
+}
 
 const VERSION: u32 = 2;
 const USER: u16 = 2;
@@ -19,7 +26,7 @@ const WRITE: u16 = 2;
 /// # Errors
 ///
 /// When the list cannot be read.
-pub fn writers(path: &Path) -> io::Result<Vec<OtherWriter>> {
+pub fn writers(path: &Path) -> io::Result<Vec<Writer>> {
     writers_of(&list_of(path)?)
 }
 
@@ -28,7 +35,7 @@ pub fn writers(path: &Path) -> io::Result<Vec<OtherWriter>> {
 /// # Errors
 ///
 /// When the list cannot be read.
-pub fn writers_of_open(file: &File) -> io::Result<Vec<OtherWriter>> {
+pub fn writers_of_open(file: &File) -> io::Result<Vec<Writer>> {
     writers_of(&list_of_open(file)?)
 }
 
@@ -90,16 +97,16 @@ impl Entry {
         }
     }
 
-    fn writer(&self) -> Option<OtherWriter> {
+    fn writer(&self) -> Option<Writer> {
         match self.tag {
-            USER => Some(OtherWriter::ListedUser(self.id)),
-            GROUP => Some(OtherWriter::ListedGroup(self.id)),
+            USER => Some(Writer::User(self.id)),
+            GROUP => Some(Writer::Group(self.id)),
             _ => None,
         }
     }
 }
 
-fn writers_of(list: &[u8]) -> io::Result<Vec<OtherWriter>> {
+fn writers_of(list: &[u8]) -> io::Result<Vec<Writer>> {
     if list.is_empty() {
         return Ok(Vec::new());
     }
@@ -158,7 +165,7 @@ pub(crate) mod tests {
                 [16, 7, NONE],
                 others
             ]),
-            [OtherWriter::ListedUser(65534), OtherWriter::ListedGroup(7)]
+            [Writer::User(65534), Writer::Group(7)]
         );
         assert_eq!(
             writers(&[owner, user, group, [16, 5, NONE], others]),

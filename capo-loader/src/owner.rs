@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::access_list;
+use crate::access_list::{self, Writer};
 use crate::find::Found;
 
 /// Most links on the way to a file, as in Linux.
@@ -25,17 +25,15 @@ pub enum OtherWriter {
     Group(u32),
     /// Everybody.
     Anybody,
-    /// A user whom the access list names, by user id.
-    ListedUser(u32),
-    /// A group that the access list names, by group id.
-    ListedGroup(u32),
+    /// A user or a group that the access list names.
+    Listed(Writer),
 }
 
 impl std::fmt::Display for OtherWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Owner(id) | Self::ListedUser(id) => write!(f, "user {id}"),
-            Self::Group(id) | Self::ListedGroup(id) => write!(f, "group {id}"),
+            Self::Owner(id) | Self::Listed(Writer::User(id)) => write!(f, "user {id}"),
+            Self::Group(id) | Self::Listed(Writer::Group(id)) => write!(f, "group {id}"),
             Self::Anybody => f.write_str("any user"),
         }
     }
@@ -46,7 +44,7 @@ impl std::fmt::Display for OtherWriter {
 pub struct Access {
     metadata: Metadata,
     /// Users and groups of its access list that may write. The mode does not name them.
-    listed: Vec<OtherWriter>,
+    listed: Vec<Writer>,
 }
 
 impl Access {
@@ -105,13 +103,12 @@ impl Access {
             return Some(OtherWriter::Anybody);
         }
         let lists = Lists::of_system();
-        let is_other = |listed: &&OtherWriter| match listed {
-            OtherWriter::ListedUser(id) => *id != 0 && *id != user,
-            OtherWriter::ListedGroup(id) => !lists.is_private(*id, user),
-            _ => true,
-        };
-        if let Some(other) = self.listed.iter().find(is_other) {
-            return Some(*other);
+        let other = self.listed.iter().find(|listed| match listed {
+            Writer::User(id) => *id != 0 && *id != user,
+            Writer::Group(id) => !lists.is_private(*id, user),
+        });
+        if let Some(other) = other {
+            return Some(OtherWriter::Listed(*other));
         }
         let group_writes = mode & GROUP_WRITES != 0 && !lists.is_private(group, user);
         group_writes.then_some(OtherWriter::Group(group))
@@ -277,7 +274,7 @@ fn why_unsafe(access: &Access, done: &str, of: Option<&str>) -> Option<String> {
             };
             format!("{its} is {mode:o} (`chmod {who}-w` takes that right away")
         }
-        OtherWriter::ListedUser(_) | OtherWriter::ListedGroup(_) => {
+        OtherWriter::Listed(_) => {
             let its = match of {
                 Some(of) => format!("the access list of {of}"),
                 None => "its access list".to_owned(),

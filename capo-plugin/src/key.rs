@@ -61,6 +61,20 @@ pub trait Keys: Sized {
     fn from_table(table: &Table) -> Result<Self, PluginError>;
 }
 
+impl Table {
+    /// Reads `T`, whose keys are all keys that the table may have.
+    ///
+    /// # Errors
+    ///
+    /// The first unknown key, or the first value that `T` refuses.
+    pub fn read<T: Keys>(&self) -> Result<T, PluginError> {
+        let keys = T::keys();
+        let known: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
+        self.check_known(&known)?;
+        T::from_table(self)
+    }
+}
+
 /// One key of a table, as the attributes of its field describe it.
 #[doc(hidden)]
 pub struct Key<T> {

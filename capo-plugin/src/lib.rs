@@ -109,6 +109,7 @@ mod collective;
 mod component;
 mod context;
 mod convert;
+mod cross;
 mod ctx;
 mod described;
 mod draws;

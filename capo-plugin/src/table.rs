@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Keys, PluginError};
+use crate::PluginError;
 
 /// The keys and values that a user gave to a component.
 #[derive(Debug)]
@@ -25,17 +25,15 @@ impl Table {
         self.0.get(key)
     }
 
-    /// Reads `T`, whose keys are all keys that the table may have.
+    /// Refuses a key that is not one of `known`.
     ///
     /// # Errors
     ///
-    /// The first unknown key, or the first value that `T` refuses.
-    pub fn read<T: Keys>(&self) -> Result<T, PluginError> {
-        let keys = T::keys();
-        let known: Vec<&str> = keys.iter().map(|key| key.name.as_str()).collect();
+    /// The first unknown key.
+    pub(crate) fn check_known(&self, known: &[&str]) -> Result<(), PluginError> {
         match self.0.keys().find(|key| !known.contains(&key.as_str())) {
-            Some(unknown) => Err(PluginError::config(unknown_key(unknown, &known))),
-            None => T::from_table(self),
+            Some(unknown) => Err(PluginError::config(unknown_key(unknown, known))),
+            None => Ok(()),
         }
     }
 }

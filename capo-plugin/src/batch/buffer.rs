@@ -5,7 +5,6 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use super::BatchBuffer;
 use crate::{ContextData, Tensor};
 
 /// Numbers in host memory: a vector, or memory of someone else that is kept alive.
@@ -189,12 +188,4 @@ pub struct AgedContext {
     pub data: ContextData,
     /// Optimizer steps since the completions were sampled.
     pub age: u64,
-}
-
-impl BatchBuffer {
-    /// Number of completion tokens.
-    pub fn completion_tokens(&self) -> u64 {
-        let entries = self.completion_mask.iter();
-        entries.map(|&mask| u64::from(mask)).sum()
-    }
 }

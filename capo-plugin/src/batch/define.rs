@@ -1,7 +1,7 @@
 //! The macro that makes the types of a batch of its [table](super::table), and the traits with
 //! which it treats types of fields alike.
 
-use crate::fields::{Dtype, Extents, Field, Source, Value};
+use super::field::{Dtype, Extents, Field, Source, Value};
 use crate::{Denominator, Reduction, Values};
 
 /// Type of a scalar field.
@@ -718,6 +718,12 @@ macro_rules! define_batch {
         }
 
         impl BatchBuffer {
+            /// Number of completion tokens.
+            pub fn completion_tokens(&self) -> u64 {
+                let entries = self.completion_mask.iter();
+                entries.map(|&mask| u64::from(mask)).sum()
+            }
+
             /// A batch with empty arrays, to be filled in.
             pub fn new(scalars: BatchScalars) -> Self {
                 Self {

@@ -5,6 +5,7 @@
 
 mod buffer;
 mod define;
+pub(crate) mod field;
 mod table;
 
 use std::ops::{BitOr, Range};

@@ -23,11 +23,11 @@ use super::define::{
     Element, Scalar, define_batch, field, is_required, part_of, read_array, read_option,
     read_scalar,
 };
+use super::field::{Extent, Extents, Field, Limit, Part, Source, Value};
 use super::{
     AgedContext, Denominator, Dims, Inputs, OptimizerInfo, Reduction, TensorBuffer, Values, missing,
 };
-use crate::convert::Cross;
-use crate::fields::{Extent, Extents, Field, Limit, Part, Source, Value};
+use crate::cross::Cross;
 use crate::{PluginError, RolloutContext, SamplerTopK, Tensor};
 
 define_batch! {

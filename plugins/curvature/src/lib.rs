@@ -24,8 +24,9 @@ mod table;
 mod target;
 mod weight;
 
-pub use mask::{CurvatureMask, Thresholds};
+pub use mask::CurvatureMask;
 pub use predictor::trainer_step;
+pub use table::Thresholds;
 pub use weight::CurvatureWeight;
 
 /// Thresholds of the tests, which no shift of a fixture exceeds.

@@ -7,16 +7,8 @@ use capo_plugin::wire::KeyDoc;
 use capo_plugin::{Keys, Sketch, Table};
 
 use crate::predictor::Predictor;
-use crate::table::MaskKeys;
+use crate::table::{MaskKeys, Thresholds};
 use crate::target::Target;
-
-/// The default thresholds of a method, selected by the component's id.
-pub trait Thresholds: Send {
-    /// `δ_F`: largest accepted policy shift `m_F`.
-    const FISHER: f64;
-    /// `δ_H`: largest accepted objective shift `m_H` in either direction.
-    const HESSIAN: f64;
-}
 
 /// Drops the subsets of tokens whose predicted step would move the objective or the policy too far
 /// (paper, algorithm 1).

@@ -10,11 +10,17 @@ use capo_core::{
 use capo_plugin::prelude::*;
 use capo_plugin::{KeyValue, Numeric, Value, Wanted};
 
-use crate::Thresholds;
 use crate::assign::Assign;
 use crate::optimizer::{Moments, Optimizer, OptimizerChoice};
 use crate::predictor::{Predictor, Rate, Signal};
-use crate::weight::CurvatureWeight;
+
+/// The default thresholds of a method, selected by the component's id.
+pub trait Thresholds: Send {
+    /// `δ_F`: largest accepted policy shift `m_F`.
+    const FISHER: f64;
+    /// `δ_H`: largest accepted objective shift `m_H` in either direction.
+    const HESSIAN: f64;
+}
 
 /// Keys that the mask and the weight share.
 #[keys]
@@ -207,12 +213,15 @@ impl<T: Thresholds> MaskKeys<T> {
     }
 }
 
+/// Default of the weight's `fisher_threshold`, nats.
+pub(crate) const WEIGHT_FISHER: f64 = 1e-6;
+
 /// The weight's keys.
 #[keys]
 pub(crate) struct WeightKeys {
     /// m_F up to which a token counts in full; above, it counts the square root of this over m_F;
     /// with `"auto"` the bound follows the run.
-    #[key(default = Bound::At(CurvatureWeight::FISHER), above = 0, search = 1e-10..=1e2)]
+    #[key(default = Bound::At(WEIGHT_FISHER), above = 0, search = 1e-10..=1e2)]
     pub(crate) fisher_threshold: Bound,
     #[key(default = Signal::Unit)]
     signal: Signal,

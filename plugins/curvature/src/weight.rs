@@ -6,7 +6,7 @@ use capo_plugin::wire::KeyDoc;
 use capo_plugin::{Keys, Sketch, Table};
 
 use crate::predictor::Predictor;
-use crate::table::{Bound, WeightKeys};
+use crate::table::{Bound, WEIGHT_FISHER, WeightKeys};
 
 /// Weighs each token by `min(1, sqrt(fisher_threshold / m_F))`. At this share of its step the token
 /// moves the policy by `fisher_threshold`, because `m_F` grows with the square of the step.
@@ -24,10 +24,8 @@ pub(crate) enum Threshold {
 }
 
 impl CurvatureWeight {
-    /// Default of `δ_F`, nats.
-    pub const FISHER: f64 = 1e-6;
-    /// Fraction of the squared gradients that `"auto"` leaves, as [`FISHER`](Self::FISHER) does at
-    /// the embedded task's good rate.
+    /// Fraction of the squared gradients that `"auto"` leaves, as [`WEIGHT_FISHER`] does at the
+    /// embedded task's good rate.
     const SHARE: f64 = 0.05;
 
     /// `δ_F` of this step. Nothing is known before a run's first step, which is Adam's longest, so
@@ -35,7 +33,7 @@ impl CurvatureWeight {
     fn now(&self) -> f64 {
         match &self.threshold {
             Threshold::Given(threshold) => *threshold,
-            Threshold::Auto(last) => last.bound(Self::SHARE).unwrap_or(Self::FISHER),
+            Threshold::Auto(last) => last.bound(Self::SHARE).unwrap_or(WEIGHT_FISHER),
         }
     }
 }

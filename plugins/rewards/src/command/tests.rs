@@ -226,8 +226,8 @@ fn the_whole_process_group_ends_with_the_reward() {
 fn refuses_bad_keys() {
     let refused = |keys: &str| testing::reward::<External>(keys).err().unwrap().to_string();
     assert_snapshot!(refused("command = []"), @r#"`command` is empty (give a program and its arguments, `["./grade", "--fast"]`)"#);
-    assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"`command` names `./no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
-    assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is no file that can be run (give its path, or a name in `PATH`)");
+    assert_snapshot!(refused("command = [\"./no-such-program\"]"), @"`command` names `./no-such-program`, which is not a file that can be run (give its path, or a name in `PATH`)");
+    assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is not a file that can be run (give its path, or a name in `PATH`)");
     assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be at least 0.001)");
     assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be at least 1)");
     assert_snapshot!(refused("command = \"sh\""), @r#"`command` is "sh" (give a list)"#);
