@@ -95,6 +95,11 @@ pub(crate) fn shown(value: &Value, wanted: &Wanted) -> String {
             format!("a list of {}", list.len())
         }
         Value::String(text) if !wanted.choices.is_empty() => format!("`{text}`"),
+        // As a person writes it: 2 for 2.0.
+        Value::Number(number) => {
+            let text = number.to_string();
+            text.strip_suffix(".0").unwrap_or(&text).to_owned()
+        }
         _ => value.to_string(),
     }
 }

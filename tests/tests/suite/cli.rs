@@ -13,7 +13,7 @@ use crate::FOUR_STEPS;
 #[test]
 fn help() {
     assert_snapshot!(Folder::new().said("--help"));
-    let train = "--config, --set, mask.0., --plugin, CAPO_PLUGIN_PATH, native code with your rights, --device, --output-dir, runs/, \
+    let train = "--config, --set, mask.0., --plugin, CAPO_PLUGIN_PATH, native code that runs with your rights, --device, --output-dir, runs/, \
         --resume, --stop-after, embedded arithmetic task, host train --plugin libcapo.so, metrics.jsonl, Ctrl-C and SIGTERM, \
         --allow-more-memory";
     for (command, mentioned) in [

@@ -38,7 +38,8 @@ fn trains_and_resumes() {
         "{PLUGIN} --set train.num_iterations=2 --set mask.0.factor=5.0 \
          --set environment.use=every.environment {FOUR_STEPS}"
     );
-    let whole = Folder::new().assert_resumes(&args, [2]);
+    let folder = Folder::new();
+    let whole = folder.assert_resumes(&args, [2]);
     assert!(
         whole
             .metric("every.mask/rejection_rate")

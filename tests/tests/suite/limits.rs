@@ -251,7 +251,7 @@ fn treats_a_list_that_panics_as_empty() {
     let listed = folder.said("plugins --plugin libmisbehave.so");
     let (_, objective) = listed.split_once("misbehave.objective ").unwrap();
     assert_snapshot!(objective.lines().take(2).collect::<Vec<_>>().join("\n"), @"
-    policy gradient, and a sin
+    Policy gradient, and a sin.
                           no keys
     ");
 }

@@ -345,8 +345,8 @@ fn names_and_descriptions_cannot_forge_lines() {
     assert_snapshot!(listed("libtwice.so", "twice.mask", "a/../../ma").refused(), @r#"`FOLDER/libpatched.so` offers "a/../../ma" as a component's name (it may have letters, digits, `.`, `-` and `_`, 100 at most: rename it in the plugin)"#);
     let outcome = listed(
         "libmisbehave.so",
-        "keeps all, and commits a sin",
-        "keeps\n  capo.mask  and a sin",
+        "Keeps all, and commits a sin.",
+        "keeps\n  capo.mask   and a sin",
     )
     .succeeded();
     let line = outcome

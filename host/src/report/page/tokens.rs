@@ -122,7 +122,7 @@ fn completion(run: usize, step: u64, row: &Row) -> Value {
         "ids": list(row, "id"),
         "texts": texts(row, "text"),
         "rejectedBy": texts(row, "rejected_by"),
-        "keep": list(row, "keep"),
+        "token_mask": list(row, "token_mask"),
         "observed": list(row, "observed"),
         "numbers": columns.collect::<Map<String, Value>>(),
     })
