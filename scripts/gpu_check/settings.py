@@ -141,7 +141,12 @@ SMALL = Sizes(
     peer_place=("--device", "cpu", "--dtype", "f32"),
     peer_variants=("dense", "lean"),
     trl=("--one-rank", "--layers", 1, "--width", 128, "--rows", 8, "--tokens", 4, "--steps", 1),
-    tests=("cuda::weights_on_a_device", "cuda::published_masks", "cuda::suite::edge::an_empty_mask_assesses_nothing", "cuda_state"),
+    tests=(
+        "cuda::weights_on_a_device",
+        "cuda::published_masks",
+        "cuda::suite::edge::an_empty_mask_assesses_nothing",
+        "cuda_state",
+    ),
     bench="2 4 3 64",
     patience=10,
 )
