@@ -230,5 +230,5 @@ fn refuses_bad_keys() {
     assert_snapshot!(refused("command = [\"no-such-program\"]"), @"`command` names `no-such-program`, which is not a file that can be run (give its path, or a name in `PATH`)");
     assert_snapshot!(refused("command = [\"sh\"]\ntimeout = 0"), @"`timeout` is 0 (it must be at least 0.001)");
     assert_snapshot!(refused("command = [\"sh\"]\nconcurrency = 0"), @"`concurrency` is 0 (it must be at least 1)");
-    assert_snapshot!(refused("command = \"sh\""), @r#"`command` is "sh" (give a list)"#);
+    assert_snapshot!(refused("command = \"sh\""), @r#"`command` is "sh" (give a list of strings)"#);
 }
