@@ -166,7 +166,7 @@ impl Expression {
         };
         let mut scaled = rows;
         for entry in scaled.iter_mut().flatten() {
-            *entry = Self::Product([factors.as_slice(), &[entry.clone()]].concat());
+            *entry = Self::Product([factors.as_slice(), std::slice::from_ref(entry)].concat());
         }
         Self::Matrix(scaled)
     }

@@ -69,6 +69,8 @@ pub fn implementation(item: &mut ItemStruct) -> Result<TokenStream> {
     }
     Ok(quote! {
         #[automatically_derived]
+        // A limit may be a number of any type.
+        #[allow(clippy::unnecessary_cast)]
         impl #parameters ::capo_plugin::Keys for #name #arguments #bounds {
             const ABOUT: &'static str = #about;
 

@@ -42,7 +42,7 @@ pub struct Part {
     pub flag: Inputs,
     /// Name of the flag.
     pub name: &'static str,
-    /// Name of the field of [`Batch`].
+    /// Name of the field of [`Batch`](crate::Batch).
     pub field: &'static str,
     /// Description.
     pub about: &'static str,

@@ -37,9 +37,9 @@ pub(super) enum Command {
     ///
     /// The components come from the config. If it names none, they come from the plugin's recipe,
     /// and without a plugin from the built-in recipe `grpo`. The run writes its settings, its
-    /// metrics and its checkpoints, which have the Hugging Face layout, to a new folder under
-    /// `runs/`. Ctrl-C and SIGTERM stop it after the current rollout; `--resume` goes on bit for
-    /// bit.
+    /// metrics (`metrics.jsonl`) and its checkpoints, which have the Hugging Face layout, to a new
+    /// folder under `runs/`. Ctrl-C and SIGTERM stop it after the current rollout; `--resume` goes
+    /// on bit for bit.
     Train(TrainArgs),
     /// Find a learning rate for a config, in six steps.
     ///

@@ -166,7 +166,7 @@ impl GenerateArgs {
             .filter(|_| self.config.is_none())
             .map(|length| positions.saturating_sub(length));
         let said = [
-            ("environment.use", self.environment.as_ref().map(quoted)),
+            ("environment.use", self.environment.as_deref().map(quoted)),
             (
                 "rollout.max_completion_length",
                 length.map(|length| length.to_string()),
@@ -176,12 +176,12 @@ impl GenerateArgs {
                 prompt.map(|length| length.to_string()),
             ),
             ("data.format", self.chat.then(|| "chat".to_owned())),
-            ("data.system_prompt", self.system.as_ref().map(quoted)),
+            ("data.system_prompt", self.system.as_deref().map(quoted)),
             (
                 "data.enable_thinking",
                 (self.thinking || self.no_thinking).then(|| self.thinking.to_string()),
             ),
-            ("data.eos_token", self.eos_token.as_ref().map(quoted)),
+            ("data.eos_token", self.eos_token.as_deref().map(quoted)),
             (
                 "data.add_special_tokens",
                 self.no_special_tokens.then(|| "false".to_owned()),
@@ -239,6 +239,6 @@ pub(super) struct ScoreArgs {
 }
 
 /// The text as a string in TOML.
-fn quoted(text: &String) -> String {
-    toml::Value::String(text.clone()).to_string()
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
 }

@@ -159,11 +159,8 @@ const EQUAL: f64 = 1e-5;
 /// their axis.
 fn is_repeated(known: &[&Column], columns: &[&Column]) -> bool {
     let same_rows = known.iter().zip(columns).all(|(known, column)| {
-        let values = known.values.iter().zip(&column.values);
-        known.rows == column.rows
-            && values
-                .map(|(x, y)| x.is_nan() == y.is_nan())
-                .all(|same| same)
+        let mut values = known.values.iter().zip(&column.values);
+        known.rows == column.rows && values.all(|(x, y)| x.is_nan() == y.is_nan())
     });
     let x = numbers(known);
     let y = numbers(columns);
