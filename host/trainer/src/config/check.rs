@@ -197,7 +197,7 @@ fn best_model(config: &Config, sizes: &Sizes) -> Result<()> {
         .map(|rest| rest.split('/').next().unwrap_or(rest));
     if let Some(name) = benchmark.filter(|name| *name != TEST) {
         require!(
-            ["train.metric_for_best_model"],
+            ["train.metric_for_best_model", "eval.benchmark"],
             eval.benchmark
                 .iter()
                 .any(|benchmark| benchmark.name == name),

@@ -86,7 +86,10 @@ impl LoggingConfig {
         }
         if let (false, Some((key, _))) = (self.log_completions, given(self, "completions")) {
             refuse!(
-                [format!("logging.{key}")],
+                [
+                    format!("logging.{key}"),
+                    "logging.log_completions".to_owned()
+                ],
                 "`logging.{key}` is set, but no completions are \
              written (set `logging.log_completions = true`, or remove it)"
             );
