@@ -192,6 +192,9 @@ mod tests {
         let error = testing::objective::<Gspo>("epsilon_high = -0.1")
             .err()
             .unwrap();
-        assert_eq!(error.to_string(), "`epsilon_high` is -0.1 (it must be finite, 0 or more)");
+        assert_eq!(
+            error.to_string(),
+            "`epsilon_high` is -0.1 (it must be finite, 0 or more)"
+        );
     }
 }
