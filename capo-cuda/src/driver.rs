@@ -1,4 +1,4 @@
-//! Whether this machine has the NVIDIA driver, and the names of its errors.
+//! The probe for the NVIDIA driver on this machine, and the names of the driver's errors.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -146,7 +146,7 @@ unsafe fn code(program: sys::nvrtcProgram) -> Result<Vec<u8>, nvrtc::NvrtcError>
     Ok(code)
 }
 
-/// What NVRTC says about a program.
+/// The log that NVRTC writes about a program.
 ///
 /// # Safety
 ///

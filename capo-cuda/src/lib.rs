@@ -1,4 +1,4 @@
-//! What capo's crates share of CUDA: the names of devices, whether the machine has the driver, and
+//! The parts of CUDA that capo's crates share: the names of devices, whether the machine has the driver, and
 //! kernels that NVRTC compiles once for a machine.
 //!
 //! Nothing here needs CUDA to build or to load.

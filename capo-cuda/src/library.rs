@@ -1,4 +1,4 @@
-//! Whether a library can be loaded. cudarc panics over one that is missing.
+//! The check that a library can be loaded, because cudarc panics over one that is missing.
 
 #![allow(unsafe_code, reason = "loading a library runs its code")]
 

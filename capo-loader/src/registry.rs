@@ -53,7 +53,7 @@ impl Registry {
         Self::open_with(names, &Trust::default(), None)
     }
 
-    /// As `open`, with the checks of `trust`. With `seconds`, the process ends with a message if
+    /// Opens plugins like `open`, with the checks of `trust`. With `seconds`, the process ends with a message if
     /// opening a plugin takes longer, or if the plugin ends the process; 0 is no time limit. `None`
     /// does not watch.
     ///
@@ -407,7 +407,7 @@ impl Registry {
         Ok(offer)
     }
 
-    /// What to do about `id`, which no image offers.
+    /// The advice about `id`, which no image offers.
     fn hint_for_unknown(&self, point: Point, id: &str) -> String {
         let known: Vec<&str> = self
             .offers()

@@ -1,4 +1,4 @@
-//! Where the batches of these tests lie: in host memory, or, in the binary called `cuda`, on a CUDA
+//! The memory in which the batches of these tests lie: the host's, or, in the binary called `cuda`, on a CUDA
 //! device.
 
 use std::any::{Any, TypeId};

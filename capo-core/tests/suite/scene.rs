@@ -62,7 +62,7 @@ impl Scene {
         scene
     }
 
-    /// As `random`, with no padding and no token without a gradient.
+    /// A scene like that of `random`, with no padding and no token without a gradient.
     pub fn full(rng: &mut Rng, dims: Dims, temperature: f32) -> Self {
         let mut scene = Self::random(rng, dims, temperature);
         scene.batch.mask.fill(1);
@@ -74,7 +74,7 @@ impl Scene {
         scene
     }
 
-    /// As `random`, but cheap to make large, and with few tokens or many to a row: the logits are
+    /// A scene like that of `random`, but cheap to make large, and with few tokens or many to a row: the logits are
     /// not those of any weights.
     pub fn loose(rng: &mut Rng, dims: Dims) -> Self {
         let Dims(completions, tokens, k, width, vocab) = dims;
