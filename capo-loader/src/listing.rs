@@ -66,11 +66,11 @@ pub fn of_component(registry: &Registry, point: Point, id: &str) -> Vec<String> 
         return Vec::new();
     };
     let mut lines = vec![offer.about.clone(), String::new()];
-    if offer.key_docs.is_empty() {
+    if offer.keys.is_empty() {
         lines.push("No keys.".to_owned());
     } else {
         lines.push("Keys:".to_owned());
-        lines.extend(offer.key_docs.iter().map(key_line));
+        lines.extend(offer.keys.iter().map(key_line));
     }
     lines
 }
@@ -94,7 +94,8 @@ fn in_one_line(offer: &Offer) -> String {
     if offer.keys.is_empty() {
         "no keys".to_owned()
     } else {
-        format!("keys: {}", offer.keys.join(", "))
+        let names: Vec<&str> = offer.keys.iter().map(|key| key.name.as_str()).collect();
+        format!("keys: {}", names.join(", "))
     }
 }
 
@@ -115,7 +116,7 @@ fn in_full(registry: &Registry, offer: &Offer) -> Vec<String> {
         }
         .to_owned(),
     );
-    lines.extend(offer.key_docs.iter().map(key_line));
+    lines.extend(offer.keys.iter().map(key_line));
     lines
 }
 
@@ -131,8 +132,7 @@ fn key_line(key: &KeyDoc) -> String {
         let choices: Vec<&str> = key.choices.iter().map(|name| name.as_str()).collect();
         values.push(one_line(&choices.join(", ")));
     }
-    let is_whole = key.wanted.contains("whole");
-    values.extend(Limits::from(key.limits).in_short(is_whole));
+    values.extend(Limits::from(key.limits).in_short(key.limits.whole));
     if let Some(range) = key.range.into_option() {
         values.push(format!(
             "search {}..{}",
@@ -221,7 +221,7 @@ fn component(registry: &Registry, offer: &Offer) -> Value {
         "package": package,
         "version": version,
         "inputs": registry.inputs(offer).map(input_names),
-        "keys": offer.key_docs.iter().map(key).collect::<Vec<_>>(),
+        "keys": offer.keys.iter().map(key).collect::<Vec<_>>(),
         "origin": origin(registry, &offer.origin),
     })
 }

@@ -72,10 +72,8 @@ pub struct Offer {
     pub about: String,
     /// The crate that registered the component, with its version.
     pub package: String,
-    /// Names of the configuration keys that the component reads.
-    pub keys: Vec<String>,
-    /// The descriptions of these keys.
-    pub key_docs: Vec<KeyDoc>,
+    /// The configuration keys that the component reads.
+    pub keys: Vec<KeyDoc>,
     /// The image that the component came from.
     pub origin: Origin,
     /// Index of that image in the registry.

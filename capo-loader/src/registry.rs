@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use capo_plugin::wire::KeyDoc;
 use capo_plugin::{
     AdvantageHandle, Component, Image, Inputs, ObjectiveHandle, Point, StepControlHandle,
     WireObject, nearest,
@@ -113,8 +114,7 @@ impl Registry {
                     id,
                     about: one_line(&info.about),
                     package: one_line(&format!("{} {}", info.package, info.version)),
-                    keys: info.keys.iter().map(|key| one_line(&key.name)).collect(),
-                    key_docs: info.keys.into_vec(),
+                    keys: info.keys.into_iter().map(with_plain_name).collect(),
                     origin: origin.clone(),
                     image: self.images.len(),
                 });
@@ -479,4 +479,12 @@ fn twice(first: &Origin, second: &Origin) -> String {
         "load only one of them"
     };
     format!("is offered twice: {first} and {second} ({advice})")
+}
+
+/// The key with a name that cannot forge lines of a listing.
+fn with_plain_name(key: KeyDoc) -> KeyDoc {
+    KeyDoc {
+        name: one_line(&key.name).into(),
+        ..key
+    }
 }

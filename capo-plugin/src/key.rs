@@ -4,7 +4,7 @@ use abi_stable::std_types::RString;
 use serde_json::Value;
 
 use crate::value::shown;
-use crate::wire::{KeyDoc, KeyRange};
+use crate::wire::{KeyDoc, KeyLimits, KeyRange};
 use crate::{KeyValue, Limits, Numeric, PluginError, Table};
 
 /// A struct that is read from a component's table. [`keys`](macro@crate::keys) and
@@ -168,7 +168,7 @@ impl<T: KeyValue> Key<T> {
             about: self.about.into(),
             default: default.map(Into::into).into(),
             range: self.search.into(),
-            limits: self.limits.into(),
+            limits: KeyLimits::new(self.limits, wanted.whole),
             wanted: wanted.one.into(),
             choices: wanted.choices.iter().map(|name| (*name).into()).collect(),
         }

@@ -69,14 +69,16 @@ impl Limits {
     }
 }
 
-impl From<Limits> for KeyLimits {
-    fn from(limits: Limits) -> Self {
+impl KeyLimits {
+    /// These limits, of whole numbers or of any.
+    pub(crate) fn new(limits: Limits, whole: bool) -> Self {
         Self {
             at_least: limits.at_least.into(),
             above: limits.above.into(),
             at_most: limits.at_most.into(),
             below: limits.below.into(),
             infinite: limits.infinite,
+            whole,
         }
     }
 }

@@ -47,7 +47,7 @@ fn the_layout_is_that_of_the_table() {
         PointList<MaskBox> { components create },
         ComponentInfo { id about package version keys },
         KeyDoc { name about default range limits wanted choices },
-        KeyLimits { at_least above at_most below infinite },
+        KeyLimits { at_least above at_most below infinite whole },
         KeyRange { low high whole },
         RecipeList { recipes },
         RecipeInfo { name about toml package },

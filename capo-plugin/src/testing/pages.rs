@@ -129,9 +129,8 @@ fn values(key: &KeyDoc) -> String {
         let choices: Vec<&str> = key.choices.iter().map(|name| name.as_str()).collect();
         return format!("`{}`", choices.join("`, `"));
     }
-    let is_whole = key.wanted.contains("whole");
     let words = key.wanted.trim_start_matches("a ").to_owned();
-    match Limits::from(key.limits).in_short(is_whole) {
+    match Limits::from(key.limits).in_short(key.limits.whole) {
         Some(limits) => format!("{}, {limits}", words.trim_end_matches(" from 0 up")),
         None => words,
     }

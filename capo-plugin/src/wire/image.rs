@@ -110,6 +110,8 @@ pub struct KeyLimits {
     pub below: ROption<f64>,
     /// True if an infinite number is a value too.
     pub infinite: bool,
+    /// True if the numbers are whole.
+    pub whole: bool,
 }
 
 /// Range in which to search for a good value of a key.

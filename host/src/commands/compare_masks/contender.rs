@@ -65,8 +65,8 @@ fn masks(
 /// The key of the mask `id` for which its author gives a range to search.
 fn searched_key(offers: &[&Offer], id: &str) -> Option<(String, KeyRange)> {
     let offer = offers.iter().find(|offer| offer.id == id)?;
-    let mut docs = offer.key_docs.iter();
-    docs.find_map(|doc| Some((doc.name.to_string(), doc.range.into_option()?)))
+    let mut keys = offer.keys.iter();
+    keys.find_map(|key| Some((key.name.to_string(), key.range.into_option()?)))
 }
 
 pub struct SelectedMasks {

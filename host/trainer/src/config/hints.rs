@@ -80,7 +80,7 @@ mod tests {
                 let is_there = match section {
                     "advantage" | "objective" => offers
                         .iter()
-                        .any(|offer| offer.keys.iter().any(|known| known == key)),
+                        .any(|offer| offer.keys.iter().any(|known| known.name == key)),
                     _ if sections().iter().all(|(known, _)| *known != section) => true,
                     _ => settings().any(|(known, setting)| (known, setting.name) == (section, key)),
                 };

@@ -123,7 +123,10 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
         let Some(Offer { keys, .. }) = offer else {
             continue;
         };
-        for key in component.table.keys().filter(|key| !keys.contains(key)) {
+        for key in component.table.keys() {
+            if keys.iter().any(|known| known.name == *key) {
+                continue;
+            }
             if let Some(advice) = hints::advice(key) {
                 bail!("`[{section}]` with `use = \"{id}\"`: unknown key `{key}` ({advice})");
             }
@@ -154,7 +157,7 @@ fn check_keys(config: &Config, registry: &Registry) -> Result<()> {
         };
         let known: Vec<&str> = keys
             .iter()
-            .map(String::as_str)
+            .map(|key| key.name.as_str())
             .chain(own.iter().copied())
             .collect();
         let unknown = table.keys().find(|key| {
@@ -180,7 +183,8 @@ fn add_loss_factors(config: &mut Config, registry: &Registry, aliases: &[Alias])
         .filter(|offer| offer.id == config.objective.id)
         .any(|offer| {
             let mut keys = offer.keys.iter();
-            offer.origin == Origin::BuiltIn || keys.any(|key| key == "importance_sampling_level")
+            offer.origin == Origin::BuiltIn
+                || keys.any(|key| key.name == "importance_sampling_level")
         });
     if !is_trls {
         return;

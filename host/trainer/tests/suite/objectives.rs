@@ -456,7 +456,7 @@ fn gradients_agree_with_differences_of_the_reduced_loss() {
         .into_iter()
         .filter(|offer| offer.point == Point::Objective)
     {
-        for doc in &offer.key_docs {
+        for doc in &offer.keys {
             let key = format!("{} {}", offer.id, doc.name);
             assert!(used.contains(&key), "no table here uses {key}");
         }
