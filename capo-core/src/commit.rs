@@ -15,8 +15,8 @@ use crate::support::{HostPairs, Pairs};
 use crate::{Arrays, CurvatureModel, Error, Granularity, Ranks, cuda};
 
 impl CurvatureModel {
-    /// Adds the gradient of the finally accepted tokens, `token_mask[b, t] != 0`, to the model's own
-    /// moments, as one step.
+    /// Adds the gradient of the finally accepted tokens, `token_mask[b, t] != 0`, to the model's
+    /// own moments, as one step.
     ///
     /// Call it after an optimizer step. Nothing changes with SGD, or if the step brings the
     /// trainer's moments. Tokens with non-finite data are skipped. If no token is left,

@@ -180,8 +180,8 @@ fn pair_weights(
     Ok(weights)
 }
 
-/// For each row of the `pairs`, which are sorted by row, the number of tokens of `intake` in its row over
-/// all ranks, at least 1.
+/// For each row of the `pairs`, which are sorted by row, the number of tokens of `intake` in its
+/// row over all ranks, at least 1.
 fn row_tokens(pairs: &[Pair], intake: &Intake, ranks: &dyn Ranks) -> Result<Vec<f64>, Error> {
     let mut own: Vec<i64> = Vec::new();
     for run in pairs.chunk_by(Pair::shares_row) {

@@ -164,12 +164,12 @@ impl CurvatureModel {
         Ok(assessment)
     }
 
-    /// Shifts of the step that the prepared tokens with `token_mask[b, t] != 0` propose; all 0 if there
-    /// are none.
+    /// Shifts of the step that the prepared tokens with `token_mask[b, t] != 0` propose; all 0 if
+    /// there are none.
     ///
     /// These are the shifts that `assess` would find for the batch as one subset, whatever the
-    /// model's granularity. An error if `token_mask` is not `[B, T]`, or includes tokens that are not
-    /// prepared.
+    /// model's granularity. An error if `token_mask` is not `[B, T]`, or includes tokens that are
+    /// not prepared.
     pub fn batch_shift(&self, prepared: &Prepared, token_mask: &[u8]) -> Result<BatchShift, Error> {
         let subset = prepared.kept(token_mask)?;
         let tokens = subset.size();

@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::library;
 
 /// Options for NVRTC. Without `--fmad=false` it fuses a product and a sum into one operation where
-/// it sees both. It may see both in one loop of a kernel and not in the next, so that the difference
-/// of two equal expressions was not 0.
+/// it sees both. It may see both in one loop of a kernel and not in the next, so that the
+/// difference of two equal expressions was not 0.
 pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// Kernels as source text.

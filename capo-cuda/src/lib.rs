@@ -1,5 +1,5 @@
-//! The parts of CUDA that capo's crates share: the names of devices, whether the machine has the driver, and
-//! kernels that NVRTC compiles once for a machine.
+//! The parts of CUDA that capo's crates share: the names of devices, whether the machine has the
+//! driver, and kernels that NVRTC compiles once for a machine.
 //!
 //! Nothing here needs CUDA to build or to load.
 

@@ -1,6 +1,6 @@
 //! Checks of a library's bytes, made before the system's loader reads them. Mapping a file that was
-//! cut short ends the process with a bus error, and the loader's own words about a static library or
-//! an archive help nobody.
+//! cut short ends the process with a bus error, and the loader's own words about a static library
+//! or an archive help nobody.
 
 use anyhow::{Result, bail};
 

@@ -18,7 +18,7 @@ const ORIGIN: &[u8] = b"$ORIGIN";
 ///
 /// # Errors
 ///
-/// As [`load_bytes`], and when the file cannot be read.
+/// The errors of [`load_bytes`], and when the file cannot be read.
 pub fn load(path: &Path) -> Result<Image> {
     let bytes = files::read(path)?;
     keeping_arithmetic(|| load_bytes(path, &bytes))

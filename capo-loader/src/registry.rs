@@ -54,13 +54,13 @@ impl Registry {
         Self::open_with(names, &Trust::default(), None)
     }
 
-    /// Opens plugins like `open`, with the checks of `trust`. With `seconds`, the process ends with a message if
-    /// opening a plugin takes longer, or if the plugin ends the process; 0 is no time limit. `None`
-    /// does not watch.
+    /// Opens plugins like `open`, with the checks of `trust`. With `seconds`, the process ends with
+    /// a message if opening a plugin takes longer, or if the plugin ends the process; 0 is no time
+    /// limit. `None` does not watch.
     ///
     /// # Errors
     ///
-    /// As [`Registry::open`].
+    /// The errors of [`Registry::open`].
     pub fn open_with(names: &[PathBuf], trust: &Trust, seconds: Option<u64>) -> Result<Self> {
         let mut registry = Self::default();
         registry.add(Image::own(), &Origin::BuiltIn)?;
@@ -333,7 +333,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::build`].
+    /// The errors of [`Registry::build`].
     pub fn deciders(
         &self,
         masks: &[ComponentConfig],
@@ -351,7 +351,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::build`].
+    /// The errors of [`Registry::build`].
     pub fn create_all<W: WireObject>(
         &self,
         configs: &[ComponentConfig],
@@ -367,7 +367,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::build`].
+    /// The errors of [`Registry::build`].
     pub fn create<W: WireObject>(
         &self,
         config: &ComponentConfig,

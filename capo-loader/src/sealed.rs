@@ -10,8 +10,8 @@ use libloading::Library;
 /// Opens the library in `bytes`. Debuggers and profilers that show a name show `name`.
 ///
 /// The library is opened from memory that can no longer be written, because many systems refuse to
-/// run code from `/tmp`. If a system has no such memory, or refuses to run code from it, the library
-/// is opened from a file in a folder that only this user can enter.
+/// run code from `/tmp`. If a system has no such memory, or refuses to run code from it, the
+/// library is opened from a file in a folder that only this user can enter.
 ///
 /// # Errors
 ///

@@ -80,7 +80,7 @@ pub fn list(table: &Table, section: &str, origin: &str) -> Result<Vec<Value>> {
 ///
 /// # Errors
 ///
-/// As [`list`] and [`component`].
+/// The errors of [`list`] and [`component`].
 pub fn components(table: &Table, section: &str, origin: &str) -> Result<Vec<ComponentConfig>> {
     let shown = format!("[[{section}]]");
     let values = list(table, section, origin)?.into_iter();

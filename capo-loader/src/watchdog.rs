@@ -59,7 +59,7 @@ impl Watchdog {
         watchdog
     }
 
-    /// As `start`, for whole libraries, by their paths.
+    /// Starts like `start`, for whole libraries, by their paths.
     pub(crate) fn over_plugins(seconds: u64, paths: Vec<String>) -> Self {
         Self::over(seconds, "plugin", paths)
     }

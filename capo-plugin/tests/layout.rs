@@ -1,7 +1,7 @@
-//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets of its types, and
-//! the methods of its objects in their order, in `layout.txt`. A change there is a change of the
-//! ABI, so it has a switch of its own: `CAPO_WRITE_LAYOUT=1 cargo test -p capo-plugin --test
-//! layout` writes the file.
+//! The frozen layout of the wire, on 64-bit machines: sizes, alignments and offsets of its types,
+//! and the methods of its objects in their order, in `layout.txt`. A change there is a change of
+//! the ABI, so it has a switch of its own:
+//! `CAPO_WRITE_LAYOUT=1 cargo test -p capo-plugin --test layout` writes the file.
 
 #![cfg(target_pointer_width = "64")]
 

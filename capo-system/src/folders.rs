@@ -1,10 +1,10 @@
 //! Folders that survive interruptions: one rename makes a whole folder appear, and one rename
 //! removes it.
 //!
-//! The name of an unfinished folder begins with [`PARTIAL`] or [`DELETED`]. The next process removes
-//! unfinished folders and files ([`files::NewFile`]) of dead processes. Several processes may work
-//! in one parent folder, so each holds a lock on its own folder or file. The kernel releases the
-//! lock when the process ends.
+//! The name of an unfinished folder begins with [`PARTIAL`] or [`DELETED`]. The next process
+//! removes unfinished folders and files ([`files::NewFile`]) of dead processes. Several processes
+//! may work in one parent folder, so each holds a lock on its own folder or file. The kernel
+//! releases the lock when the process ends.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};

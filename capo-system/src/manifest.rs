@@ -98,7 +98,7 @@ impl SealedFolder {
     ///
     /// # Errors
     ///
-    /// As [`SealedFolder::read`].
+    /// The errors of [`SealedFolder::read`].
     pub fn verified(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         self.compare(name, || files::sha256_of(&path))?;

@@ -78,7 +78,8 @@ pub fn plain(handler: libc::sighandler_t) -> libc::sigaction {
     action
 }
 
-/// Sets the action `new` for `signal` and returns the previous action; `None` if the system refuses.
+/// Sets the action `new` for `signal` and returns the previous action; `None` if the system
+/// refuses.
 pub fn exchange(signal: c_int, new: &libc::sigaction) -> Option<libc::sigaction> {
     let mut old = plain(libc::SIG_DFL);
     // SAFETY: both pointers refer to whole structures; the system refuses invalid values.

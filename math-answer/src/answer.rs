@@ -154,7 +154,8 @@ impl Answer {
     }
 
     /// A canonical text, equal for different spellings of a value: `1/2` for `0.5` and
-    /// `\frac{1}{2}`. Answers that match may still have two texts, because a comparison computes more.
+    /// `\frac{1}{2}`. Answers that match may still have two texts, because a comparison computes
+    /// more.
     #[must_use]
     pub fn canonical(&self) -> String {
         if let Some(letter) = choice(&self.text) {

@@ -202,8 +202,9 @@ impl Comparison {
         }
     }
 
-    /// The exact part of an approximation, and the last part if it rounds the exact one correctly. If
-    /// a part does not round the exact one, the approximation contradicts itself and has no value.
+    /// The exact part of an approximation, and the last part if it rounds the exact one correctly.
+    /// If a part does not round the exact one, the approximation contradicts itself and has no
+    /// value.
     fn approximated(&mut self, parts: &[Expression], signs: &[char]) -> Vec<Expression> {
         let place = signs
             .iter()
@@ -229,8 +230,8 @@ impl Comparison {
         values
     }
 
-    /// The difference of a rounded number from an exact value, in units of the last digit; `None` if
-    /// one of the two is not such a number.
+    /// The difference of a rounded number from an exact value, in units of the last digit; `None`
+    /// if one of the two is not such a number.
     fn missed(&mut self, exact: &Expression, rounded: &Expression) -> Option<f64> {
         let (number, scale) = match rounded {
             Expression::Percent(part) => (part.as_ref(), 0.01),
@@ -362,8 +363,8 @@ impl Comparison {
     /// have one at too few points.
     ///
     /// If neither has `i`, every part must be real, because `\sqrt{ab}` and `\sqrt{a}\sqrt{b}`
-    /// differ beyond that. If that leaves too few points, all variables are positive, then small, as
-    /// for `\arcsin x`, then large, as for `\sqrt{x-50}`, and then parts need not be real. Two
+    /// differ beyond that. If that leaves too few points, all variables are positive, then small,
+    /// as for `\arcsin x`, then large, as for `\sqrt{x-50}`, and then parts need not be real. Two
     /// formulas that fit must also fit on both sides of each place where one of them changes.
     fn at_points(
         &mut self,

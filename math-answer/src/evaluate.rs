@@ -252,8 +252,8 @@ impl Evaluator {
         }
     }
 
-    /// The value of a function of which nothing is known: some number, the same for the same name and
-    /// arguments.
+    /// The value of a function of which nothing is known: some number, the same for the same name
+    /// and arguments.
     fn unknown(&self, arguments: impl Iterator<Item = String>) -> Rational {
         variable(&arguments.collect::<Vec<_>>().join(" "), self.point)
     }

@@ -500,8 +500,8 @@ impl<'t> Lexer<'t> {
         Some(())
     }
 
-    /// True for the name of a command that writes a unit behind a number, with the rest of the unit,
-    /// which is skipped: `5\ \Omega`, `5\,\mu\text{m}`.
+    /// True for the name of a command that writes a unit behind a number, with the rest of the
+    /// unit, which is skipped: `5\ \Omega`, `5\,\mu\text{m}`.
     fn measured(&mut self, name: &str) -> bool {
         if !matches!(self.last(), Some(Token::Number(_) | Token::Mark('}' | ')'))) {
             return false;

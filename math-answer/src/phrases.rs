@@ -36,7 +36,8 @@ struct End {
 const MOST_TO_CORRECTION: usize = 200;
 
 /// The places behind phrases before an answer, the last one first. `No, it's` before a value counts
-/// too if it closely follows such a place, or the beginning of a text whose answer stands before it.
+/// too if it closely follows such a place, or the beginning of a text whose answer stands before
+/// it.
 pub(crate) fn anchors(text: &str, follows_answer: bool) -> Vec<Anchor<'_>> {
     let mut answers = named(text);
     let mut ends: Vec<End> = naming(&answers);

@@ -303,8 +303,8 @@ impl Parser {
         None
     }
 
-    /// The result of `parse`. If there is none, no other way to read the tokens is tried, because the
-    /// number of ways would grow with every level of brackets.
+    /// The result of `parse`. If there is none, no other way to read the tokens is tried, because
+    /// the number of ways would grow with every level of brackets.
     fn committed<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let found = parse(self);
         self.failed |= found.is_none();

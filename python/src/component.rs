@@ -158,8 +158,8 @@ impl Component {
         Ok((numpy::array(py, &batch.extents(), &weights)?, records))
     }
 
-    /// Passes the final `token_mask` to a mask, or the product of all weights to a weight; returns the
-    /// reports.
+    /// Passes the final `token_mask` to a mask, or the product of all weights to a weight; returns
+    /// the reports.
     fn step_end<'py>(
         &self,
         py: Python<'py>,

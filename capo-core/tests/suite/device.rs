@@ -1,5 +1,5 @@
-//! The memory in which the batches of these tests lie: the host's, or, in the binary called `cuda`, on a CUDA
-//! device.
+//! The memory in which the batches of these tests lie: the host's, or, in the binary called `cuda`,
+//! on a CUDA device.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;

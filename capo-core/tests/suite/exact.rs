@@ -75,7 +75,7 @@ pub fn side_by_side(
     );
 }
 
-/// As `side_by_side`, where a token has one of `weights` at random.
+/// The pair of `side_by_side`, where a token has one of `weights` at random.
 pub fn weighted_side_by_side(
     semantics: Semantics,
     optimizer: OptimizerModel,

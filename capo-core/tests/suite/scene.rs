@@ -74,8 +74,8 @@ impl Scene {
         scene
     }
 
-    /// A scene like that of `random`, but cheap to make large, and with few tokens or many to a row: the logits are
-    /// not those of any weights.
+    /// A scene like that of `random`, but cheap to make large, and with few tokens or many to a
+    /// row: the logits are not those of any weights.
     pub fn loose(rng: &mut Rng, dims: Dims) -> Self {
         let Dims(completions, tokens, k, width, vocab) = dims;
         let mut scene = Self::random(rng, Dims(0, tokens, k, width, vocab), 1.0);

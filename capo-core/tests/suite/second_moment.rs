@@ -110,7 +110,8 @@ fn the_squares_of_kept_and_rejected_are_added_in_every_preset() {
                 .unwrap();
             rows(&model.save().unwrap())
         };
-        let (kept, everything) = (commit(&ADAM, &token_mask), commit(&ADAM, &scene.batch.mask));
+        let kept = commit(&ADAM, &token_mask);
+        let everything = commit(&ADAM, &scene.batch.mask);
         let both = commit(&ADAM_OF_BOTH, &token_mask);
         assert_eq!(
             both.len(),

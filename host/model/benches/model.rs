@@ -31,8 +31,8 @@ fn main() {
     parts();
 }
 
-/// Prints the rates of products on one thread for each of the processor's instructions, and the rate
-/// of the instruction itself.
+/// Prints the rates of products on one thread for each of the processor's instructions, and the
+/// rate of the instruction itself.
 fn products() {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(1)

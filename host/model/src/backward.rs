@@ -188,8 +188,8 @@ impl Tape {
         } else {
             0
         };
-        // The first tokens of all completions of a prompt come after the same token, so its gradient
-        // is the sum of theirs.
+        // The first tokens of all completions of a prompt come after the same token, so its
+        // gradient is the sum of theirs.
         let zeros = Tensor::zeros(
             (self.packed.ids.len(), d_last.dim(1)?),
             DType::F32,

@@ -372,8 +372,8 @@ impl LayerWeights<'_> {
     }
 }
 
-/// Rotates each of the `heads` heads of `x` `[N, heads * head_dim]`. Each token is a row of its own,
-/// so heads stay where they are.
+/// Rotates each of the `heads` heads of `x` `[N, heads * head_dim]`. Each token is a row of its
+/// own, so heads stay where they are.
 fn rotated(x: &Tensor, heads: usize, rope: &Rope) -> candle_core::Result<Tensor> {
     rope.apply(&x.unsqueeze(1)?, heads)?.reshape(x.shape())
 }

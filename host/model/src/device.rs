@@ -111,8 +111,8 @@ fn one_stream(number: usize) -> candle_core::Result<Device> {
         return Ok(device.clone());
     }
     let device = Device::new_cuda_with_stream(number)?;
-    // Event tracking costs four more calls of the driver for each tensor, which make and destroy two
-    // events. SAFETY: events order the streams of a process. All tensors of this device are
+    // Event tracking costs four more calls of the driver for each tensor, which make and destroy
+    // two events. SAFETY: events order the streams of a process. All tensors of this device are
     // allocated, written, read and freed on its one stream: it is the only `Device` of this number,
     // and components get its stream with every tensor.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };

@@ -181,9 +181,10 @@ impl ModelFiles {
         }
     }
 
-    /// The files that hold `name`: an adapter's own files for its settings and factors, and those of
-    /// the base for configuration and weights. A tokenizer's files only fit each other, so all come
-    /// from the adapter's folder if it has a tokenizer, else from the base's, as in transformers.
+    /// The files that hold `name`: an adapter's own files for its settings and factors, and those
+    /// of the base for configuration and weights. A tokenizer's files only fit each other, so all
+    /// come from the adapter's folder if it has a tokenizer, else from the base's, as in
+    /// transformers.
     fn holder(&self, name: &str) -> &Self {
         let Self::Adapter { own, base } = self else {
             return self;

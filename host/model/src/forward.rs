@@ -143,8 +143,8 @@ impl Policy {
         ]
     }
 
-    /// Bytes of the copies in bf16 that passes on a GPU read. An embedding that is not also the head
-    /// is not copied.
+    /// Bytes of the copies in bf16 that passes on a GPU read. An embedding that is not also the
+    /// head is not copied.
     pub(super) fn copied_bytes(&self) -> CopiedBytes {
         if self.device().is_cpu() || self.dtype() != DType::BF16 {
             return CopiedBytes::default();

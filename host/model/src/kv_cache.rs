@@ -46,7 +46,8 @@ impl KvCache {
     }
 
     /// Stores the keys and values of packed tokens at the beginning of all cache rows. `tokens`,
-    /// `[B, P]` u32, has the packed token of each place, or `u32::MAX` for a place that stays empty.
+    /// `[B, P]` u32, has the packed token of each place, or `u32::MAX` for a place that stays
+    /// empty.
     pub(super) fn fill_all(&self, layer: usize, heads: &Heads, tokens: &Tensor) -> Result<()> {
         let LayerCache { keys, values } = &self.layers[layer];
         let (_, kv_heads, _, width) = keys.dims4()?;

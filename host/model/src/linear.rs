@@ -41,13 +41,13 @@ impl Linear {
         self.forward_to(x, x.dtype())
     }
 
-    /// As `forward`, with results in the dtype `out`.
+    /// Computes what `forward` does, with results in the dtype `out`.
     pub(super) fn forward_to(&self, x: &Tensor, out: DType) -> Result<Tensor> {
         Self::forward_all([self], x, out).map(|[y]| y)
     }
 
-    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call, which
-    /// gives the same bits as single calls.
+    /// Applies each of `linears` to `x`. Streamed products with few rows share one kernel call,
+    /// which gives the same bits as single calls.
     pub(super) fn forward_all<const COUNT: usize>(
         linears: [&Self; COUNT],
         x: &Tensor,
@@ -87,8 +87,8 @@ impl Linear {
         Ok(y)
     }
 
-    /// Joins several matrices into one, of which they become parts. `all` is as for `stacked`. Biases
-    /// are joined if all matrices have one; in each family, either all have one or none.
+    /// Joins several matrices into one, of which they become parts. `all` is as for `stacked`.
+    /// Biases are joined if all matrices have one; in each family, either all have one or none.
     pub(super) fn join<const COUNT: usize>(
         linears: [&mut Self; COUNT],
         all: Option<&Tensor>,
@@ -108,8 +108,8 @@ impl Linear {
         Ok(joined)
     }
 
-    /// As `forward_all`. With a `joined` matrix, one product computes all results, which are parts of
-    /// its columns.
+    /// Computes what `forward_all` does. With a `joined` matrix, one product computes all results, which are parts
+    /// of its columns.
     pub(super) fn forward_joined<const COUNT: usize>(
         linears: [&Self; COUNT],
         joined: Option<&Self>,

@@ -31,8 +31,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up. A tiny excess
-    /// from floating-point rounding does not count: 0.07 · 100 is above 7 in f64.
+    /// A schedule whose warm-up is the share `warmup_ratio` of `max_steps`, rounded up. A tiny
+    /// excess from floating-point rounding does not count: 0.07 · 100 is above 7 in f64.
     pub fn new(kind: ScheduleKind, peak: f64, warmup_ratio: f64, max_steps: u64) -> Result<Self> {
         ensure!(
             (0.0..=1.0).contains(&warmup_ratio),
@@ -55,8 +55,8 @@ impl Schedule {
     /// Largest learning rate with which the gradient of the update after `step` updates moves the
     /// weights.
     ///
-    /// A first moment with the decay rate `beta1` also adds the gradient to later updates, in shares
-    /// that shrink by the factor `beta1` from each update to the next. It remembers about
+    /// A first moment with the decay rate `beta1` also adds the gradient to later updates, in
+    /// shares that shrink by the factor `beta1` from each update to the next. It remembers about
     /// `1 / (1 − beta1)` updates, and the largest learning rate in them bounds how far the gradient
     /// moves the weights. With a momentum of 0, only this update counts.
     pub fn acting_rate(&self, step: u64, beta1: f64) -> f64 {

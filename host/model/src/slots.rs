@@ -76,9 +76,9 @@ struct PassSizes {
 }
 
 impl PassSizes {
-    /// On a GPU, matrix libraries and kernels choose their order of sums by the number of tokens and
-    /// by the longest row. So where rows continue in any order, all passes have equally many tokens,
-    /// and one token fills the last column of the cache.
+    /// On a GPU, matrix libraries and kernels choose their order of sums by the number of tokens
+    /// and by the longest row. So where rows continue in any order, all passes have equally many
+    /// tokens, and one token fills the last column of the cache.
     fn new(slots: usize, any_order: bool, on_cpu: bool) -> Self {
         if on_cpu {
             return Self {
@@ -221,8 +221,8 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// For each of `rows`, the packed tokens of its prompt, followed by `u32::MAX` up to the longest
-    /// prompt, `[B, P]`.
+    /// For each of `rows`, the packed tokens of its prompt, followed by `u32::MAX` up to the
+    /// longest prompt, `[B, P]`.
     fn prompt_tokens(&self, packed: &Packed, rows: Range<usize>) -> Result<Tensor> {
         let count = rows.len();
         let lengths = self.prompts[rows].iter().map(Vec::len);

@@ -23,8 +23,8 @@ const TAKEN: usize = 12;
 /// Smallest number of work items per thread, so that a delayed thread leaves some to others.
 const SHARES: usize = 4;
 
-/// A weight `[N, K]` that many products of few rows read. If it is bf16, it keeps the numbers that the
-/// weight had when it was made.
+/// A weight `[N, K]` that many products of few rows read. If it is bf16, it keeps the numbers that
+/// the weight had when it was made.
 pub enum Streamed {
     /// As it is stored.
     Stored(Tensor),
@@ -69,8 +69,8 @@ pub fn products_of_few_rows<const COUNT: usize>(
         .expect("as many products as weights"))
 }
 
-/// [`products_of_few_rows`] without a generic parameter, so that it is compiled in this crate, whose
-/// profile optimises it.
+/// [`products_of_few_rows`] without a generic parameter, so that it is compiled in this crate,
+/// whose profile optimises it.
 fn products(x: &Tensor, weights: &[&Streamed], out: DType) -> Result<Vec<Tensor>> {
     let packed: Vec<&Packed> = weights
         .iter()

@@ -1,4 +1,4 @@
-//! Whether numbers are finite.
+//! The check that numbers are finite.
 
 use candle_core::{CpuStorage, DType, Result, Storage, Tensor};
 use half::bf16;

@@ -18,9 +18,9 @@ const MASKED: f64 = 1e30;
 /// f64.
 const FEW_LOGITS: usize = 1 << 22;
 
-/// Splits the rows of `logits` `[N, V]` into runs of few rows, calls `part` with the first row and the
-/// number of rows of each run, and joins the results. Rows do not depend on each other, so the split
-/// changes no bit.
+/// Splits the rows of `logits` `[N, V]` into runs of few rows, calls `part` with the first row and
+/// the number of rows of each run, and joins the results. Rows do not depend on each other, so the
+/// split changes no bit.
 pub(super) fn few_rows(
     logits: &Tensor,
     mut part: impl FnMut(usize, usize) -> Result<Tensor>,
@@ -188,8 +188,8 @@ pub(super) fn entropy_gradient(
     (p * surplus)?.broadcast_mul(&weight)
 }
 
-/// KL divergence of each row. It is computed in f64, because `e^x - 1 - x` cancels: by its series for
-/// changes below 0.1, directly above.
+/// KL divergence of each row. It is computed in f64, because `e^x - 1 - x` cancels: by its series
+/// for changes below 0.1, directly above.
 pub(super) fn divergence(logits: &Tensor, change: &Tensor, temperature: f64) -> Result<Tensor> {
     few_rows(logits, |from, len| {
         divergence_of_few(

@@ -240,7 +240,7 @@ fn in_parts<T: Send>(
         .for_each(|(number, out)| part(number * rows, out));
 }
 
-/// As [`Rows`], for numbers that are not written yet.
+/// Rows like [`Rows`], of numbers that are not written yet.
 struct WrittenRows<'a, N, F> {
     first: usize,
     width: usize,

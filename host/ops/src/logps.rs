@@ -17,8 +17,8 @@ const CHUNK_LOGITS: usize = 1 << 22;
 /// Number of logits that exist at one time on a GPU (512 MiB in f32). After each chunk the head's
 /// whole gradient is read and written.
 const CHUNK_LOGITS_ON_GPU: usize = 1 << 27;
-/// Smallest number of rows in a chunk, as long as their logits take at most 64 MiB: the whole head is
-/// read for each chunk.
+/// Smallest number of rows in a chunk, as long as their logits take at most 64 MiB: the whole head
+/// is read for each chunk.
 const FEWEST_ROWS: usize = 256;
 
 /// Rows of the head whose gradients by a chunk exist at one time on a CPU.

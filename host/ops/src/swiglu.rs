@@ -55,8 +55,8 @@ impl SwiGlu {
 
 custom_op!(SwiGlu, "swiglu", CustomOp2);
 
-/// Gradient by the gate, `d up s (1 + gate (1 - s))` with `s = 1 / (1 + e^-gate)`, from the gradient
-/// `d` of the result.
+/// Gradient by the gate, `d up s (1 + gate (1 - s))` with `s = 1 / (1 + e^-gate)`, from the
+/// gradient `d` of the result.
 struct ByGate;
 
 impl ByGate {

@@ -119,8 +119,8 @@ fn open_run(args: &FindRateArgs) -> Result<(Run, Vec<String>)> {
     Ok((run, sources))
 }
 
-/// Changes settings for a search: a constant rate, at which all steps count alike, no evaluation, no
-/// end before that of the search, and a folder of its own.
+/// Changes settings for a search: a constant rate, at which all steps count alike, no evaluation,
+/// no end before that of the search, and a folder of its own.
 fn keep_to_the_search(config: &mut Config) {
     config.eval = EvalConfig {
         reward: config.eval.reward.take(),

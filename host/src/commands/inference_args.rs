@@ -1,4 +1,5 @@
-//! The flags of the commands that use a model without changing it: `host generate` and `host score`.
+//! The flags of the commands that use a model without changing it: `host generate` and
+//! `host score`.
 
 use std::path::PathBuf;
 

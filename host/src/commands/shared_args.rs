@@ -104,7 +104,7 @@ impl PluginArgs {
         self.open_within(TrainConfig::default().component_timeout)
     }
 
-    /// As `open`, each plugin within `seconds`; 0 waits without a limit.
+    /// Opens plugins like `open`, each within `seconds`; 0 waits without a limit.
     pub(super) fn open_within(&self, seconds: u64) -> Result<Registry> {
         Registry::open_with(&self.plugin, &self.trust(), Some(seconds))
     }

@@ -112,8 +112,8 @@ impl Benchmark {
         self.examples.len() * self.samples
     }
 
-    /// Ranges of about `size` answers, from `first` on, that are generated together. A range has all
-    /// answers to its questions.
+    /// Ranges of about `size` answers, from `first` on, that are generated together. A range has
+    /// all answers to its questions.
     pub fn chunks(&self, first: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.answers();
         let size = (size / self.samples).max(1) * self.samples;
@@ -184,8 +184,8 @@ impl Benchmark {
         Ok(answers)
     }
 
-    /// Metrics over all answers: `eval/NAME/pass@1` and so on. If it is unknown whether some answer is
-    /// right, metrics that need to know are left out. `answers` are in order.
+    /// Metrics over all answers: `eval/NAME/pass@1` and so on. If it is unknown whether some answer
+    /// is right, metrics that need to know are left out. `answers` are in order.
     pub fn metrics(&self, answers: &[Outcome]) -> Values {
         let n = self.samples;
         let mut metrics = Values::new();

@@ -41,8 +41,8 @@ impl Error {
         error.downcast_ref()
     }
 
-    /// True if a step made weights or moments of the optimizer infinite or NaN. A resume with a lower
-    /// learning rate may succeed.
+    /// True if a step made weights or moments of the optimizer infinite or NaN. A resume with a
+    /// lower learning rate may succeed.
     pub fn is_diverged(&self) -> bool {
         self.kind == Kind::Diverged
     }
@@ -58,8 +58,8 @@ impl Error {
         self.kind == Kind::Changed
     }
 
-    /// True if a checkpoint cannot be used: it is damaged, or made with other components. Once it is
-    /// deleted, a resume continues from the one before.
+    /// True if a checkpoint cannot be used: it is damaged, or made with other components. Once it
+    /// is deleted, a resume continues from the one before.
     pub fn is_unusable_checkpoint(&self) -> bool {
         self.kind == Kind::UnusableCheckpoint
     }

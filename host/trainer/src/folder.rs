@@ -21,8 +21,8 @@ pub fn check_new(path: &Path, flag: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tokenizer's files of a model, which are copied along with its weights. They are read when the
-/// model is opened: a damaged file is then refused before any work is done, and a file that is
+/// The tokenizer's files of a model, which are copied along with its weights. They are read when
+/// the model is opened: a damaged file is then refused before any work is done, and a file that is
 /// deleted later is not missed.
 #[derive(Debug, Clone)]
 pub struct Companions(Vec<(&'static str, Vec<u8>)>);

@@ -2,8 +2,8 @@
 //! estimator, the objective, masks, weights and step controls are components behind a stable ABI.
 //!
 //! Start reading at [`train`], the training loop. [`run`] is the state of a run, and [`stages`] are
-//! the parts of the loop. [`reward`] and the crate `host-data` provide rewards and prompts, `host-model` is the
-//! policy, and `capo-loader` loads plugins.
+//! the parts of the loop. [`reward`] and the crate `host-data` provide rewards and prompts,
+//! `host-model` is the policy, and `capo-loader` loads plugins.
 //!
 //! # Training from Rust
 //!
@@ -44,8 +44,8 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! Two more programs are in `host/trainer/examples`: `closure_reward` trains with a reward that is a
-//! closure, and `mask_a_batch` runs a published mask on a batch of its own.
+//! Two more programs are in `host/trainer/examples`: `closure_reward` trains with a reward that is
+//! a closure, and `mask_a_batch` runs a published mask on a batch of its own.
 //!
 //! # Errors
 //!

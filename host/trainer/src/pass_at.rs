@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// The unbiased estimate of the probability that at least one of `k` answers is right, from `samples`
-/// answers of which `right` are right: 1 - C(samples - right, k) / C(samples, k).
+/// The unbiased estimate of the probability that at least one of `k` answers is right, from
+/// `samples` answers of which `right` are right: 1 - C(samples - right, k) / C(samples, k).
 ///
 /// `k` is at most `samples`.
 pub fn pass_at(samples: usize, right: usize, k: usize) -> f64 {

@@ -389,7 +389,8 @@ struct Step<'a> {
 
 impl Step<'_> {
     /// Computes log-probabilities and all other inputs for which the components ask. `outputs` are
-    /// those of the sampler's own passes, if it computed them: no forward pass is run for them here.
+    /// those of the sampler's own passes, if it computed them: no forward pass is run for them
+    /// here.
     fn score(
         &mut self,
         batch: SampledBatch,

@@ -52,8 +52,8 @@ impl KeyValue for Target {
 
 impl Numeric for Target {}
 
-/// Shortens steps to what the policy can take, or to a KL divergence between the policies before and
-/// after a step.
+/// Shortens steps to what the policy can take, or to a KL divergence between the policies before
+/// and after a step.
 #[component(StepControl, id = "governor.kl")]
 struct Kl {
     /// With `auto` the share of the steps finds itself; a number is the largest KL divergence of a

@@ -62,8 +62,8 @@ fn whole(pattern: &str) -> Result<Regex, PluginError> {
     })
 }
 
-/// Compiles a pattern. The error is the reason alone; `regex` itself would draw the pattern and mark
-/// the place in it.
+/// Compiles a pattern. The error is the reason alone; `regex` itself would draw the pattern and
+/// mark the place in it.
 fn compile(pattern: &str) -> Result<Regex, String> {
     Regex::new(pattern).map_err(|error| match (error, regex_syntax::parse(pattern)) {
         (regex::Error::CompiledTooBig(limit), _) => {

@@ -29,8 +29,8 @@
 //! between streams.
 //!
 //! * The work of one stream keeps its order, and events order streams. The default stream waits for
-//!   all streams that are not `NON_BLOCKING`, and they wait for it. `CU_STREAM_PER_THREAD`, handle 2, is
-//!   another stream on each OS thread; its work outlives the thread.
+//!   all streams that are not `NON_BLOCKING`, and they wait for it. `CU_STREAM_PER_THREAD`, handle
+//!   2, is another stream on each OS thread; its work outlives the thread.
 //! * A call that waits runs the work: a wait for a stream, an event or the context, a copy to
 //!   pageable memory, a free outside of stream order. Asking whether work is done may run some.
 //! * A copy from pageable memory takes its source along when it is queued; a copy from or to pinned

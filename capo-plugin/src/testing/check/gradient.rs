@@ -34,7 +34,7 @@ pub(super) fn gradients(subject: &Subject<'_>) -> Verdict {
     gradients_within(subject, PATIENCE)
 }
 
-/// As `gradients`, with this time for each of its two tries.
+/// Checks what `gradients` does, with this time for each of its two tries.
 fn gradients_within(subject: &Subject<'_>, patience: Duration) -> Verdict {
     let agreed = |how: &str, tokens: usize| match tokens {
         0 => skipped("one evaluation outlasts the check, so that no token was compared"),

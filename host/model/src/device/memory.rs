@@ -51,8 +51,8 @@ pub fn free_at_opening(name: &str) -> Option<u64> {
 }
 
 /// Bytes of device `name` that were free at its opening and no longer are. The driver keeps the
-/// memory that a process frees, so at the end of a run this is the most that the run held at a time,
-/// unless other processes use the device. `None` for the CPU.
+/// memory that a process frees, so at the end of a run this is the most that the run held at a
+/// time, unless other processes use the device. `None` for the CPU.
 pub fn taken(name: &str) -> Option<u64> {
     let known = opened();
     let Opened {

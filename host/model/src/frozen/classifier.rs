@@ -54,8 +54,8 @@ impl Classifier {
         }
     }
 
-    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id of padding after
-    /// a text, if there is one.
+    /// Scores of the texts `rows` (token ids), computed as one batch. `pad` is the id of padding
+    /// after a text, if there is one.
     pub fn score(&self, rows: &[Vec<u32>], pad: Option<u32>) -> Result<Vec<f32>> {
         let Limits { vocab, positions } = self.limits();
         if rows.is_empty() {

@@ -1,8 +1,8 @@
 //! Frozen models: a reference model for a KL penalty, and models that score texts.
 //!
-//! Models of the trained families run in the same decoder. Encoders that score texts have the bodies
-//! of `candle-transformers` and heads of our own, in 32-bit floats. Panics of that crate become
-//! errors in one place, `contained`.
+//! Models of the trained families run in the same decoder. Encoders that score texts have the
+//! bodies of `candle-transformers` and heads of our own, in 32-bit floats. Panics of that crate
+//! become errors in one place, `contained`.
 
 mod classifier;
 mod encoder;

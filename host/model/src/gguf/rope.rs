@@ -110,8 +110,8 @@ impl Llama3 {
         self.theta.powf(-(index as f64) / self.count)
     }
 
-    /// The number of original positions. A divisor between the bounds determines the number of turns
-    /// of its frequency, and so the positions.
+    /// The number of original positions. A divisor between the bounds determines the number of
+    /// turns of its frequency, and so the positions.
     fn original(&self, divisors: &[f32]) -> f64 {
         for (index, divisor) in divisors.iter().enumerate() {
             let divisor = f64::from(*divisor);

@@ -19,7 +19,8 @@ const NAMES: [&str; 25] = [
 ];
 /// Number of the first type that has a name here.
 const FIRST: usize = 16;
-/// Beginning of candle's message about an unknown type, which is the only place that has its number.
+/// Beginning of candle's message about an unknown type, which is the only place that has its
+/// number.
 const UNKNOWN: &str = "unknown dtype for tensor ";
 
 /// The message for a file that candle cannot read.

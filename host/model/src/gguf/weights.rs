@@ -54,8 +54,8 @@ struct Placed {
 }
 
 impl Weights {
-    /// The tensors of a file whose data begin at offset `start`. `permuted` are the heads whose rows
-    /// the file stores in another order.
+    /// The tensors of a file whose data begin at offset `start`. `permuted` are the heads whose
+    /// rows the file stores in another order.
     pub(super) fn new(
         tensors: HashMap<String, TensorInfo>,
         start: u64,

@@ -202,10 +202,10 @@ impl Optimizer {
     /// Stage 6: clips the gradients to `max_grad_norm` (0: no clipping) and updates `params` in
     /// place.
     ///
-    /// `grads` are the gradients of the accepted tokens, `rejected` those of the rejected tokens. One
-    /// factor clips both, by the norm of their sum. The step follows `grads` alone; `rejected` enters
-    /// Adam's second moment. If a norm is not finite, nothing changes. Source of the clipping:
-    /// `torch.nn.utils.clip_grad_norm_`.
+    /// `grads` are the gradients of the accepted tokens, `rejected` those of the rejected tokens.
+    /// One factor clips both, by the norm of their sum. The step follows `grads` alone; `rejected`
+    /// enters Adam's second moment. If a norm is not finite, nothing changes. Source of the
+    /// clipping: `torch.nn.utils.clip_grad_norm_`.
     pub fn step(
         &mut self,
         params: &Params,
@@ -322,8 +322,8 @@ impl StepOutcome {
         ]))
     }
 
-    /// The outcome by three sums of squares: of the gradients of accepted tokens, of those of rejected
-    /// tokens, and of the sums of both.
+    /// The outcome by three sums of squares: of the gradients of accepted tokens, of those of
+    /// rejected tokens, and of the sums of both.
     fn from_squares(squares: [f64; 3], rejects: bool) -> Self {
         let [grad, rejected, sum] = squares.map(f64::sqrt);
         Self::from_norms(if rejects {

@@ -44,8 +44,8 @@ pub type State = BTreeMap<String, Tensor>;
 ///
 /// Moments of the last layer (which components see), norms and biases are f32. Moments of the other
 /// matrices may be bf16. A step converts them to f32 and rounds the results stochastically, which
-/// preserves their mean. With rounding to the nearest, a running mean that moves by a thousandth per
-/// step would never change.
+/// preserves their mean. With rounding to the nearest, a running mean that moves by a thousandth
+/// per step would never change.
 ///
 /// A clone shares its storage with the original.
 #[derive(Debug, Clone)]

@@ -21,8 +21,8 @@ const NAMES: [&str; 7] = [
     "qwen3-biased",
 ];
 
-/// Groups of three, two and one rows with the same prompt, in mixed order, and completions of one to
-/// six tokens.
+/// Groups of three, two and one rows with the same prompt, in mixed order, and completions of one
+/// to six tokens.
 fn rows() -> Sequences {
     batch(&[
         (&[3, 9, 1, 7], &[5, 2, 8, 8, 1, 4]),

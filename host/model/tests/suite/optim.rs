@@ -454,8 +454,8 @@ fn acting_rate_is_the_largest_rate_that_the_moment_remembers() {
             }
         );
     }
-    // Within the memory, a gradient moves the weights by at most the acting rate, because its shares
-    // of the first moment add up to less than 1.
+    // Within the memory, a gradient moves the weights by at most the acting rate, because its
+    // shares of the first moment add up to less than 1.
     for (beta1, step) in [(0.9_f64, 0), (0.9, 7), (0.5, 3), (0.95, 12)] {
         let memory = (1.0 / (1.0 - beta1)).round() as i32;
         let share = |later: i32| (1.0 - beta1) * beta1.powi(later);

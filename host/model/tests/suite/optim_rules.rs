@@ -153,9 +153,9 @@ fn the_second_moment_has_both_squares() {
     assert_eq!(optimizer.steps_taken(), 4);
 }
 
-/// If the gradient of rejected tokens almost cancels that of kept tokens, the square of their sum is
-/// almost 0, and a step divided by its root has no bound. The sum of their squares bounds the step by
-/// the learning rate.
+/// If the gradient of rejected tokens almost cancels that of kept tokens, the square of their sum
+/// is almost 0, and a step divided by its root has no bound. The sum of their squares bounds the
+/// step by the learning rate.
 #[test]
 fn cancelling_gradients_leave_the_step_bounded() {
     let policy = qwen2("tied");

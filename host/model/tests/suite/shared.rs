@@ -76,7 +76,8 @@ pub fn random(json: &str, seed: u64) -> Policy {
     .unwrap()
 }
 
-/// The two rows of `families-golden` and `lora-golden`. The first `prompt_len` tokens are the prompt.
+/// The two rows of `families-golden` and `lora-golden`. The first `prompt_len` tokens are the
+/// prompt.
 pub fn rows(prompt_len: usize) -> Sequences {
     let ids = [
         [0, 0, 0, 7, 21, 16, 3, 12, 20, 5, 11],
@@ -134,8 +135,8 @@ pub fn d_logps() -> Vec<f32> {
         .collect()
 }
 
-/// Logits of all tokens of these rows from the fourth on, `[2, 7, V]`. The token before each of them
-/// is not padding.
+/// Logits of all tokens of these rows from the fourth on, `[2, 7, V]`. The token before each of
+/// them is not padding.
 pub fn logits_of_rows(policy: &Policy) -> Tensor {
     logits(policy, &policy.forward_detached(&rows(4), 1.0).unwrap())
         .reshape((2, 7, ()))

@@ -113,7 +113,7 @@ impl<'a> Launch<'a> {
         Ok((self, stride[0]))
     }
 
-    /// As `memory`; without a tensor, the address is null.
+    /// The argument that `memory` makes; without a tensor, the address is null.
     pub(super) fn optional(
         mut self,
         tensor: Option<&'a Tensor>,
@@ -162,8 +162,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Launches the kernel in a grid of so many columns and rows of blocks; does nothing if the grid
-    /// is empty.
+    /// Launches the kernel in a grid of so many columns and rows of blocks; does nothing if the
+    /// grid is empty.
     ///
     /// # Safety
     ///

@@ -72,8 +72,8 @@ fn told(run: &FoundRun) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Name of a group. It is the recipe, if no other group has it. Otherwise a single run keeps its own
-/// name, and several seeds get the settings that distinguish them from the groups with the same
+/// Name of a group. It is the recipe, if no other group has it. Otherwise a single run keeps its
+/// own name, and several seeds get the settings that distinguish them from the groups with the same
 /// recipe, or the name of their first run and the number of the others.
 fn name(
     runs: &[FoundRun],

@@ -1,6 +1,6 @@
-//! Settings of TRL that components of libmasks implement here. A config has each under TRL's name in
-//! `[train]`. The setting is removed from there, and the component with its effect is appended to
-//! `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
+//! Settings of TRL that components of libmasks implement here. A config has each under TRL's name
+//! in `[train]`. The setting is removed from there, and the component with its effect is appended
+//! to `[[mask]]` or `[[weight]]`. VESPO has its correction in the objective, as in TRL.
 
 use anyhow::{Result, bail};
 use capo_loader::registry::Registry;

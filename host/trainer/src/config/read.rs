@@ -1,4 +1,5 @@
-//! Reads values of TOML. A [`Refusal`] has in its fields where a value stands and why it is refused.
+//! Reads values of TOML. A [`Refusal`] has in its fields where a value stands and why it is
+//! refused.
 
 use std::fmt::{self, Display};
 

@@ -2,8 +2,8 @@
 //! sampled.
 //!
 //! The sampler's threads hand over turns that have ended, and go on with other rows. The calling
-//! thread hands all waiting turns to the environment at once, and passes each observation to its row
-//! as soon as it arrives.
+//! thread hands all waiting turns to the environment at once, and passes each observation to its
+//! row as soon as it arrives.
 
 mod line;
 
@@ -55,8 +55,8 @@ pub struct Conversation {
     pub reward: f32,
     /// True if the environment ended the episode.
     pub ended: bool,
-    /// True if an observation did not fit into the completion, or the last turn has no end token, so
-    /// that it may be only the beginning of one.
+    /// True if an observation did not fit into the completion, or the last turn has no end token,
+    /// so that it may be only the beginning of one.
     pub cut: bool,
     /// The tool calls; `None` if there are no tools.
     pub calls: Option<CallCount>,
@@ -246,8 +246,8 @@ impl Environment {
         Ok(conversations)
     }
 
-    /// Runs `generate`, which samples completions of at most `longest` tokens, and answers the turns
-    /// that come over its lines until it returns.
+    /// Runs `generate`, which samples completions of at most `longest` tokens, and answers the
+    /// turns that come over its lines until it returns.
     pub fn converse<T: Send>(
         &mut self,
         sink: &mut dyn Sink,

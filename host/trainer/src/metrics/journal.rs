@@ -36,8 +36,8 @@ impl Log {
         &self.path
     }
 
-    /// Appends `line`. Returns true if the file has lost lines since the last call, because somebody
-    /// deleted or cut it.
+    /// Appends `line`. Returns true if the file has lost lines since the last call, because
+    /// somebody deleted or cut it.
     pub fn append(&mut self, line: &str) -> Result<bool> {
         let appended = files::append_line(&self.path, line)?;
         let has_lost = appended.before < self.size;
@@ -109,9 +109,9 @@ fn not_taken_up(path: &Path) -> String {
     format!("cannot take `{}` up again", path.display())
 }
 
-/// Removes the lines after `step` from the file at `path`, and warns of their number. All lines from
-/// the first torn or later one on are removed. Step 0 removes all lines. A missing file is not an
-/// error.
+/// Removes the lines after `step` from the file at `path`, and warns of their number. All lines
+/// from the first torn or later one on are removed. Step 0 removes all lines. A missing file is not
+/// an error.
 pub fn cut(path: &Path, step: u64) -> Result<()> {
     let lines = cut_lines(path, step).with_context(|| not_taken_up(path))?;
     if lines > 0 {

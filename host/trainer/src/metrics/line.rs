@@ -8,7 +8,8 @@ use serde::Serialize;
 pub type Values = Vec<(String, f64)>;
 
 /// The metrics of a step. As JSON it is an object: `step` comes first, then the values in the order
-/// of their names. Values that are not finite become null. Step 0 is the evaluation before training.
+/// of their names. Values that are not finite become null. Step 0 is the evaluation before
+/// training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     pub step: u64,

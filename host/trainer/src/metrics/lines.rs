@@ -46,8 +46,8 @@ impl Column {
             .filter(|(_, value)| !value.is_nan())
     }
 
-    /// Means of the first and of the last `most` numbers. If there are fewer than twice as many, the
-    /// means of the two halves. `None` without a number.
+    /// Means of the first and of the last `most` numbers. If there are fewer than twice as many,
+    /// the means of the two halves. `None` without a number.
     pub fn ends(&self, most: usize) -> Option<(f64, f64)> {
         let numbers: Vec<f64> = self.numbers().map(|(_, value)| value).collect();
         let count = most.min(numbers.len().div_ceil(2));

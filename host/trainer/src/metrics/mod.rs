@@ -111,8 +111,8 @@ impl Metrics {
         *self.times.entry(stage).or_default() += since.elapsed();
     }
 
-    /// The host's `values` together with those that components recorded. The host becomes the owner of
-    /// its names.
+    /// The host's `values` together with those that components recorded. The host becomes the owner
+    /// of its names.
     fn merged(&mut self, values: Values, recorded: &Recorded) -> Result<Sums> {
         add_times(&mut self.times, &recorded.times);
         for (name, _) in &values {

@@ -19,9 +19,9 @@ use crate::config::{ComponentMetrics, Config, Tracker};
 /// Prefix by which TensorBoard recognizes an event file. The rest of the name orders the files.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// Metrics that show at a glance what a mask, a weight or a step control does: the share of rejected
-/// tokens or the mean weight, the threshold, the mean predicted shift, the share of a step that was
-/// applied, the learning rate that was found, and the KL divergence.
+/// Metrics that show at a glance what a mask, a weight or a step control does: the share of
+/// rejected tokens or the mean weight, the threshold, the mean predicted shift, the share of a step
+/// that was applied, the learning rate that was found, and the KL divergence.
 const MAIN: [&str; 8] = [
     REJECTION_RATE,
     MEAN_WEIGHT,
@@ -175,8 +175,8 @@ fn checksum(bytes: &[u8]) -> [u8; 4] {
     masked(crc32c(bytes)).to_le_bytes()
 }
 
-/// Masks a checksum for a record, as the format asks, so that checksums of data with checksums still
-/// detect errors.
+/// Masks a checksum for a record, as the format asks, so that checksums of data with checksums
+/// still detect errors.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }

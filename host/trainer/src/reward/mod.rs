@@ -62,8 +62,8 @@ impl RewardConfig {
     }
 }
 
-/// True for the built-in rewards that compare an answer with the dataset's. Every row must then have
-/// an answer. A plugin's reward reports a missing answer by itself.
+/// True for the built-in rewards that compare an answer with the dataset's. Every row must then
+/// have an answer. A plugin's reward reports a missing answer by itself.
 pub fn reads_answer(id: &str) -> bool {
     ["exact_match", "number", "math"].contains(&id)
 }
@@ -138,8 +138,8 @@ pub struct Rewards {
 struct Weighted {
     component: RewardHandle,
     weight: f64,
-    /// True for a model that scores texts. It reads a whole episode, as the chat template writes it;
-    /// other rewards read the last turn.
+    /// True for a model that scores texts. It reads a whole episode, as the chat template writes
+    /// it; other rewards read the last turn.
     reads_all: bool,
 }
 

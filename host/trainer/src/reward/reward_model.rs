@@ -43,8 +43,8 @@ struct RewardModelKeys {
 /// Scores texts with a model that has its own tokenizer.
 ///
 /// A repeated text keeps its first score, because the last bits of a score may depend on the other
-/// texts of a forward pass. The scores are a part of the reward's state, so that a resumed run gives
-/// the same ones.
+/// texts of a forward pass. The scores are a part of the reward's state, so that a resumed run
+/// gives the same ones.
 pub struct RewardModel {
     model: Classifier,
     texts: Texts,

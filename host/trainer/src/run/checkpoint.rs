@@ -57,9 +57,9 @@ pub enum Due {
     ByTime,
 }
 
-/// The checkpoint that is due at the end of a rollout. A lasting one is due every `train.save_steps`
-/// steps, at the end of the run or of this process, and at the best evaluation. Otherwise one by
-/// time is due if a kill could cost the work of `at_risk`.
+/// The checkpoint that is due at the end of a rollout. A lasting one is due every
+/// `train.save_steps` steps, at the end of the run or of this process, and at the best evaluation.
+/// Otherwise one by time is due if a kill could cost the work of `at_risk`.
 pub fn due(run: &Run, stopped: bool, at_risk: Duration) -> Option<Due> {
     if !run.resources.saves {
         return None;
@@ -118,8 +118,8 @@ pub struct Written {
 }
 
 /// Writes the files of the checkpoint that is due at the current step. `None` if none is due, or if
-/// it exists. A checkpoint by time is refused if it would leave no room for the one at the end of the
-/// run.
+/// it exists. A checkpoint by time is refused if it would leave no room for the one at the end of
+/// the run.
 pub fn write(run: &mut Run, due: Option<Due>) -> Result<Option<Written>> {
     let Some(due) = due.filter(|_| !dir(run).exists()) else {
         return Ok(None);

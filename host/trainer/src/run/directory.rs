@@ -20,8 +20,8 @@ use crate::metrics::completions::{self, COMPLETIONS_FILE};
 
 /// Beginning of the names of TensorBoard's files.
 const EVENTS: &str = "events.out.tfevents";
-/// Name of the file in a run's directory with the path of the folder that holds the run's batches. A
-/// resume removes later batches only if the folder is this one.
+/// Name of the file in a run's directory with the path of the folder that holds the run's batches.
+/// A resume removes later batches only if the folder is this one.
 const BATCHES_FILE: &str = "batches";
 /// Parent folder of runs for which no folder is given.
 const RUNS: &str = "runs";

@@ -80,9 +80,9 @@ impl Run {
         )
     }
 
-    /// The settings `info` of the next step as masks and weights see them. Their learning rate is the
-    /// largest rate at which the gradient will act, times the share that step controls applied last
-    /// time.
+    /// The settings `info` of the next step as masks and weights see them. Their learning rate is
+    /// the largest rate at which the gradient will act, times the share that step controls applied
+    /// last time.
     pub fn judged(&self, info: &StepInfo) -> StepInfo {
         let share = self.progress.applied.unwrap_or(1.0);
         let mut judged = *info;

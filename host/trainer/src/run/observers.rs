@@ -27,8 +27,8 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first step
-    /// that trackers get.
+    /// Begins the files of the run in `dir`, or continues them after `step`. `first` is the first
+    /// step that trackers get.
     pub(super) fn open(
         dir: &Path,
         config: &Config,

@@ -26,8 +26,8 @@ pub struct Progress {
     pub rejected_tokens: u64,
     /// Number of steps without an update.
     pub skipped_steps: u64,
-    /// Share of a step's length that step controls left the last time that they left something; `None`
-    /// before.
+    /// Share of a step's length that step controls left the last time that they left something;
+    /// `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<f64>,
     /// Held-out accuracy before step 0.

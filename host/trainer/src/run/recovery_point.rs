@@ -1,9 +1,9 @@
 //! The recovery point between the last two rollouts. If the run fails during a rollout, the state
 //! before that rollout can still be saved.
 //!
-//! The weights stay as they are until the optimizer's step. The states of components may change with
-//! each call, so small ones are copied. If they are larger, the point is valid only until the first
-//! call of a component.
+//! The weights stay as they are until the optimizer's step. The states of components may change
+//! with each call, so small ones are copied. If they are larger, the point is valid only until the
+//! first call of a component.
 
 use super::Run;
 use super::progress::{RecoveryPoint, States};
@@ -27,8 +27,8 @@ impl RecoveryPoint {
     }
 }
 
-/// Records a recovery point now. A state that is already saved, or is the beginning of the run, needs
-/// none.
+/// Records a recovery point now. A state that is already saved, or is the beginning of the run,
+/// needs none.
 pub fn remember(run: &mut Run) {
     run.recovery = None;
     if run.resources.watchdog.place().is_saved() {

@@ -1,5 +1,5 @@
-//! Stage 5, the phase `backward`: reduces the loss of the kept tokens to one number, and computes its
-//! gradient, one micro-batch at a time.
+//! Stage 5, the phase `backward`: reduces the loss of the kept tokens to one number, and computes
+//! its gradient, one micro-batch at a time.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ pub struct Reduced {
     /// `[B, T]`: derivative of the loss by each token's entropy; `None` without
     /// [`Reduced::add_entropy_bonus`].
     pub d_entropy: Option<Vec<f32>>,
-    /// `[B, T]`: derivative of the loss by each token's entropy if the bonus covered rejected tokens
-    /// too, minus `d_entropy`. `None` without a bonus, or if it would be 0 for all tokens.
+    /// `[B, T]`: derivative of the loss by each token's entropy if the bonus covered rejected
+    /// tokens too, minus `d_entropy`. `None` without a bonus, or if it would be 0 for all tokens.
     pub rest_entropy: Option<Vec<f32>>,
     /// The share of the squared gradient that each mask rejected, in the order of the masks.
     ///
@@ -36,8 +36,8 @@ pub struct Reduced {
     /// derivative of the unmasked loss by the token's own logit. Products of different tokens and
     /// the layers below are ignored.
     pub rejected: Vec<f64>,
-    /// The share of the squared gradient that each weight removed, in the order of the weights. It is
-    /// negative for a weight that increases the gradient.
+    /// The share of the squared gradient that each weight removed, in the order of the weights. It
+    /// is negative for a weight that increases the gradient.
     pub weighted_away: Vec<f64>,
 }
 
@@ -297,7 +297,8 @@ pub fn accumulate(
             policy.device().synchronize()?;
             let started = Instant::now();
             if let Some(rest_entropy) = part(&reduced.rest_entropy, &places) {
-                // No row of the bonus is 0: if one token is rejected, the bonus of all others grows.
+                // No row of the bonus is 0: if one token is rejected, the bonus of all others
+                // grows.
                 let rejected = total.rejected.get_or_insert_default();
                 forward.clone().finish(rest, Some(rest_entropy), rejected)?;
             } else if let Some(gradients) = forward.backward_of_nonzero(rest)? {

@@ -1,5 +1,5 @@
-//! Stage 6, the phase `step`: between the gradient and the new weights, step controls decide how much
-//! of the optimizer's step is applied.
+//! Stage 6, the phase `step`: between the gradient and the new weights, step controls decide how
+//! much of the optimizer's step is applied.
 
 use anyhow::Result;
 use candle_core::DType;
@@ -163,8 +163,8 @@ pub fn apply(
     Ok(done)
 }
 
-/// Refuses weights and moments that are not finite. No checkpoint may hold them, because no run could
-/// go on from it.
+/// Refuses weights and moments that are not finite. No checkpoint may hold them, because no run
+/// could go on from it.
 pub fn check_finite(policy: &Policy, optimizer: &Optimizer, info: &StepInfo) -> Result<()> {
     let step = info.step + 1;
     let go_on = "in the run's `config.toml`, and resume with `--allow-changed-config`";

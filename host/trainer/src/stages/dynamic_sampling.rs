@@ -1,5 +1,5 @@
-//! Dynamic sampling (DAPO). A group whose completions all earn the same reward teaches nothing. It is
-//! dropped, and another group is sampled in its place.
+//! Dynamic sampling (DAPO). A group whose completions all earn the same reward teaches nothing. It
+//! is dropped, and another group is sampled in its place.
 
 use anyhow::Result;
 

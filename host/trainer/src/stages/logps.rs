@@ -1,5 +1,5 @@
-//! The policy's log-probabilities of the sampled tokens, and other outputs of a step's forward passes
-//! for which components ask. They are computed before the components run.
+//! The policy's log-probabilities of the sampled tokens, and other outputs of a step's forward
+//! passes for which components ask. They are computed before the components run.
 
 use std::ops::Range;
 
@@ -70,8 +70,8 @@ impl Work {
 }
 
 impl ComponentInputs {
-    /// Collects all inputs for which the components ask. `last_layer_k` is the number of most likely
-    /// tokens in the last layer's data.
+    /// Collects all inputs for which the components ask. `last_layer_k` is the number of most
+    /// likely tokens in the last layer's data.
     pub fn new(
         components: &Components,
         policy: &Policy,
@@ -97,8 +97,8 @@ impl ComponentInputs {
         }
     }
 
-    /// Outputs of a step's forward passes for each token, besides its log-probability. Step controls
-    /// and a `measured` step also need the features.
+    /// Outputs of a step's forward passes for each token, besides its log-probability. Step
+    /// controls and a `measured` step also need the features.
     pub fn outputs(&self, controls: &[StepControlHandle], measured: bool) -> Wants {
         let last_layer_k =
             (measured || self.inputs.contains(Inputs::LAST_LAYER)).then_some(self.last_layer_k);

@@ -234,8 +234,8 @@ fn of_each(
     signs
 }
 
-/// True if a mask or weight adapts its threshold to the run, by `target_rejection_rate` or a bound of
-/// `"auto"`. It then records the threshold.
+/// True if a mask or weight adapts its threshold to the run, by `target_rejection_rate` or a bound
+/// of `"auto"`. It then records the threshold.
 fn finds_its_threshold(window: &Window, component: &str) -> bool {
     window.now(&format!("{component}/threshold")).is_some()
 }
@@ -584,8 +584,8 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
     })
 }
 
-/// The components that have had no effect in `steps` steps, by their metric `ID/last`; 0 steps finds
-/// none.
+/// The components that have had no effect in `steps` steps, by their metric `ID/last`; 0 steps
+/// finds none.
 fn idle(window: &Window, last: &str, steps: usize) -> Vec<String> {
     let mut components = Vec::new();
     for (component, chances) in window.idle(last) {

@@ -27,8 +27,8 @@ pub struct Window {
     pub(super) held_out: Option<[Measured; 2]>,
     /// Largest standard deviation of a step's rewards.
     pub(super) reward_deviation: f64,
-    /// Number of steps in which a mask or a step control could have acted, by the name of the metric
-    /// that shows its effect.
+    /// Number of steps in which a mask or a step control could have acted, by the name of the
+    /// metric that shows its effect.
     chances: BTreeMap<String, u64>,
     /// Those of these metrics that have shown an effect.
     acted: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! Tests of the trainer's parts through its public interface: objectives, reductions, mismatch of the
-//! sampler.
+//! Tests of the trainer's parts through its public interface: objectives, reductions, mismatch of
+//! the sampler.
 
 mod examples;
 mod key_tables;

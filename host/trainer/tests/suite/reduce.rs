@@ -103,8 +103,8 @@ fn computes_rest_only_for_optimizers_that_ask() {
 #[test]
 fn the_entropy_bonus_is_a_mean_over_kept_tokens() {
     let batch = batch();
-    // Two of the nine tokens are rejected; places 6, 7 and 11 are padding. A weight of 0 does not take
-    // a token out of the bonus.
+    // Two of the nine tokens are rejected; places 6, 7 and 11 are padding. A weight of 0 does not
+    // take a token out of the bonus.
     let by_masks = decision(&batch, &[0, 8]);
     let mut by_weight = decision(&batch, &[0, 1, 8]);
     let token_mask = by_masks.token_mask.clone();

@@ -1,6 +1,6 @@
 //! Completions of several turns, compared with TRL on the same ids
-//! (`data/objectives-golden/turns.py`): the model reads tokens that it did not draw, but they have no
-//! part in the loss and its gradients.
+//! (`data/objectives-golden/turns.py`): the model reads tokens that it did not draw, but they have
+//! no part in the loss and its gradients.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ struct Golden {
 struct Case {
     loss_type: String,
     loss: f64,
-    /// For each weight, the norm of its gradient, and the product of the gradient with `cos(0.37 i)`.
+    /// For each weight, the norm of its gradient, and the product of the gradient with
+    /// `cos(0.37 i)`.
     gradients: BTreeMap<String, [f64; 2]>,
 }
 

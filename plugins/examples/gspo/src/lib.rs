@@ -7,8 +7,8 @@ use capo_plugin::prelude::*;
 
 /// Clipped surrogate with one ratio per completion.
 ///
-/// The loss is `-min(s A, clip(s, 1 - epsilon, 1 + epsilon_high) A)` at every token of a completion, where `s`
-/// is `exp` of the mean of `logp - old_logp` over its tokens.
+/// The loss is `-min(s A, clip(s, 1 - epsilon, 1 + epsilon_high) A)` at every token of a
+/// completion, where `s` is `exp` of the mean of `logp - old_logp` over its tokens.
 #[component(Objective, id = "example.gspo")]
 struct Gspo {
     /// How far below 1 the ratio counts.

@@ -84,8 +84,8 @@ impl Completions {
         Ok(())
     }
 
-    /// True if the log takes the completions of a rollout that was sampled after `sampled_at` steps.
-    /// They are logged at the first use of the rollout, `iteration` 0.
+    /// True if the log takes the completions of a rollout that was sampled after `sampled_at`
+    /// steps. They are logged at the first use of the rollout, `iteration` 0.
     fn is_due(&self, sampled_at: u64, iteration: u64) -> bool {
         iteration == 0
             && self
@@ -93,8 +93,8 @@ impl Completions {
                 .is_some_and(|every| sampled_at.is_multiple_of(every))
     }
 
-    /// True if the log takes what components record for each token in such a step. The arguments are
-    /// those of `is_due`.
+    /// True if the log takes what components record for each token in such a step. The arguments
+    /// are those of `is_due`.
     pub fn takes_arrays(&self, sampled_at: u64, iteration: u64) -> bool {
         self.logging.log_tokens && self.is_due(sampled_at, iteration)
     }

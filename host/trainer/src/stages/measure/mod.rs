@@ -32,13 +32,13 @@ pub struct Step<'a> {
 /// The trainer calls [`capo_plugin::StepControl::control`] after the optimizer has changed the
 /// weights, and before anybody uses them. A control gets
 ///
-/// * the batch, with everything that masks and weights see, and the objective's losses. Its learning
-///   rate is the step's, times the shares that earlier controls left.
+/// * the batch, with everything that masks and weights see, and the objective's losses. Its
+///   learning rate is the step's, times the shares that earlier controls left.
 /// * the weight of each token in the gradient, `[B, T]`: 0 for a token that a mask rejected.
 /// * name and number of parameters of each group: the embedding, each block, the last layer.
-/// * a [`Proposal`], through the trait [`Measurements`]: the norm of the step in each group, half the
-///   squared step in Adam's Fisher metric, the KL divergence that a share of the step or the last
-///   layer's change causes, and the cosine of the gradient with the previous step. A number is
+/// * a [`Proposal`], through the trait [`Measurements`]: the norm of the step in each group, half
+///   the squared step in Adam's Fisher metric, the KL divergence that a share of the step or the
+///   last layer's change causes, and the cosine of the gradient with the previous step. A number is
 ///   computed when a control first asks for it, and kept for those that ask later.
 ///
 /// It answers with a factor for each group. The next control sees the step with these factors
