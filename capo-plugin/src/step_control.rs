@@ -63,6 +63,9 @@ pub trait Measurements {
     /// Cosine between the previous step and `−gradient`; `None` where there is none. Asked of a
     /// host only if a control's `inputs` name [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     fn alignment(&mut self) -> Result<Option<f64>, PluginError>;
+    /// Euclidean norm of the gradient before it was clipped; `None` where only a clipped one is
+    /// left. Asked of a host as [`alignment`](Self::alignment) is.
+    fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError>;
 }
 
 impl Measurements for MeasurementsRef<'_> {
@@ -84,6 +87,12 @@ impl Measurements for MeasurementsRef<'_> {
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
         Ok(MeasurementsRef::alignment(self)
+            .into_result()?
+            .into_option())
+    }
+
+    fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(MeasurementsRef::gradient_norm(self)
             .into_result()?
             .into_option())
     }
@@ -180,13 +189,24 @@ impl<'a> Update<'a> {
 
     /// Cosine between the previous step and the descent direction, `−gradient`, of this step's
     /// batch, over all weights. A large value means that the last step still descends on new
-    /// completions. `None` before the second step.
+    /// completions. `None` before the second step, and for SGD without momentum, which does not
+    /// remember its step.
     ///
     /// # Errors
     ///
     /// When the component did not ask for it, with [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     pub fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
         self.measure.alignment()
+    }
+
+    /// Euclidean norm of the gradient, over all weights, before it was clipped. `None` where the
+    /// trainer has only the clipped one left.
+    ///
+    /// # Errors
+    ///
+    /// As [`alignment`](Self::alignment).
+    pub fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
+        self.measure.gradient_norm()
     }
 
     /// Applies `scale` times the update to every group: 0 keeps the old weights, 1 takes the whole

@@ -71,6 +71,12 @@ class Measurements(Protocol):
         `None` before the second step. Called for a control whose `inputs` have `ALIGNMENT`.
         """
 
+    def gradient_norm(self) -> float | None:
+        """Euclidean norm of the gradient before it was clipped; `None` where only a clipped one is left.
+
+        Called for a control whose `inputs` have `ALIGNMENT`.
+        """
+
 
 class Component:
     """The base class of the components of all points.

@@ -129,4 +129,11 @@ impl Measurements for &Measure {
         })?;
         Ok(cosine.filter(|cosine| cosine.is_finite()))
     }
+
+    fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
+        let norm: Option<f64> = self.0.call("gradient_norm", |object| {
+            object.call_method0("gradient_norm")?.extract()
+        })?;
+        Ok(norm.filter(|norm| norm.is_finite()))
+    }
 }

@@ -69,7 +69,7 @@ impl Inputs {
     /// No optional array.
     pub const NONE: Self = Self(0);
     /// [`Update::alignment`](crate::Update::alignment), for step controls: how well the gradient
-    /// agrees with the previous step.
+    /// agrees with the previous step; and [`Update::gradient_norm`](crate::Update::gradient_norm).
     pub const ALIGNMENT: Self = Self(1 << 7);
     /// All flags that this revision names.
     pub const KNOWN: Self = {

@@ -122,6 +122,24 @@ impl Meter<'_> {
     }
 }
 
+impl Meter<'_> {
+    /// The number `name`, which hosts know only for controls that ask for the alignment.
+    fn of_gradient(
+        &mut self,
+        name: &str,
+        measure: impl FnOnce(&mut dyn Measurements) -> Result<Option<f64>, PluginError>,
+    ) -> RResult<ROption<f64>, WireError> {
+        if self.inputs.contains(Inputs::ALIGNMENT) {
+            return self.own(|host| Ok(measure(host)?.into()));
+        }
+        let sentence = format!(
+            "the step's {name} is not there (return `Inputs::ALIGNMENT` from a step control's \
+             `inputs`)"
+        );
+        RResult::RErr(PluginError::new(ErrorKind::MISSING_INPUT, sentence).into())
+    }
+}
+
 impl WireMeasurements for Meter<'_> {
     fn norms(&mut self, norms: RSliceMut<'_, f64>) -> RResult<(), WireError> {
         self.own(|host| host.norms(norms.into_mut_slice()))
@@ -140,12 +158,11 @@ impl WireMeasurements for Meter<'_> {
     }
 
     fn alignment(&mut self) -> RResult<ROption<f64>, WireError> {
-        if self.inputs.contains(Inputs::ALIGNMENT) {
-            return self.own(|host| Ok(host.alignment()?.into()));
-        }
-        let sentence = "the step's alignment is not there (return `Inputs::ALIGNMENT` from a step \
-                        control's `inputs`)";
-        RResult::RErr(PluginError::new(ErrorKind::MISSING_INPUT, sentence).into())
+        self.of_gradient("alignment", |host| host.alignment())
+    }
+
+    fn gradient_norm(&mut self) -> RResult<ROption<f64>, WireError> {
+        self.of_gradient("gradient norm", |host| host.gradient_norm())
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Measured {
     pub kl: f64,
     /// Cosine between the previous step and this step's `−gradient`; NaN before the second step.
     pub alignment: f64,
+    /// Norm of the gradient before clipping; NaN where it is not known.
+    pub gradient_norm: f64,
 }
 
 impl Measured {
@@ -36,6 +38,7 @@ impl Default for Measured {
             last_layer_kl: 1e-6,
             kl: 4e-3,
             alignment: 0.1,
+            gradient_norm: 1.5,
         }
     }
 }
@@ -60,5 +63,9 @@ impl Measurements for Measured {
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
         Ok(Some(self.alignment).filter(|cosine| cosine.is_finite()))
+    }
+
+    fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(Some(self.gradient_norm).filter(|norm| norm.is_finite()))
     }
 }

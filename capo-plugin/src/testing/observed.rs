@@ -29,6 +29,7 @@ impl From<Fixture> for Input {
             last_layer_kl,
             kl,
             alignment,
+            gradient_norm,
         } = Measured::default();
         batch.update = Measured {
             norms: norms.map(|norm| factor * norm),
@@ -36,6 +37,7 @@ impl From<Fixture> for Input {
             last_layer_kl: factor * factor * last_layer_kl,
             kl: factor * factor * kl,
             alignment: alignment / factor,
+            gradient_norm,
         };
         Self::Batch(Box::new(batch))
     }

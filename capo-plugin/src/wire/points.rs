@@ -160,8 +160,9 @@ pub trait WireMeasurements {
     fn fisher(&mut self) -> RResult<f64, WireError>;
     fn last_layer_kl(&mut self) -> RResult<f64, WireError>;
     fn measure_kl(&mut self, fraction: f64, share: f64) -> RResult<f64, WireError>;
-    #[sabi(last_prefix_field)]
     fn alignment(&mut self) -> RResult<ROption<f64>, WireError>;
+    #[sabi(last_prefix_field)]
+    fn gradient_norm(&mut self) -> RResult<ROption<f64>, WireError>;
 }
 
 /// A borrowed [`WireMeasurements`].

@@ -4,6 +4,7 @@ use capo_plugin::prelude::*;
 use capo_plugin::{KeyValue, Numeric, OptimizerInfo, OptimizerKind, Value, Wanted};
 
 use crate::search::{Part, Search, Step};
+use crate::slope::Slope;
 use crate::target::scale;
 
 /// Weight of a new measurement in the running calibration.
@@ -72,20 +73,28 @@ struct Kl {
 }
 
 impl Kl {
-    /// KL divergence of the step in nats, measured or estimated from Adam's second moment.
-    fn kl(&mut self, ctx: &mut Ctx, step: u64, update: &mut Update) -> Result<f64, PluginError> {
+    /// KL divergence of `share` of the step in nats, measured or estimated from Adam's second
+    /// moment.
+    fn kl(
+        &mut self,
+        ctx: &mut Ctx,
+        step: u64,
+        share: f64,
+        update: &mut Update,
+    ) -> Result<f64, PluginError> {
         // What the search finds rests on its first steps, so that each of these is measured, on all
         // completions.
         let begins = matches!(self.target, Target::Auto) && self.search.begins();
         let fraction = if begins { 1.0 } else { self.fraction };
         if self.every == 1 {
-            let kl = update.measure_kl(fraction)?;
+            let kl = update.measure_kl_of_part(fraction, share)?;
             ctx.record("kl", kl);
             return Ok(kl);
         }
         let fisher = update.fisher().map_err(|error| {
             error.context("`every` is above 1, which needs Adam's second moment (set `every = 1`)")
         })?;
+        let fisher = share.powi(2) * fisher;
         let predicted = self.rho.map(|rho| rho.exp() * fisher);
         if let Some(predicted) = predicted {
             ctx.record("predicted_kl", predicted);
@@ -93,7 +102,7 @@ impl Kl {
         let kl = match predicted {
             Some(predicted) if !begins && !step.is_multiple_of(self.every) => predicted,
             _ => {
-                let kl = update.measure_kl(fraction)?;
+                let kl = update.measure_kl_of_part(fraction, share)?;
                 ctx.record("kl", kl);
                 self.calibrate(kl / fisher);
                 kl
@@ -118,22 +127,34 @@ impl Kl {
         } else {
             1.0
         };
+        let rate = batch.optimizer.learning_rate;
+        if let Some(slope) = Slope::of(batch, update)?
+            && let Some(errors) = self.search.hear(slope, rate)
+        {
+            ctx.record("slope", errors);
+        }
+        // Of the first steps the whole is measured, and then the part that is likely to be taken.
+        // Of the others it is known.
+        let begins = self.search.begins();
+        let share = if begins { 1.0 } else { self.search.left(rate) };
+        let kl = self.kl(ctx, batch.step, share, update)?;
         let step = Step {
-            kl: self.kl(ctx, batch.step, update)?,
+            kl: kl / share.powi(2),
             entropy: entropy(batch),
-            rate: batch.optimizer.learning_rate,
+            rate,
+            length: update.norm()?,
             reach,
             earns,
         };
-        let part = match self.search.part(step) {
-            Some(share) => Some(Part {
-                share,
-                kl: update.measure_kl_of_part(1.0, share)?,
-            }),
-            None => None,
+        let part = if !begins {
+            Some(Part { share, kl })
+        } else if let Some(share) = self.search.part(step) {
+            let kl = update.measure_kl_of_part(1.0, share)?;
+            Some(Part { share, kl })
+        } else {
+            None
         };
         let left = self.search.take(step, part);
-        ctx.record("share", self.search.share());
         if let Some(rate) = self.search.found() {
             ctx.record("found_rate", rate);
         }
@@ -211,12 +232,19 @@ impl StepControl for Kl {
         update: &mut Update,
     ) -> Result<(), PluginError> {
         let left = match self.target {
-            Target::Fixed(target) => scale(target, self.kl(ctx, batch.step, update)?),
+            Target::Fixed(target) => scale(target, self.kl(ctx, batch.step, 1.0, update)?),
             Target::Auto => self.take(ctx, batch, update)?,
         };
         ctx.record("scale", left);
         update.scale(left);
         Ok(())
+    }
+
+    fn inputs(&self) -> Inputs {
+        match self.target {
+            Target::Fixed(_) => Inputs::NONE,
+            Target::Auto => Inputs::ALIGNMENT,
+        }
     }
 
     fn save(&self) -> Result<Vec<u8>, PluginError> {
@@ -380,6 +408,40 @@ mod tests {
                     .to_string()
                     .contains("with this `target`")
             );
+        }
+    }
+
+    /// A step that is far too long, and a gradient that agrees with the steps so far.
+    #[test]
+    fn a_rate_follows_the_run_where_the_trainer_knows_the_slope() {
+        let found = |alignment: f64, gradient_norm: f64| {
+            let mut governor = governor("");
+            let mut rates = Vec::new();
+            for number in 0..3 * FIRST {
+                let update = Measured {
+                    kl: 5000.0,
+                    alignment,
+                    gradient_norm,
+                    ..Measured::default()
+                };
+                let controlled = Fixture::new(2, 3)
+                    .step(number)
+                    .control(&mut governor, update)
+                    .unwrap();
+                rates.extend(controlled.records.number("found_rate"));
+                let is_known = alignment.is_finite() && gradient_norm.is_finite();
+                let slope = controlled.records.number("slope");
+                assert_eq!(slope.is_some(), is_known && number > 0, "{number}");
+            }
+            (rates[0], rates[rates.len() - 1])
+        };
+        let (first, last) = found(0.5, 1e5);
+        assert!(last > 2.0 * first, "{first} {last}");
+        let (first, last) = found(-0.5, 1e5);
+        assert!(last < 0.5 * first, "{first} {last}");
+        for (alignment, norm) in [(f64::NAN, 1e5), (0.5, f64::NAN)] {
+            let (first, last) = found(alignment, norm);
+            assert_eq!(first, last);
         }
     }
 

@@ -6,6 +6,7 @@
 mod kl;
 mod last_layer;
 mod search;
+mod slope;
 mod target;
 
 use capo_plugin::recipe;

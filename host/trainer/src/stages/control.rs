@@ -136,6 +136,7 @@ pub fn apply(
     };
     let mut proposal = Proposal::new(proposed, info, work);
     proposal.alignment = before.alignment;
+    proposal.gradient_norm = outcome.map(|outcome| outcome.grad_norm);
     let shown: Vec<ParameterGroup<'_>> = (groups.iter())
         .map(|group| ParameterGroup::new(&group.name, group.parameters))
         .collect();

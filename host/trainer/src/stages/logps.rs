@@ -161,12 +161,6 @@ fn check(id: &str, wanted: Inputs, policy: &Policy, train: &TrainConfig) -> Resu
              (use a model with `tie_word_embeddings = false`, or the component's own moments)"
         );
     }
-    let remembers = !is_sgd || train.sgd_momentum != 0.0;
-    ensure!(
-        remembers || !wanted.contains(Inputs::ALIGNMENT),
-        "component `{id}` compares each step with the one before, which SGD without momentum does \
-         not remember (set `train.sgd_momentum`)"
-    );
     Ok(())
 }
 

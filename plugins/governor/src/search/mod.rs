@@ -4,10 +4,16 @@
 //! its KL divergence is a measure of the rate. The steps after it tell the same less surely, and
 //! make up for a first one that says too much or too little.
 //!
-//! A run does not say how long it will be, and a longer one needs a smaller rate, so that the
-//! highest rate falls after a while.
+//! The rate then follows what the run says ([`listening`]). A run does not say how long it will be,
+//! and a longer one needs a smaller rate, so that the rate falls after a while.
+//!
+//! What is found is a limit: a schedule that is below it is left as it is.
 
+mod listening;
+
+use crate::slope::Slope;
 use crate::target::scale;
+use listening::Listening;
 
 /// So many steps tell the rate, of those that have an advantage and move the policy.
 pub(crate) const FIRST: u64 = 6;
@@ -46,6 +52,8 @@ pub(crate) struct Step {
     pub kl: f64,
     pub entropy: f64,
     pub rate: f64,
+    /// Its length: the Euclidean norm over all weights.
+    pub length: f64,
     /// How far it moves the weights, as a share of the learning rate (root mean square); it matters
     /// for the first step alone, where Adam's is 1.
     pub reach: f64,
@@ -66,9 +74,10 @@ pub(crate) struct Part {
 /// The search's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
-    /// The logarithm of the rate that was told, divided by the highest one so far; after the first
-    /// steps it is above 0 where steps are whole.
+    /// The logarithm of the rate that the first steps told, divided by the highest one so far;
+    /// after them it is above 0 where steps are whole.
     log: f64,
+    listening: Listening,
     /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the
     /// policy, and their number.
     kl: f64,
@@ -83,11 +92,19 @@ pub(crate) struct Search {
 }
 
 impl Search {
+    /// Hears how fast the loss of a step's batch falls along the steps before it; the coming step
+    /// has this learning rate. Returns the slope in standard errors.
+    pub(crate) fn hear(&mut self, slope: Slope, rate: f64) -> Option<f64> {
+        self.refer_to(rate);
+        let limits = self.left(rate) < 1.0;
+        self.listening.hear(slope, limits)
+    }
+
     /// The share of `step`, by a guess, that is to be measured too before it is taken; `None` if
-    /// `step` is taken whole or tells nothing.
+    /// `step` is taken whole or tells nothing. For one of the first steps.
     pub(crate) fn part(&mut self, step: Step) -> Option<f64> {
         self.refer_to(step.rate);
-        let share = self.told(step, self.square(step.kl)).exp();
+        let share = self.limit(self.told(step, self.square(step.kl))) / step.rate;
         let tells = self.begins() && self.counts(step) && self.moves(step);
         (tells && share > 0.0 && share < (-WHOLE).exp()).then_some(share)
     }
@@ -122,8 +139,9 @@ impl Search {
         };
         if counts && taken > 0.0 {
             self.kl += taken.min(most);
+            self.listening.moved(share * step.length, taken);
             self.steps += 1;
-            if self.steps == FIRST && self.log >= -WHOLE {
+            if self.steps == FIRST && self.log + self.listening.lift >= -WHOLE {
                 self.log += WHOLE;
             }
         }
@@ -186,25 +204,26 @@ impl Search {
         self.steps < FIRST
     }
 
-    /// The share that was told, of the highest rate so far.
-    pub(crate) fn share(&self) -> f64 {
-        let is_whole = self.log >= if self.begins() { -WHOLE } else { 0.0 };
-        if is_whole { 1.0 } else { self.log.exp() }
+    /// The highest learning rate of a step, where the first ones told `log`.
+    fn limit(&self, log: f64) -> f64 {
+        let late = (STEADY as f64 / self.steps as f64).sqrt().min(1.0);
+        (log + self.listening.lift).exp() * late * self.rate
     }
 
-    /// How much is left of a step at `rate` that is no spike. A schedule that has lowered the rate
-    /// further than the limit is not lowered again.
-    fn left(&self, rate: f64) -> f64 {
-        if self.steps <= STEADY {
-            return self.share();
+    /// How much is left of a step at `rate` that is no spike.
+    pub(crate) fn left(&self, rate: f64) -> f64 {
+        if rate == 0.0 {
+            return 1.0;
         }
-        let late = (STEADY as f64 / self.steps as f64).sqrt();
-        (self.log.exp() * (late * self.rate / rate).min(1.0)).min(1.0)
+        let share = self.limit(self.log) / rate;
+        let whole = if self.begins() { (-WHOLE).exp() } else { 1.0 };
+        if share >= whole { 1.0 } else { share }
     }
 
-    /// The learning rate that was found, once the first steps are taken.
+    /// The learning rate that was found, once the first steps are taken: the highest one of the
+    /// coming step.
     pub(crate) fn found(&self) -> Option<f64> {
-        (!self.begins()).then(|| self.share() * self.rate)
+        (!self.begins()).then(|| self.limit(self.log).min(self.rate))
     }
 
     /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate.
@@ -214,9 +233,10 @@ impl Search {
             return;
         }
         if !self.has_not_begun() {
-            let was_whole = !self.begins() && self.log >= 0.0;
+            let is_whole = |log: f64| log + self.listening.lift >= 0.0;
+            let was_whole = !self.begins() && is_whole(self.log);
             self.log += (self.rate / rate).ln();
-            if was_whole && self.log < 0.0 {
+            if was_whole && !is_whole(self.log) {
                 // It is more than half again what was told now.
                 self.log -= WHOLE;
             }
@@ -226,33 +246,54 @@ impl Search {
 
     /// The state as text.
     pub(crate) fn save(&self) -> String {
-        let numbers = [self.log, self.kl, self.rate, self.bend]
-            .map(|number| format!("{:016x}", number.to_bits()));
-        format!("{} {} {}", numbers.join(" "), self.steps, self.earned)
+        let Listening { lift, heard, cost } = self.listening;
+        let numbers = [self.log, self.kl, self.rate, self.bend, lift].map(written);
+        let cost = cost.map_or("none".to_owned(), written);
+        format!(
+            "{} {cost} {heard} {} {}",
+            numbers.join(" "),
+            self.steps,
+            self.earned
+        )
     }
 
     /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, kl, rate, bend, steps, earned] = words.as_slice() else {
+        let &[log, kl, rate, bend, lift, cost, heard, steps, earned] = words.as_slice() else {
             return None;
         };
-        let number = |word: &str| {
-            u64::from_str_radix(word, 16)
-                .ok()
-                .map(f64::from_bits)
-                .filter(|number| number.is_finite())
+        let cost = match cost {
+            "none" => None,
+            bits => Some(number(bits)?),
         };
-        let [log, kl, rate, bend] = [number(log)?, number(kl)?, number(rate)?, number(bend)?];
         Some(Self {
-            log,
-            kl,
-            rate,
-            bend,
+            log: number(log)?,
+            listening: Listening {
+                lift: number(lift)?,
+                heard: heard.parse().ok()?,
+                cost,
+            },
+            kl: number(kl)?,
+            rate: number(rate)?,
+            bend: number(bend)?,
             steps: steps.parse().ok()?,
             earned: earned.parse().ok()?,
         })
     }
+}
+
+/// The bits of a number, as text.
+fn written(number: f64) -> String {
+    format!("{:016x}", number.to_bits())
+}
+
+/// The finite number whose bits [`written`] wrote.
+fn number(bits: &str) -> Option<f64> {
+    u64::from_str_radix(bits, 16)
+        .ok()
+        .map(f64::from_bits)
+        .filter(|number| number.is_finite())
 }
 
 /// The entropy as far as it counts.

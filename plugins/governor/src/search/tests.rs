@@ -11,8 +11,19 @@ fn step(kl: f64) -> Step {
         kl,
         entropy: ENTROPY,
         rate: TOP,
+        length: 1.0,
         reach: 1.0,
         earns: true,
+    }
+}
+
+/// A slope of so many standard errors.
+fn slope(errors: f64, search: &Search) -> Slope {
+    let squares = 1e-3;
+    let cost = search.listening.cost.unwrap().exp();
+    Slope {
+        fall: errors * (2.0 * cost * squares).sqrt(),
+        squares,
     }
 }
 
@@ -30,16 +41,26 @@ impl Search {
         self.by(2.0, step)
     }
 
-    /// Takes a step whose divergence grows with the power `law` of its length; a part is measured
-    /// where it is asked for.
+    /// Takes a step whose divergence grows with the power `law` of its length. A part of it is
+    /// measured as the governor does.
     fn by(&mut self, law: f64, step: Step) -> f64 {
-        let part = self.part(step).map(|share| Part {
+        let begins = self.begins();
+        let share = if begins {
+            self.part(step)
+        } else {
+            Some(self.left(step.rate))
+        };
+        let part = share.map(|share| Part {
             share,
             kl: step.kl * share.powf(law),
         });
         let left = self.take(step, part);
         assert!(part.is_none_or(|part| left <= part.share));
-        if part.is_some() { self.share() } else { left }
+        if begins && part.is_some() {
+            self.left(step.rate)
+        } else {
+            left
+        }
     }
 }
 
@@ -62,7 +83,7 @@ fn the_first_steps_tell_the_rate_and_it_stays() {
             "{kl}"
         );
     }
-    let share = search.share();
+    let share = search.left(TOP);
     assert_eq!(search.found(), Some(share * TOP));
     assert_eq!([0.01, 0.2, 0.3].map(|kl| search.on(step(kl))), [share; 3]);
 }
@@ -97,15 +118,13 @@ fn a_part_of_a_long_step_tells_the_rate() {
                 "{law}"
             );
         }
-        // A later step is counted as the first ones were.
-        let (mean, bend) = (
-            search.kl / search.steps as f64,
-            (search.bend / FIRST as f64).exp(),
-        );
-        assert_eq!(search.part(step(300.0)), None);
+        // A later step is measured at the length that it has.
+        let most = SPIKE * search.kl / search.steps as f64;
+        let share = search.left(TOP);
+        let taken = 300.0 * share.powf(law);
+        assert!(taken > most);
         assert!(
-            (search.on(step(300.0)) / (SPIKE * mean / (300.0 * bend)).sqrt() - 1.0).abs() < 1e-12,
-            "{law}"
+            (search.by(law, step(300.0)) / (share * (most / taken).sqrt()) - 1.0).abs() < 1e-12
         );
     }
 }
@@ -271,7 +290,7 @@ fn a_long_run_ends_at_a_smaller_rate() {
             let part = if number < STEADY { 1.0 } else { schedule };
             let left = search.on(Step {
                 rate: TOP * part,
-                ..step(at(times, number == 0))
+                ..step(at(times * part, number == 0))
             });
             lengths.push(part * left);
         }
@@ -287,11 +306,7 @@ fn a_long_run_ends_at_a_smaller_rate() {
             } else {
                 1.0
             };
-            let expected = if times > 1.0 && after {
-                highest * late.min(schedule)
-            } else {
-                (highest * late).min(1.0)
-            };
+            let expected = (highest * late).min(if after { schedule } else { 1.0 });
             assert!(
                 (length / expected - 1.0).abs() < NEAR,
                 "{times} {schedule} {number}: {length} {expected}"
@@ -348,9 +363,8 @@ fn a_rate_is_told_where_it_falls() {
                 rate: TOP * part,
                 ..step(kl)
             });
-            let top = 1.0 - silent as f64 / (silent + FIRST + 1) as f64;
             assert!(
-                place < silent || (left * top * 10.0 - 1.0).abs() < NEAR,
+                place < silent || (left * part * 10.0 - 1.0).abs() < NEAR,
                 "{silent} {place}: {left}"
             );
         }
@@ -364,16 +378,104 @@ fn a_rate_is_told_where_it_falls() {
 #[test]
 fn a_state_comes_back_to_the_bit() {
     let mut search = Search::default();
-    let _ = [0.1, 0.2].map(|kl| search.on(step(kl)));
     assert_eq!(Search::load(&search.save()), Some(search));
+    for kl in [0.1, 0.2] {
+        search.on(step(kl));
+        search.hear(slope(1.5, &search), TOP).unwrap();
+        assert_eq!(Search::load(&search.save()), Some(search));
+    }
+    assert_ne!(search.listening.lift, 0.0);
     for foreign in [
         "",
         "0",
-        "7ff8000000000000 0 0 0 1 true",
-        "0 0 0 0 -1 true",
-        "0 0 0 0 1 2",
-        "0 0 0 1 true",
+        "7ff8000000000000 0 0 0 0 none 0 1 true",
+        "0 0 0 0 0 7ff8000000000000 0 1 true",
+        "0 0 0 0 0 none -1 1 true",
+        "0 0 0 0 0 none 0 -1 true",
+        "0 0 0 0 0 none 0 1 2",
+        "0 0 0 0 none 0 1 true",
     ] {
         assert_eq!(Search::load(foreign), None);
     }
+}
+
+/// Takes as many steps as tell the rate, at `times` that rate.
+fn told(times: f64) -> Search {
+    let mut search = Search::default();
+    for place in 0..FIRST {
+        search.on(step(at(times, place == 0)));
+    }
+    search
+}
+
+/// Until the coming steps descend no more, the rate that the first ones told is raised; it comes
+/// back, and goes below that rate only where the loss rises along the steps.
+#[test]
+fn a_rate_follows_the_slopes() {
+    let mut search = told(300.0);
+    let first = search.found().unwrap();
+    let mut hear = |errors: f64, times: usize| {
+        for _ in 0..times {
+            let heard = search.hear(slope(errors, &search), TOP).unwrap();
+            assert!((heard / errors.clamp(-3.0, 3.0) - 1.0).abs() < 1e-12);
+        }
+        search.found().unwrap() / first
+    };
+    // The first one moves it by a fifth of the slope, the next 14 by a fifth of what is above one
+    // standard error.
+    assert!((hear(2.0, 5) / 1.2_f64.exp() - 1.0).abs() < 1e-12);
+    assert!((hear(1.0, 5) / 1.2_f64.exp() - 1.0).abs() < 1e-12);
+    assert!((hear(0.5, 5) / 0.7_f64.exp() - 1.0).abs() < 1e-12);
+    // Later ones move it less, so that it settles.
+    let sixteenth: f64 = 0.7 - 3.0 / 16.0 * 0.5;
+    assert!((hear(0.5, 1) / sixteenth.exp() - 1.0).abs() < 1e-12);
+    let back = hear(0.5, 100);
+    assert!(back < 1.1 && back > 0.9, "{back}");
+    let low = hear(-5.0, 10);
+    assert!(low < 0.9 * back, "{low}");
+    assert!(hear(0.5, 10) > low);
+}
+
+#[test]
+fn a_rate_that_does_not_limit_the_steps_is_not_raised() {
+    for (times, raised) in [(1.0, false), (10.0, true)] {
+        let mut search = told(times);
+        let before = search.found().unwrap();
+        search.hear(slope(3.0, &search), TOP).unwrap();
+        assert_eq!(search.found().unwrap() > before, raised);
+        // What was raised is never above what was set.
+        for _ in 0..40 {
+            search.hear(slope(3.0, &search), TOP).unwrap();
+        }
+        assert_eq!(search.found(), Some(TOP));
+        assert_eq!(search.left(TOP), 1.0);
+        // But it is lowered.
+        for _ in 0..40 {
+            search.hear(slope(-3.0, &search), TOP).unwrap();
+        }
+        assert!(search.left(TOP) < 1.0);
+    }
+}
+
+#[test]
+fn what_says_nothing_moves_nothing() {
+    let mut search = Search::default();
+    let any = Slope {
+        fall: 1.0,
+        squares: 1e-3,
+    };
+    assert_eq!(search.hear(any, TOP), None);
+    search.on(step(0.3));
+    let before = search;
+    assert_eq!(
+        search.hear(
+            Slope {
+                fall: f64::NAN,
+                ..any
+            },
+            TOP
+        ),
+        None
+    );
+    assert_eq!(search, before);
 }

@@ -38,8 +38,9 @@ pub struct Step<'a> {
 /// * name and number of parameters of each group: the embedding, each block, the last layer.
 /// * a [`Proposal`], through the trait [`Measurements`]: the norm of the step in each group, half
 ///   the squared step in Adam's Fisher metric, the KL divergence that a share of the step or the
-///   last layer's change causes, and the cosine of the gradient with the previous step. A number is
-///   computed when a control first asks for it, and kept for those that ask later.
+///   last layer's change causes, the cosine of the gradient with the previous step, and the
+///   gradient's norm. A number is computed when a control first asks for it, and kept for those
+///   that ask later.
 ///
 /// It answers with a factor for each group. The next control sees the step with these factors
 /// applied.
@@ -51,6 +52,8 @@ pub struct Proposal<'a> {
     known: Known,
     /// Cosine between the previous step and this step's `−gradient`, where it is known.
     pub alignment: Option<f64>,
+    /// Euclidean norm of the gradient before clipping, where it is known.
+    pub gradient_norm: Option<f64>,
 }
 
 /// Measurements of the step at its current length, as far as they are known.
@@ -75,6 +78,7 @@ impl<'a> Proposal<'a> {
             work,
             known: Known::default(),
             alignment: None,
+            gradient_norm: None,
         }
     }
 
@@ -311,6 +315,10 @@ impl Measurements for Proposal<'_> {
 
     fn alignment(&mut self) -> Result<Option<f64>, PluginError> {
         Ok(self.alignment.filter(|cosine| cosine.is_finite()))
+    }
+
+    fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
+        Ok(self.gradient_norm.filter(|norm| norm.is_finite()))
     }
 }
 

@@ -1,0 +1,57 @@
+//! What the run says after the first steps: a rate that is too low is raised, and one that is too
+//! high is lowered.
+
+use crate::slope::Slope;
+
+/// How far the logarithm of the rate moves at most, per standard error of a slope.
+const GAIN: f64 = 0.2;
+/// After so many slopes, divided by `GAIN`, the moves get shorter: the n-th one has this gain
+/// divided by n.
+const SETTLES: f64 = 3.0;
+/// Slope, in standard errors, at which a rate above the one that the first steps told stays as it
+/// is: one that falls more steeply could go further.
+const STEEP: f64 = 1.0;
+/// A slope tells no more than so many standard errors.
+const MOST: f64 = 3.0;
+/// Weight of a new measurement in the running cost of a length.
+const NEW: f64 = 0.3;
+
+/// What was heard of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Listening {
+    /// The logarithm of the rate, divided by the one that the first steps tell.
+    pub lift: f64,
+    /// Number of slopes so far.
+    pub heard: u64,
+    /// Running mean of ln(KL divergence / squared length) of what was taken of the steps; `None`
+    /// before the first.
+    pub cost: Option<f64>,
+}
+
+impl Listening {
+    /// Moves the rate by the slope of a new batch along the steps so far. It is raised only if the
+    /// rate `limits` the steps: a slope says nothing against a limit that was not reached. Returns
+    /// the slope in standard errors; `None` before the first step that was measured.
+    pub(crate) fn hear(&mut self, slope: Slope, limits: bool) -> Option<f64> {
+        let errors = slope.errors(self.cost?.exp()).clamp(-MOST, MOST);
+        if !errors.is_finite() {
+            return None;
+        }
+        self.heard += 1;
+        let gain = GAIN.min(SETTLES / self.heard as f64);
+        let level = if self.lift > 0.0 { STEEP } else { 0.0 };
+        let change = gain * (errors - level);
+        if change < 0.0 || limits {
+            self.lift += change;
+        }
+        Some(errors)
+    }
+
+    /// A step of this length and KL divergence was taken.
+    pub(crate) fn moved(&mut self, length: f64, kl: f64) {
+        let cost = (kl / length.powi(2)).ln();
+        if cost.is_finite() {
+            self.cost = Some(self.cost.map_or(cost, |old| old + NEW * (cost - old)));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether the steps so far still lead downhill, on completions that were sampled after them.
+
+use capo_plugin::prelude::*;
+use capo_plugin::{Denominator, Reduction};
+
+/// How fast the loss of a batch falls along the steps before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Slope {
+    /// `−g · d`, with the gradient g before clipping and the unit vector d along the steps so far,
+    /// as the optimizer's mean remembers them. Loss per unit of length.
+    pub fall: f64,
+    /// `Σ c²` over the tokens, with the derivative c of the loss by a token's log-probability.
+    pub squares: f64,
+}
+
+impl Slope {
+    /// The slope for `batch`; `None` where the trainer does not know it, and where no completion
+    /// has an advantage.
+    pub(crate) fn of(batch: &Batch, update: &mut Update) -> Result<Option<Self>, PluginError> {
+        let squares = squares(batch, update.weights());
+        let (cosine, norm) = (update.alignment()?, update.gradient_norm()?);
+        let fall = cosine.zip(norm).map(|(cosine, norm)| cosine * norm);
+        Ok(fall
+            .filter(|_| squares > 0.0)
+            .map(|fall| Self { fall, squares }))
+    }
+
+    /// The slope in units of its standard error. A unit of length along the steps costs `cost`
+    /// nats of KL divergence per token.
+    ///
+    /// To first order a step Δ changes the loss by `g · Δ = Σ c Δlog p`, a sum over tokens. If Δ
+    /// knows nothing of these completions, then the summands are independent of each other, with
+    /// mean 0, and `Δlog p` has variance 2 K, where K is the step's divergence. So the sum has the
+    /// standard error √(2 K Σ c²).
+    pub(crate) fn errors(self, cost: f64) -> f64 {
+        self.fall / (2.0 * cost * self.squares).sqrt()
+    }
+}
+
+/// `Σ c²` of a loss whose token derivatives are those of −A log p, times the tokens' `weights`. The
+/// ratio to the old policy and the clip range are left out: where they matter, the sum is slightly
+/// too large.
+fn squares(batch: &Batch, weights: &[f32]) -> f64 {
+    let dims = batch.dims;
+    let counts = |i: &usize| match batch.denominator {
+        Denominator::KEPT => weights[*i] != 0.0 && batch.completion_mask[*i] != 0,
+        _ => batch.completion_mask[*i] != 0,
+    };
+    let count = |tokens: std::ops::Range<usize>| tokens.filter(counts).count().max(1) as f64;
+    let completions = dims.completions as f64;
+    let all = count(0..dims.len());
+    let mut sum = 0.0;
+    for b in 0..dims.completions as usize {
+        let divisor = match batch.reduction {
+            Reduction::TOKEN_MEAN => all,
+            Reduction::FIXED_LENGTH => completions * batch.max_completion_length as f64,
+            Reduction::COMPLETION_SUM => completions,
+            _ => completions * count(dims.row(b)),
+        };
+        for i in dims.row(b).filter(|i| batch.completion_mask[*i] != 0) {
+            let factor = f64::from(batch.advantages[i]) * f64::from(weights[i]) / divisor;
+            sum += factor * factor;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests;
