@@ -136,18 +136,35 @@ class Controls:
         """True if the coming step is left out, because a gradient is not finite."""
         return bool(self.controls) and not finite(optimizer)
 
-    def remember(self, optimizer: torch.optim.Optimizer, own: Any, decision: DecidedBatch) -> None:
+    def remember(
+        self,
+        optimizer: torch.optim.Optimizer,
+        own: Any,
+        decision: DecidedBatch,
+        gradient_norm: float | None = None,
+    ) -> None:
         """To be called before the optimizer's step.
 
         Args:
             optimizer: The one that steps.
             own: This rank's part of the step, for `Passes.holding`.
             decision: The decision over the whole step, with the numbers of its rows.
+            gradient_norm: The gradient's norm before it was clipped; `None` if it is not clipped yet.
         """
         moments = any(control.restores_moments for control in self.controls)
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
         groups = groups_of(optimizer, self.passes.policy())
-        proposal = Proposal(optimizer, groups, self._kl, self._head_kl, self.passes.model(), moments, alignment)
+        proposal = Proposal(
+            optimizer,
+            groups,
+            self._kl,
+            self._head_kl,
+            self.passes.model(),
+            moments,
+            alignment,
+            gradient_norm,
+            unclipped=gradient_norm is None,
+        )
         assert decision.rows is not None
         self._remembered = _Step(own, decision, decision.rows, proposal, optimizer)
 

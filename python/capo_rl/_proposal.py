@@ -93,6 +93,8 @@ class Proposal:
         model: A model that FSDP2 shards: it gathers its weights again when they have changed.
         moments: True to copy the optimizer's state, for `restore_moments`.
         alignment: True to compare the gradients with the step before.
+        gradient_norm: The gradient's norm before it was clipped.
+        unclipped: True if the gradients are not clipped, so that they have that norm themselves.
     """
 
     def __init__(
@@ -104,6 +106,8 @@ class Proposal:
         model: torch.nn.Module | None = None,
         moments: bool = False,
         alignment: bool = False,
+        gradient_norm: float | None = None,
+        unclipped: bool = False,
     ) -> None:
         self._optimizer, self._groups, self._model = optimizer, groups, model
         self._settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
@@ -120,7 +124,8 @@ class Proposal:
                 "the weights are sharded over several device meshes, and step controls know one (shard them alike)"
             )
         self._mesh: Any = next(iter(meshes), None)
-        self._alignment = self._compare() if alignment else None
+        self._alignment, norm = self._compare() if alignment else (None, None)
+        self._gradient_norm = norm if unclipped else gradient_norm
         #: The number of weights of each group.
         self.sizes = {name: sum(parameter.numel() for parameter in parameters) for name, parameters in groups.items()}
 
@@ -156,6 +161,10 @@ class Proposal:
     def alignment(self) -> float | None:
         """Cosine between the previous step and the direction of descent on this step's batch, over all weights."""
         return self._alignment
+
+    def gradient_norm(self) -> float | None:
+        """Euclidean norm of the gradient before it was clipped; `None` where it is not known."""
+        return self._gradient_norm
 
     def last_layer_kl(self) -> float:
         """KL divergence that the last layer's part of the step alone causes, nats per completion token.
@@ -273,8 +282,8 @@ class Proposal:
         found: list[Any] = sums.tolist()
         return found
 
-    def _compare(self) -> float | None:
-        """The cosine between the last step, which follows from the optimizer's moments, and the gradient.
+    def _compare(self) -> tuple[float | None, float | None]:
+        """The cosine between the last step, which follows from the optimizer's moments, and the gradient; its norm.
 
         `None` if the optimizer keeps no such moments.
         """
@@ -304,7 +313,7 @@ class Proposal:
             message = "the optimizer keeps neither Adam's moments nor a momentum, so that steps are not compared"
             warnings.warn(message, CapoWarning, stacklevel=2)
         norms = math.sqrt(steps * grads)
-        return float(both / norms) if 0 < norms < math.inf else None
+        return (float(both / norms), math.sqrt(grads)) if 0 < norms < math.inf else (None, None)
 
     def _last_step(
         self, parameter: Tensor, group: dict[str, Any]

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import copy
+import statistics
 from typing import Any
 
 from transformers import TrainerCallback
 
-#: Fewest steps that the search takes.
-STEPS = 6
+#: Steps that the search takes, if each has an advantage: six tell a rate, which follows the run from there on.
+STEPS = 25
+#: The rate is the median of so many of the last steps.
+LAST = 10
 
 
 class Search(TrainerCallback):
-    """Ends training when a step control has found a learning rate."""
+    """Ends training when a step control has followed the run for a while."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.rate: float | None = None
+        self.rates: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Reads the rate from the records of the step."""
         # With several controls of one id, their names have numbers.
         found = [rate for name, rate in self.trainer._controls.records.items() if name.endswith("/found_rate")]
-        self.rate = found[0] if found else None
-        control.should_training_stop |= self.rate is not None
+        self.rates += found[:1]
+        control.should_training_stop |= len(self.rates) > STEPS - 6
 
 
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes six steps in which the completions of one prompt have different rewards. It cannot find a rate above the
+    It takes 25 steps in which the completions of one prompt have different rewards, and is the median of the rates of
+    the last ten. It cannot find a rate above the
     trainer's, so give the trainer one that is surely high enough. Afterwards the model has changed. Use a new trainer
     for the run itself; `trainer.args` are the same as before.
 
@@ -68,4 +72,4 @@ def find_rate(trainer: Any) -> float | None:
     finally:
         trainer.args = given
         trainer.remove_callback(search)
-    return search.rate
+    return statistics.median(search.rates[-LAST:]) if search.rates else None

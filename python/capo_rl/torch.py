@@ -126,7 +126,14 @@ class Governed(torch.optim.Optimizer):
         return getattr(self.optimizer, name)
 
     @torch.no_grad()
-    def step(self, closure: Any = None, *, batch: Batch | None = None, weights: torch.Tensor | None = None) -> Any:
+    def step(
+        self,
+        closure: Any = None,
+        *,
+        batch: Batch | None = None,
+        weights: torch.Tensor | None = None,
+        grad_norm: float | torch.Tensor | None = None,
+    ) -> Any:
         """One step, which the controls shorten. There is none if a gradient is not finite.
 
         Args:
@@ -135,6 +142,9 @@ class Governed(torch.optim.Optimizer):
                 (`StepControl.inputs`). `target="auto"` begins with the entropy of its log-probabilities, and learns
                 nothing of the rate from steps without an advantage, if others have one.
             weights: `[B, T]`: each token's weight in the gradient. Without it all weigh the same.
+            grad_norm: The gradient's norm before clipping, as `torch.nn.utils.clip_grad_norm_` returns it. With it and
+                a `batch` whose `reduction` is the loss's own, `target="auto"` follows the run; without it, it keeps the
+                rate that the first steps tell.
 
         Raises:
             ValueError: If ranks take different shares of the step, because their batches differ. None of it is taken
@@ -153,7 +163,8 @@ class Governed(torch.optim.Optimizer):
         last_layer_kl = self._over_ranks(self._last_layer_kl) if self._last_layer_kl is not None else None
         alignment = any("ALIGNMENT" in control.inputs for control in self.controls)
         groups = groups_of(self.optimizer, self._model)
-        proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment)
+        norm = None if grad_norm is None else float(grad_norm)
+        proposal = Proposal(self.optimizer, groups, measure, last_layer_kl, self._model, moments, alignment, norm)
         with proposal.unbroken():
             self.optimizer.step()
             if batch is None:

@@ -63,6 +63,7 @@ class StepState:
         ranks: The other ranks, if `decided` is only of this rank's completions.
         parts: In flight, the arrays of each micro-batch with the decision about them.
         micro_batches: Each micro-batch with the factors of its tokens' gradients.
+        gradient_norm: The norm of the gradient before it was clipped; `None` while it is not clipped.
         is_kept: True if a token stays and the gradient is finite, so that there is something to step with.
         is_second_pass: True while the gradient of what was rejected is computed.
         make_factors: Makes the factors of the forward pass that comes next, from its log-probabilities and entropies.
@@ -74,6 +75,7 @@ class StepState:
     ranks: Ranks | None = None
     parts: list[Arrays] = field(default_factory=list)
     micro_batches: list[tuple[Inputs, Tensor]] = field(default_factory=list)
+    gradient_norm: float | None = None
     is_kept: bool = False
     is_second_pass: bool = False
     make_factors: Callable[[Tensor, Any], Tensor] | None = None
@@ -314,8 +316,11 @@ class CapoGRPOTrainer(GRPOTrainer):
 
     def _clip_grad_norm(self, model: Any) -> Any:
         if not (self._components() and self.second_moment != "kept" and self._adamw().has_rejected):
-            return super()._clip_grad_norm(model)
+            norm = super()._clip_grad_norm(model)
+            self._capo_step.gradient_norm = float(norm)
+            return norm
         norms = self._adamw().grad_norms()
+        self._capo_step.gradient_norm = float(norms["kept"])
         self._add("capo/kept_grad_norm", float(norms["kept"]))
         self._add("capo/rejected_grad_norm", float(norms["rejected"]))
         self._adamw().clip_grads_with_norm_(self.args.max_grad_norm, norms["unmasked"])
@@ -340,7 +345,8 @@ class CapoGRPOTrainer(GRPOTrainer):
             # Gradients of zero would still move Adam's weights.
             self._adamw().zero_grad()
         elif self.capo_step_controls:
-            self._controls.remember(self._adamw(), [inputs for inputs, _ in micro_batches], step.decided)
+            own = [inputs for inputs, _ in micro_batches]
+            self._controls.remember(self._adamw(), own, step.decided, step.gradient_norm)
 
     def _joined_decision(self) -> DecidedBatch:
         """The decision over the whole step in flight, of its micro-batches' decisions."""

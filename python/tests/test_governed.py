@@ -224,7 +224,11 @@ def test_alignment_is_the_cosine_with_the_previous_step(kind):
         model(IDS).log_softmax(-1)[..., 5].sum().neg().backward()
         downhill = [-parameter.grad for parameter in model.parameters()]
         cosine = product(moved, downhill) / math.sqrt(product(moved, moved) * product(downhill, downhill))
-        assert Proposal(optimizer, groups, alignment=True).alignment() == pytest.approx(cosine, abs=1e-5)
+        proposal = Proposal(optimizer, groups, alignment=True, unclipped=True)
+        assert proposal.alignment() == pytest.approx(cosine, abs=1e-5)
+        assert proposal.gradient_norm() == pytest.approx(math.sqrt(product(downhill, downhill)))
+        assert Proposal(optimizer, groups, alignment=True).gradient_norm() is None
+        assert Proposal(optimizer, groups, alignment=True, gradient_norm=3.0).gradient_norm() == 3.0
         optimizer.zero_grad()
 
 

@@ -41,7 +41,7 @@ pub(super) enum Command {
     /// folder under `runs/`. Ctrl-C and SIGTERM stop it after the current rollout; `--resume` goes
     /// on bit for bit.
     Train(TrainArgs),
-    /// Find a learning rate for a config, in six steps.
+    /// Find a learning rate for a config, in 25 steps.
     ///
     /// `host find-rate --config run.toml` trains with the step control `governor.kl` until its
     /// search has ended, and prints the line for the config.

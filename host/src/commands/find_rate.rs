@@ -14,15 +14,20 @@ use super::args::FindRateArgs;
 use super::failure::Failure;
 use super::train::{SEARCH_FILE, check_memory, explained, settings};
 use crate::config::{Config, EvalConfig};
-use crate::metrics::Line;
+use crate::metrics::{FoundRates, Line};
 use crate::run::{AbsentWeights, Run, directory};
 use crate::terminal::{ProgressLines, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
-/// Number of steps after which the governor's search has ended, if completions of one prompt have
-/// different rewards in each.
-const STEPS: u64 = 6;
+/// So many steps in which completions of one prompt have different rewards tell the governor a
+/// rate.
+const FIRST: u64 = 6;
+/// Number of steps of a search, if all of them are such steps. The rate follows the run from the
+/// first ones on.
+const STEPS: u64 = 25;
+/// The rate is the median of so many of the last steps.
+const LAST: usize = 10;
 
 pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> {
     let (mut run, sources) = open_run(args).map_err(Failure::Input)?;
@@ -32,12 +37,14 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
     progress.opening(&run.resources, &run.dir, &sources);
     let mut search = Search {
         progress,
-        found: None,
+        found: Vec::new(),
         stop: &stop,
     };
     train(&mut run, &mut search, None, &stop).map_err(|error| explained(error, &mut run))?;
     search.progress.end();
-    let rate = search.found.ok_or_else(|| Failure::Run(not_found(&run)))?;
+    let last = search.found.iter().rev().take(LAST);
+    let rates = FoundRates::of(last.copied()).ok_or_else(|| Failure::Run(not_found(&run)))?;
+    let rate = rates.middle;
     search
         .progress
         .say(&format!("\nlearning_rate = {rate:.1e}    # under [train]"));
@@ -54,16 +61,17 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
 /// A training run that ends when a rate was found.
 struct Search<'a> {
     progress: ProgressLines,
-    /// The learning rate.
-    found: Option<f64>,
+    /// The learning rates of the steps, from the first that has one.
+    found: Vec<f64>,
     stop: &'a AtomicBool,
 }
 
 impl Observer for Search<'_> {
     fn line(&mut self, run: &Run, line: &Line) {
         self.progress.line(run, line);
-        self.found = found_rate(run, line);
-        self.stop.store(self.found.is_some(), Ordering::Relaxed);
+        self.found.extend(found_rate(run, line));
+        let ends = self.found.len() as u64 > STEPS - FIRST;
+        self.stop.store(ends, Ordering::Relaxed);
     }
 
     fn warn(&mut self, warning: &str) {
@@ -141,7 +149,7 @@ fn keep_to_the_search(config: &mut Config) {
 
 fn not_found(run: &Run) -> anyhow::Error {
     anyhow!(
-        "no learning rate was found in {} steps: the search needs {STEPS} that move the policy, \
+        "no learning rate was found in {} steps: the search needs {FIRST} that move the policy, \
          with completions of one prompt that have different rewards (`host diagnose {}` says what \
          it sees; allow more with `--set train.max_steps=N`)",
         run.progress.step,

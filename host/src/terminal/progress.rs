@@ -16,9 +16,9 @@ use crate::benchmark;
 use crate::estimate::memory::Estimate;
 use crate::estimate::time::measure;
 use crate::exam::RightAnswer;
-use crate::metrics::Line;
 use crate::metrics::lines::Lines;
 use crate::metrics::names::{FOUND_RATE, REJECTED};
+use crate::metrics::{FoundRates, Line};
 use crate::run::{METRICS_FILE, Resources, Run, best, checkpoint};
 use crate::stages::logps::asked;
 use crate::train::Observer;
@@ -285,6 +285,7 @@ impl ProgressLines {
                 run.config().train.max_steps
             ));
         }
+        self.rates(run);
         self.tokens(run);
         if let Some(line) = run.observers.watch.closing().filter(|_| finished) {
             self.say(&line);
@@ -311,6 +312,21 @@ impl ProgressLines {
                 "go on with         host train --resume {}",
                 word(&run.dir)
             ));
+        }
+    }
+
+    /// The learning rates that a step control found, if they are several.
+    fn rates(&self, run: &Run) {
+        let Ok(lines) = Lines::read(&run.dir.join(METRICS_FILE)) else {
+            return;
+        };
+        let controls = &run.resources.components.step_controls;
+        let rates = controls.iter().find_map(|control| {
+            let column = lines.column(&format!("{}/{FOUND_RATE}", control.id()));
+            FoundRates::of(column.numbers().map(|(_, rate)| rate))
+        });
+        if let Some(rates) = rates.filter(|rates| rates.lowest < rates.highest) {
+            self.say(&words::found_rates(rates));
         }
     }
 
@@ -369,7 +385,8 @@ fn better_before(run: &Run, metric: &str, best: f64) -> Option<f64> {
     is_better.then_some(before)
 }
 
-/// The learning rate that a step control found; `None` before its search has ended.
+/// The learning rate that a step control found, at this step; `None` before its first steps have
+/// told one.
 pub fn found_rate(run: &Run, line: &Line) -> Option<f64> {
     let controls = &run.resources.components.step_controls;
     controls

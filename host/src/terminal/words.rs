@@ -5,6 +5,7 @@ use host_model::optim::adamw::SecondMoment;
 use host_model::{Adapter, Targets};
 
 use crate::config::TrainConfig;
+use crate::metrics::FoundRates;
 
 /// An adapter's settings.
 pub fn adapter(adapter: &Adapter) -> String {
@@ -68,6 +69,16 @@ pub fn found_rate(found: f64, set: f64) -> String {
         format!("{share:.2}")
     };
     format!("learning rate found: {found:.1e} (share {share} of {set:.1e})")
+}
+
+/// The learning rates that a step control found during a run.
+pub fn found_rates(rates: FoundRates) -> String {
+    let FoundRates {
+        middle,
+        lowest,
+        highest,
+    } = rates;
+    format!("learning rate      {middle:.1e} in the median step, {lowest:.1e} to {highest:.1e}")
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Numeric for Target {}
 /// and after a step.
 #[component(StepControl, id = "governor.kl")]
 struct Kl {
-    /// With `auto` the share of the steps finds itself; a number is the largest KL divergence of a
+    /// With `auto` the learning rate finds itself; a number is the largest KL divergence of a
     /// step, nats per completion token. Usual numbers are 1e-5 to 1e-3.
     #[key(default = Target::Auto, above = 0)]
     target: Target,

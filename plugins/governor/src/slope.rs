@@ -18,11 +18,15 @@ impl Slope {
     /// has an advantage.
     pub(crate) fn of(batch: &Batch, update: &mut Update) -> Result<Option<Self>, PluginError> {
         let squares = squares(batch, update.weights());
-        let (cosine, norm) = (update.alignment()?, update.gradient_norm()?);
-        let fall = cosine.zip(norm).map(|(cosine, norm)| cosine * norm);
-        Ok(fall
-            .filter(|_| squares > 0.0)
-            .map(|fall| Self { fall, squares }))
+        if squares == 0.0 {
+            return Ok(None);
+        }
+        let cosine = update.alignment()?;
+        let norm = update.gradient_norm()?;
+        Ok(cosine.zip(norm).map(|(cosine, norm)| Self {
+            fall: cosine * norm,
+            squares,
+        }))
     }
 
     /// The slope in units of its standard error. A unit of length along the steps costs `cost`

@@ -4,6 +4,7 @@ use capo_loader::component_names;
 use serde::Serialize;
 
 use super::FoundRun;
+use crate::metrics::FoundRates;
 use crate::metrics::names::FOUND_RATE;
 use crate::terminal::{percent, words};
 use crate::warnings::Settings;
@@ -32,7 +33,7 @@ pub struct Summary {
     pub seed: Option<u64>,
     /// Learning rate, `train.learning_rate`.
     pub learning_rate: Option<f64>,
-    /// Learning rate that a step control found, after its search.
+    /// Learning rate that a step control found: the median over the steps.
     pub found_rate: Option<f64>,
     /// Ids of the run's masks, weights and step controls.
     pub components: Vec<String>,
@@ -92,9 +93,10 @@ impl Summary {
                 best.filter(|best| best.1 >= found.1).or(Some(found))
             });
         let controls = component_names(step_control);
-        let found_rate = controls
-            .iter()
-            .map(|name| run.lines.column(&format!("{name}/{FOUND_RATE}")).last());
+        let found_rate = controls.iter().map(|name| {
+            let column = run.lines.column(&format!("{name}/{FOUND_RATE}"));
+            FoundRates::of(column.numbers().map(|(_, rate)| rate))
+        });
         Self {
             name: run.name.clone(),
             status,
@@ -108,7 +110,7 @@ impl Summary {
                 .settings
                 .get("train.learning_rate")
                 .and_then(|value| value.parse().ok()),
-            found_rate: found_rate.flatten().next(),
+            found_rate: found_rate.flatten().next().map(|rates| rates.middle),
             components: [mask, weight, step_control]
                 .into_iter()
                 .flatten()

@@ -2,6 +2,7 @@
 //! one line per step.
 
 pub mod completions;
+mod found_rates;
 pub mod journal;
 mod line;
 pub mod lines;
@@ -12,6 +13,7 @@ mod step;
 pub mod table;
 mod tensorboard;
 
+pub use found_rates::FoundRates;
 pub use line::{Line, Values};
 pub use mismatch::mismatch;
 pub use rollout::episodes;

@@ -13,7 +13,7 @@ pub const ZERO_ADVANTAGE: &str = "frac_advantage_zero";
 pub const MEAN_WEIGHT: &str = "mean";
 /// Share of the gradient that a weight component removed.
 pub const WEIGHTED_AWAY: &str = "weighted_away_gradient_share";
-/// Learning rate that a step control's search has found, from the search's end on.
+/// Learning rate that a step control has found: the highest one of a step. It changes during a run.
 pub const FOUND_RATE: &str = "found_rate";
 /// Share of the update's length that remains after a step control.
 pub const APPLIED: &str = "applied";
