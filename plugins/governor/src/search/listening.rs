@@ -13,6 +13,9 @@ const SETTLES: f64 = 3.0;
 const STEEP: f64 = 1.0;
 /// A slope tells no more than so many standard errors.
 const MOST: f64 = 3.0;
+/// A step of more than this KL divergence, nats per token, is out of reach of first order: a slope
+/// does not ask for longer ones.
+const FAR: f64 = 0.5;
 /// Weight of a new measurement in the running cost of a length.
 const NEW: f64 = 0.3;
 
@@ -26,12 +29,15 @@ pub(crate) struct Listening {
     /// Running mean of ln(KL divergence / squared length) of what was taken of the steps; `None`
     /// before the first.
     pub cost: Option<f64>,
+    /// KL divergence of what was taken of the last step, nats per token.
+    pub last: f64,
 }
 
 impl Listening {
     /// Moves the rate by the slope of a new batch along the steps so far. It is raised only if the
     /// rate `limits` the steps: a slope says nothing against a limit that was not reached. Returns
-    /// the slope in standard errors; `None` before the first step that was measured.
+    /// the slope in standard errors, at most [`MOST`]; `None` before the first step that was
+    /// measured.
     pub(crate) fn hear(&mut self, slope: Slope, limits: bool) -> Option<f64> {
         let errors = slope.errors(self.cost?.exp()).clamp(-MOST, MOST);
         if !errors.is_finite() {
@@ -41,7 +47,7 @@ impl Listening {
         let gain = GAIN.min(SETTLES / self.heard as f64);
         let level = if self.lift > 0.0 { STEEP } else { 0.0 };
         let change = gain * (errors - level);
-        if change < 0.0 || limits {
+        if change < 0.0 || limits && self.last < FAR {
             self.lift += change;
         }
         Some(errors)
@@ -49,6 +55,7 @@ impl Listening {
 
     /// A step of this length and KL divergence was taken.
     pub(crate) fn moved(&mut self, length: f64, kl: f64) {
+        self.last = kl;
         let cost = (kl / length.powi(2)).ln();
         if cost.is_finite() {
             self.cost = Some(self.cost.map_or(cost, |old| old + NEW * (cost - old)));

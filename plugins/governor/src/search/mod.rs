@@ -246,8 +246,13 @@ impl Search {
 
     /// The state as text.
     pub(crate) fn save(&self) -> String {
-        let Listening { lift, heard, cost } = self.listening;
-        let numbers = [self.log, self.kl, self.rate, self.bend, lift].map(written);
+        let Listening {
+            lift,
+            heard,
+            cost,
+            last,
+        } = self.listening;
+        let numbers = [self.log, self.kl, self.rate, self.bend, lift, last].map(written);
         let cost = cost.map_or("none".to_owned(), written);
         format!(
             "{} {cost} {heard} {} {}",
@@ -260,7 +265,8 @@ impl Search {
     /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, kl, rate, bend, lift, cost, heard, steps, earned] = words.as_slice() else {
+        let &[log, kl, rate, bend, lift, last, cost, heard, steps, earned] = words.as_slice()
+        else {
             return None;
         };
         let cost = match cost {
@@ -273,6 +279,7 @@ impl Search {
                 lift: number(lift)?,
                 heard: heard.parse().ok()?,
                 cost,
+                last: number(last)?,
             },
             kl: number(kl)?,
             rate: number(rate)?,

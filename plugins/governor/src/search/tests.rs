@@ -388,12 +388,12 @@ fn a_state_comes_back_to_the_bit() {
     for foreign in [
         "",
         "0",
-        "7ff8000000000000 0 0 0 0 none 0 1 true",
-        "0 0 0 0 0 7ff8000000000000 0 1 true",
-        "0 0 0 0 0 none -1 1 true",
-        "0 0 0 0 0 none 0 -1 true",
-        "0 0 0 0 0 none 0 1 2",
-        "0 0 0 0 none 0 1 true",
+        "7ff8000000000000 0 0 0 0 0 none 0 1 true",
+        "0 0 0 0 0 0 7ff8000000000000 0 1 true",
+        "0 0 0 0 0 0 none -1 1 true",
+        "0 0 0 0 0 0 none 0 -1 true",
+        "0 0 0 0 0 0 none 0 1 2",
+        "0 0 0 0 0 none 0 1 true",
     ] {
         assert_eq!(Search::load(foreign), None);
     }
@@ -455,6 +455,18 @@ fn a_rate_that_does_not_limit_the_steps_is_not_raised() {
         }
         assert!(search.left(TOP) < 1.0);
     }
+}
+
+/// A slope is of first order, and a step of a nat is not.
+#[test]
+fn a_step_that_went_far_asks_for_no_longer_one() {
+    let mut search = told(10.0);
+    search.listening.last = 2.0 * 0.5;
+    let before = search.found().unwrap();
+    search.hear(slope(3.0, &search), TOP).unwrap();
+    assert_eq!(search.found(), Some(before));
+    search.hear(slope(-3.0, &search), TOP).unwrap();
+    assert!(search.found().unwrap() < before);
 }
 
 #[test]
