@@ -11,6 +11,9 @@ pub(crate) struct Slope {
     pub fall: f64,
     /// `Σ c²` over the tokens, with the derivative c of the loss by a token's log-probability.
     pub squares: f64,
+    /// What there is to gain, beside what there is to lose: √((1 − p) / p) where a share p of the
+    /// completions is right.
+    pub upside: f64,
 }
 
 impl Slope {
@@ -26,6 +29,7 @@ impl Slope {
         Ok(cosine.zip(norm).map(|(cosine, norm)| Self {
             fall: cosine * norm,
             squares,
+            upside: upside(batch),
         }))
     }
 
@@ -39,6 +43,28 @@ impl Slope {
     pub(crate) fn errors(self, cost: f64) -> f64 {
         self.fall / (2.0 * cost * self.squares).sqrt()
     }
+}
+
+/// √((1 − p) / p) of rewards that are right or wrong, of which a share p is right. It follows from
+/// the skewness s of the advantages, whatever their scale and mean: s is the upside minus its
+/// inverse. Rewards of another kind have the upside of the two values with that skewness; it is 1
+/// where they are symmetric.
+fn upside(batch: &Batch) -> f64 {
+    let (mut count, mut squares, mut cubes) = (0.0, 0.0, 0.0);
+    for b in 0..batch.dims.completions as usize {
+        let mut tokens = batch.dims.row(b).filter(|i| batch.completion_mask[*i] != 0);
+        let advantage = tokens
+            .next()
+            .map_or(0.0, |i| f64::from(batch.advantages[i]));
+        // Completions of a prompt that are all right, or all wrong, say nothing.
+        if advantage != 0.0 {
+            count += 1.0;
+            squares += advantage.powi(2);
+            cubes += advantage.powi(3);
+        }
+    }
+    let skewness: f64 = cubes / count / (squares / count).powf(1.5);
+    (skewness + skewness.hypot(2.0)) / 2.0
 }
 
 /// `Σ c²` of a loss whose token derivatives are those of −A log p, times the tokens' `weights`. The

@@ -9,14 +9,15 @@ const GAIN: f64 = 0.2;
 /// divided by n.
 const SETTLES: f64 = 3.0;
 /// Slope, in standard errors, at which a rate above the one that the first steps told stays as it
-/// is: one that falls more steeply could go further.
+/// is where half of the completions are right: one that falls more steeply could go further. A
+/// policy that is rarely right has less to lose, and goes further for the same slope.
 const STEEP: f64 = 1.0;
 /// A slope tells no more than so many standard errors.
 const MOST: f64 = 3.0;
 /// A step of more than this KL divergence, nats per token, is out of reach of first order: a slope
 /// does not ask for longer ones.
 const FAR: f64 = 0.5;
-/// Weight of a new measurement in the running cost of a length.
+/// Weight of a new measurement in running means.
 const NEW: f64 = 0.3;
 
 /// What was heard of the run.
@@ -31,6 +32,8 @@ pub(crate) struct Listening {
     pub cost: Option<f64>,
     /// KL divergence of what was taken of the last step, nats per token.
     pub last: f64,
+    /// Running mean of the logarithm of the batches' upside.
+    pub upside: f64,
 }
 
 impl Listening {
@@ -45,7 +48,16 @@ impl Listening {
         }
         self.heard += 1;
         let gain = GAIN.min(SETTLES / self.heard as f64);
-        let level = if self.lift > 0.0 { STEEP } else { 0.0 };
+        let upside = slope.upside.ln();
+        if upside.is_finite() {
+            let weight = NEW.max(1.0 / self.heard as f64);
+            self.upside += weight * (upside - self.upside);
+        }
+        let level = if self.lift > 0.0 {
+            STEEP / self.upside.exp()
+        } else {
+            0.0
+        };
         let change = gain * (errors - level);
         if change < 0.0 || limits && self.last < FAR {
             self.lift += change;

@@ -251,8 +251,9 @@ impl Search {
             heard,
             cost,
             last,
+            upside,
         } = self.listening;
-        let numbers = [self.log, self.kl, self.rate, self.bend, lift, last].map(written);
+        let numbers = [self.log, self.kl, self.rate, self.bend, lift, last, upside].map(written);
         let cost = cost.map_or("none".to_owned(), written);
         format!(
             "{} {cost} {heard} {} {}",
@@ -265,7 +266,19 @@ impl Search {
     /// The state that `text` holds; `None` for text that `save` did not write.
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let &[log, kl, rate, bend, lift, last, cost, heard, steps, earned] = words.as_slice()
+        let &[
+            log,
+            kl,
+            rate,
+            bend,
+            lift,
+            last,
+            upside,
+            cost,
+            heard,
+            steps,
+            earned,
+        ] = words.as_slice()
         else {
             return None;
         };
@@ -280,6 +293,7 @@ impl Search {
                 heard: heard.parse().ok()?,
                 cost,
                 last: number(last)?,
+                upside: number(upside)?,
             },
             kl: number(kl)?,
             rate: number(rate)?,

@@ -24,6 +24,7 @@ fn slope(errors: f64, search: &Search) -> Slope {
     Slope {
         fall: errors * (2.0 * cost * squares).sqrt(),
         squares,
+        upside: 1.0,
     }
 }
 
@@ -388,12 +389,12 @@ fn a_state_comes_back_to_the_bit() {
     for foreign in [
         "",
         "0",
-        "7ff8000000000000 0 0 0 0 0 none 0 1 true",
-        "0 0 0 0 0 0 7ff8000000000000 0 1 true",
-        "0 0 0 0 0 0 none -1 1 true",
-        "0 0 0 0 0 0 none 0 -1 true",
-        "0 0 0 0 0 0 none 0 1 2",
-        "0 0 0 0 0 none 0 1 true",
+        "7ff8000000000000 0 0 0 0 0 0 none 0 1 true",
+        "0 0 0 0 0 0 0 7ff8000000000000 0 1 true",
+        "0 0 0 0 0 0 0 none -1 1 true",
+        "0 0 0 0 0 0 0 none 0 -1 true",
+        "0 0 0 0 0 0 0 none 0 1 2",
+        "0 0 0 0 0 0 none 0 1 true",
     ] {
         assert_eq!(Search::load(foreign), None);
     }
@@ -457,6 +458,29 @@ fn a_rate_that_does_not_limit_the_steps_is_not_raised() {
     }
 }
 
+/// With the same slopes a policy that is rarely right goes further than one that mostly is.
+#[test]
+fn what_is_left_to_gain_counts() {
+    let found = |upside: f64| {
+        let mut search = told(300.0);
+        for _ in 0..20 {
+            let one = slope(0.7, &search);
+            search.hear(Slope { upside, ..one }, TOP).unwrap();
+        }
+        search.found().unwrap()
+    };
+    let [rare, even, mostly] = [2.5, 1.0, 0.4].map(found);
+    assert!(rare > 2.0 * even, "{rare} {even}");
+    assert!(even > 1.01 * mostly, "{even} {mostly}");
+    // The level of one in 7.25 that are right, from the second slope on.
+    let level = 1.0 / 2.5;
+    let moves = 0.2 * 0.7
+        + 14.0 * 0.2 * (0.7 - level)
+        + (16..=20).map(|n| 3.0 / f64::from(n)).sum::<f64>() * (0.7 - level);
+    let first = told(300.0).found().unwrap();
+    assert!((rare / first / f64::exp(moves) - 1.0).abs() < 1e-9);
+}
+
 /// A slope is of first order, and a step of a nat is not.
 #[test]
 fn a_step_that_went_far_asks_for_no_longer_one() {
@@ -475,6 +499,7 @@ fn what_says_nothing_moves_nothing() {
     let any = Slope {
         fall: 1.0,
         squares: 1e-3,
+        upside: 1.0,
     };
     assert_eq!(search.hear(any, TOP), None);
     search.on(step(0.3));

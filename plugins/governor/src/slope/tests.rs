@@ -65,7 +65,12 @@ fn a_slope_that_is_chance_has_a_standard_error_of_one() {
             fall += factor * (step[token][chosen] - mean) / length;
             squares += factor * factor;
         }
-        let errors = Slope { fall, squares }.errors(divergence / (length * length));
+        let errors = Slope {
+            fall,
+            squares,
+            upside: 1.0,
+        }
+        .errors(divergence / (length * length));
         sums[0] += errors;
         sums[1] += errors * errors;
     }
@@ -133,6 +138,27 @@ fn squares_are_those_of_the_losss_derivatives() {
             assert!(expected > 0.0);
             let found = squares(&batch, &weights);
             assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+}
+
+/// Of a group of eight with normalized advantages, and of any scale.
+#[test]
+fn an_upside_is_that_of_the_share_that_is_right() {
+    for right in 1..8 {
+        let share = f64::from(right) / 8.0;
+        for scale in [1.0, 1e-3] {
+            let fixture = Fixture::new(8, 2);
+            let mut batch = fixture.batch();
+            let advantages: Vec<f32> = (0..16)
+                .map(|i| {
+                    let reward = f64::from(u8::from(i / 2 < right));
+                    (scale * (reward - share)) as f32
+                })
+                .collect();
+            batch.advantages = &advantages;
+            let expected = ((1.0 - share) / share).sqrt();
+            assert!((upside(&batch) / expected - 1.0).abs() < 1e-4, "{right}");
         }
     }
 }
