@@ -137,11 +137,7 @@ class Controls:
         return bool(self.controls) and not finite(optimizer)
 
     def remember(
-        self,
-        optimizer: torch.optim.Optimizer,
-        own: Any,
-        decision: DecidedBatch,
-        gradient_norm: float | None = None,
+        self, optimizer: torch.optim.Optimizer, own: Any, decision: DecidedBatch, gradient_norm: float | None = None
     ) -> None:
         """To be called before the optimizer's step.
 

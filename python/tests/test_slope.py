@@ -61,4 +61,6 @@ def test_the_gradients_norm_is_that_of_the_reduced_loss(trainer, loss, clip, mon
             row = next(b for b in of if torch.equal(ids[b, : len(tokens)], tokens) and torch.isclose(torch.as_tensor(batch.advantages)[b, 0], advantage))
             reduced = reduced + (factor[row, : len(tokens)] * logps).sum()
         reduced.backward()
-        assert norm == pytest.approx(math.hypot(*(float(parameter.grad.norm()) for parameter in run.model.parameters() if parameter.grad is not None)), rel=1e-4)
+        assert norm == pytest.approx(
+            math.hypot(*(float(parameter.grad.norm()) for parameter in run.model.parameters() if parameter.grad is not None)), rel=1e-4
+        )
