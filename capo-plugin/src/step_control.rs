@@ -204,7 +204,7 @@ impl<'a> Update<'a> {
     ///
     /// # Errors
     ///
-    /// As [`alignment`](Self::alignment).
+    /// When the component did not ask for it, with [`Inputs::ALIGNMENT`](crate::Inputs::ALIGNMENT).
     pub fn gradient_norm(&mut self) -> Result<Option<f64>, PluginError> {
         self.measure.gradient_norm()
     }

@@ -8,7 +8,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-#: Steps that the search takes, if each has an advantage: six tell a rate, which follows the run from there on.
+#: So many steps with an advantage tell a rate.
+FIRST = 6
+#: Steps that the search takes, if each has an advantage: the rate follows the run from the first ones on.
 STEPS = 25
 #: The rate is the median of so many of the last steps.
 LAST = 10
@@ -26,7 +28,7 @@ class Search(TrainerCallback):
         # With several controls of one id, their names have numbers.
         found = [rate for name, rate in self.trainer._controls.records.items() if name.endswith("/found_rate")]
         self.rates += found[:1]
-        control.should_training_stop |= len(self.rates) > STEPS - 6
+        control.should_training_stop |= len(self.rates) > STEPS - FIRST
 
 
 def find_rate(trainer: Any) -> float | None:

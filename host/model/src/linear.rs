@@ -108,8 +108,8 @@ impl Linear {
         Ok(joined)
     }
 
-    /// Computes what `forward_all` does. With a `joined` matrix, one product computes all results, which are parts
-    /// of its columns.
+    /// Computes what `forward_all` does. With a `joined` matrix, one product computes all results,
+    /// which are parts of its columns.
     pub(super) fn forward_joined<const COUNT: usize>(
         linears: [&Self; COUNT],
         joined: Option<&Self>,

@@ -1,4 +1,5 @@
-//! Whether the steps so far still lead downhill, on completions that were sampled after them.
+//! The slope of the loss of new completions along the steps before they were sampled: it says
+//! whether these steps still lead downhill.
 
 use capo_plugin::prelude::*;
 use capo_plugin::{Denominator, Reduction};
@@ -11,17 +12,17 @@ pub(crate) struct Slope {
     pub fall: f64,
     /// `Σ c²` over the tokens, with the derivative c of the loss by a token's log-probability.
     pub squares: f64,
-    /// What there is to gain, beside what there is to lose: √((1 − p) / p) where a share p of the
-    /// completions is right.
+    /// Upside of the batch, √((1 − p) / p) where a share p of its completions is right: there is much
+    /// to gain and little to lose where it is large.
     pub upside: f64,
 }
 
 impl Slope {
-    /// The slope for `batch`; `None` where the trainer does not know it, and where no completion
-    /// has an advantage.
+    /// The slope for `batch`; `None` where the trainer does not know it, where no completion has an
+    /// advantage, and for a reduction of a later version.
     pub(crate) fn of(batch: &Batch, update: &mut Update) -> Result<Option<Self>, PluginError> {
         let squares = squares(batch, update.weights());
-        if squares == 0.0 {
+        if squares == 0.0 || batch.reduction.name().is_none() {
             return Ok(None);
         }
         let cosine = update.alignment()?;
@@ -50,7 +51,9 @@ impl Slope {
 /// inverse. Rewards of another kind have the upside of the two values with that skewness; it is 1
 /// where they are symmetric.
 fn upside(batch: &Batch) -> f64 {
-    let (mut count, mut squares, mut cubes) = (0.0, 0.0, 0.0);
+    let mut count = 0.0;
+    let mut squares = 0.0;
+    let mut cubes = 0.0;
     for b in 0..batch.dims.completions as usize {
         let mut tokens = batch.dims.row(b).filter(|i| batch.completion_mask[*i] != 0);
         let advantage = tokens

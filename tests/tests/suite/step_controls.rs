@@ -389,7 +389,9 @@ fn find_rate_runs_only_the_search() {
     let rate = "--set train.learning_rate=1e-3";
     let folder = Folder::new();
     let training = format!(
-        "--plugin libgovernor.so {batch} {rate} --set train.max_steps=25 --set eval.num_prompts=0 --set train.lr_scheduler_type=constant --set train.warmup_ratio=0"
+        "--plugin libgovernor.so {batch} {rate} --set train.max_steps=25 \
+         --set eval.num_prompts=0 --set train.lr_scheduler_type=constant \
+         --set train.warmup_ratio=0"
     );
     let trained = folder.train("run", &training);
     let ends = "--set train.max_completions=24 --set train.max_time=1e-9 --set train.metric_for_best_model=eval_reward \

@@ -1,5 +1,5 @@
-//! What the run says after the first steps: a rate that is too low is raised, and one that is too
-//! high is lowered.
+//! The rate follows the run after the first steps have told one: slopes of new batches raise a rate
+//! that is too low, and lower one that is too high.
 
 use crate::slope::Slope;
 
@@ -20,7 +20,7 @@ const FAR: f64 = 0.5;
 /// Weight of a new measurement in running means.
 const NEW: f64 = 0.3;
 
-/// What was heard of the run.
+/// State of a rate that follows the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Listening {
     /// The logarithm of the rate, divided by the one that the first steps tell.

@@ -7,7 +7,7 @@
 //! The rate then follows what the run says ([`listening`]). A run does not say how long it will be,
 //! and a longer one needs a smaller rate, so that the rate falls after a while.
 //!
-//! What is found is a limit: a schedule that is below it is left as it is.
+//! The rate that is found is a limit: a schedule that is below it is left as it is.
 
 mod listening;
 

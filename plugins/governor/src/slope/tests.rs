@@ -48,7 +48,8 @@ fn a_slope_that_is_chance_has_a_standard_error_of_one() {
     let batches = 4000;
     let mut sums = [0.0; 2];
     for _ in 0..batches {
-        let (mut fall, mut squares) = (0.0, 0.0);
+        let mut fall = 0.0;
+        let mut squares = 0.0;
         for token in 0..TOKENS {
             let factor = (draw() - 0.5) / TOKENS as f64;
             let mut left = draw();
@@ -142,7 +143,7 @@ fn squares_are_those_of_the_losss_derivatives() {
     }
 }
 
-/// Of a group of eight with normalized advantages, and of any scale.
+/// Advantages of a group of eight, of any scale, have the upside of the share that is right.
 #[test]
 fn an_upside_is_that_of_the_share_that_is_right() {
     for right in 1..8 {
