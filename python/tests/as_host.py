@@ -24,11 +24,11 @@ from safetensors.numpy import load_file
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from conftest import ROOT
+from conftest import GOVERNED_NUMBERS, ROOT
 
 MODEL = ROOT / "host/assets/tiny-arithmetic"
 GENERATIONS = 8
-NUMBERS = ("rejection_rate", "rejected_grad_norm", "governor.kl/kl", "governor.kl/scale", "capo.curvature-weight/weight/mean")
+NUMBERS = ("rejection_rate", "rejected_grad_norm", "capo.curvature-weight/weight/mean", *(f"governor.kl/{name}" for name in GOVERNED_NUMBERS))
 
 
 def components(how):

@@ -24,6 +24,11 @@ WEIGHTS = [{"rollout_is_threshold": 1.05, "rollout_is_threshold_lower": 0.95, "m
 MISBEHAVE = TARGET / "debug/libmisbehave.so"
 #: The refusal of a product of two such weights, up to the completion that is named.
 NOT_FINITE = "multiply to more than 3.4028235e38 (lower one of them)"
+#: The governor in a run of ``host`` that the same component follows in another trainer, for more steps than the first six, which tell a rate.
+GOVERNED = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
+GOVERNED_STEPS = 14
+#: What it reports, and how far two trainers may differ in it, relative to the larger one: their gradients have other rounding errors.
+GOVERNED_NUMBERS = {"kl": 5e-4, "scale": 5e-4, "slope": 1e-2, "found_rate": 5e-4}
 DTYPES = {"F32": np.float32, "U8": np.uint8, "U32": np.uint32, "I64": np.int64, "F64": np.float64}
 
 
@@ -111,6 +116,17 @@ def host() -> Path:
     if not path.exists():
         pytest.skip(f"there is no `{path}` (cargo build -p host)")
     return path
+
+
+def recorded_run(host: Path, folder: Path, name: str, *words, **settings) -> tuple[Path, Path, list[dict]]:
+    """A run of ``host`` with the embedded model that records its batches. Returns its folder, that of the batches, and the lines of its metrics."""
+    run, batches = folder / f"host-{name}", folder / f"batches-{name}"
+    settings = {"max_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0} | settings
+    settings = {"save_steps": settings["max_steps"]} | settings
+    changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
+    changed = [word for setting in changed for word in ("--set", setting)]
+    subprocess.run([host, "train", *words, *changed, "--output-dir", run, "--dump-batches", batches], check=True, capture_output=True)
+    return run, batches, [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("trl", reason="trl is not installed")
 
-from conftest import PLUGINS  # noqa: E402
+from conftest import GOVERNED, GOVERNED_NUMBERS, GOVERNED_STEPS, PLUGINS, recorded_run  # noqa: E402
 
 TINY = Path(__file__).with_name("tiny_trl.py")
 
@@ -336,16 +336,11 @@ def test_measures_steps_in_float32_under_autocast(folder):
 
 def host_run(host, folder, name, *words, **settings):
     """A run of ``host`` that records its batches, and TRL's training on them by `as_host.py`. Returns the results of both."""
-    run, batches = folder / f"host-{name}", folder / f"batches-{name}"
-    settings = {"max_steps": 6, "save_steps": 6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_ratio": 0} | settings
-    changed = [f"train.{name}={value}" for name, value in settings.items()] + ["rollout.temperature=1", "logging.logging_steps=1"]
-    changed = [word for setting in changed for word in ("--set", setting)]
-    command = [host, "train", *words, *changed, "--output-dir", run, "--dump-batches", batches]
-    subprocess.run(command, check=True, capture_output=True)
+    run, batches, lines = recorded_run(host, folder, name, *words, **settings)
     program = Path(__file__).with_name("as_host.py")
     ended = subprocess.run([sys.executable, program, run, batches, name], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    return json.loads(ended.stdout.splitlines()[-1]), [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return json.loads(ended.stdout.splitlines()[-1]), lines
 
 
 def test_numbers_equal_those_of_host(folder, host):
@@ -369,11 +364,11 @@ def test_weights_in_a_warm_up_use_coming_rates_as_host_does(folder, host):
 
 
 def test_measures_and_shortens_steps_as_host_does(folder, host):
-    control = ["--plugin", PLUGINS / "libgovernor.so", "--set", 'step_control=[{use="governor.kl",fraction=1.0}]']
-    found, told = host_run(host, folder, "governed", *control)
-    told = [line for line in told if "governor.kl/kl" in line]
-    for name in ("governor.kl/kl", "governor.kl/scale"):
-        assert len(told) == 6 and found[name] == pytest.approx([line[name] for line in told], rel=1e-5), name
+    found, told = host_run(host, folder, "governed", *GOVERNED, max_steps=GOVERNED_STEPS)
+    for name, apart in GOVERNED_NUMBERS.items():
+        name = f"governor.kl/{name}"
+        expected = [line[name] for line in told if name in line]
+        assert len(expected) > 6 and found[name] == pytest.approx(expected, rel=apart), name
     assert found["apart"] < 1e-6 and found["moved"] > 5e-5
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conftest import GOVERNED, GOVERNED_NUMBERS, GOVERNED_STEPS, recorded_run
 from verl_runs import ACTOR, AHEAD, BENCHES, CASES, DYNAMIC, MODEL, ORIGINAL, REMEMBERS, difference, in_one, kept, launch, rates, received, saved, scales, torch
 
 
@@ -111,6 +112,18 @@ def test_step_controls_only_shorten_steps(folder, controlled):
     assert kept(both) == kept(ahead) and scales(both) == pytest.approx(scales(ahead), rel=1e-4) and difference(both, ahead) < 1e-5
     # Masks judge later steps by the learning rate times the share that was left of the step before, so they reject nothing.
     assert 0 < rates(both)[0] < 1 and max(scales(both)) < 1
+
+
+def test_measures_and_shortens_steps_as_host_does(folder, host):
+    settings = {"max_steps": GOVERNED_STEPS, "adam_beta2": 0.999, "per_device_train_batch_size": 32, "max_grad_norm": 1}
+    _, batches, told = recorded_run(host, folder, "governed", *GOVERNED, "--set", "rollout.num_generations=8", **settings)
+    settings = (f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", f"{ACTOR}.optim.weight_decay=0")
+    rows = ("rows=32", "micro=32", "generations=8", f"steps={GOVERNED_STEPS}")
+    found = launch(folder, "recorded", "masks=none", "controls=follows", f"recorded={batches}", *rows, *settings)
+    for name, apart in GOVERNED_NUMBERS.items():
+        expected = [line[f"governor.kl/{name}"] for line in told if f"governor.kl/{name}" in line]
+        name = f"capo/governor.kl/{name}"
+        assert len(expected) > 6 and [line[name][0] for line in found["numbers"] if name in line] == pytest.approx(expected, rel=apart), name
 
 
 def test_measurements_equal_those_from_the_models_logits(folder, controlled):

@@ -25,6 +25,7 @@ import verl
 from capo_rl._step import whole
 from capo_rl.verl._rows import places
 from hydra import compose, initialize_config_dir
+from safetensors.numpy import load_file
 from tensordict import TensorDict
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.single_controller.base.decorator import Dispatch, register
@@ -33,6 +34,7 @@ from verl.utils.fsdp_utils import get_fsdp_full_state_dict
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 import verl_cpu
+from conftest import ROOT
 
 VOCABULARY, EOS = 32, 1
 MASK = "{use: capo.curvature, fisher_threshold: 1.4e-3, hessian_threshold: 3e-2, threads: 1}"
@@ -51,6 +53,7 @@ CONTROLS = {
     "third": "[{use: governor.kl, target: 1e-5, fraction: 0.5, every: 3}]",
     "full": "[{use: governor.kl, target: 1e-4, fraction: 1.0}]",
     "auto": "[{use: governor.kl, target: auto, every: 2}]",
+    "follows": "[{use: governor.kl, fraction: 1.0}]",
     "last-layer": "[{use: governor.last-layer}]",
     "loose": "[{use: governor.kl, target: 1e9}]",
     "asks": "[{use: governor.kl, target: 1e9}]",
@@ -113,6 +116,7 @@ def options(words):
         "metrics": "all",
         "batches": "",
         "corrected": "",
+        "recorded": "",
     }
     for word in words:
         name, _, value = word.partition("=")
@@ -170,8 +174,8 @@ def configured(folder, chosen):
         return compose("ppo_trainer", overrides=words).actor_rollout_ref
 
 
-def batch(step, chosen):
-    """A step's completions in the form of verl's trainer, nested, or padded as in its older trainer. Each rank gets its share, and the longest are dealt out first."""
+def drawn(step, chosen):
+    """A step's prompts, responses, log-probabilities of their tokens, and advantages, at random."""
     random = torch.Generator().manual_seed(100 + step + chosen["seed"])
     draw = lambda low, high, *shape: torch.randint(low, high, shape, generator=random)
     groups = chosen["rows"] // chosen["generations"]
@@ -181,6 +185,22 @@ def batch(step, chosen):
     grouped = rewards.view(groups, -1)
     advantages = ((grouped - grouped.mean(1, keepdim=True)) / grouped.std(1, keepdim=True)).view(-1)
     old = [-3.4 + 0.2 * torch.rand(len(row), generator=random) for row in responses]
+    return prompts, responses, old, advantages
+
+
+def recorded(step, chosen):
+    """The same of a step of ``host`` that recorded its batches."""
+    path = sorted(Path(chosen["recorded"]).iterdir())[step]
+    arrays = {name: torch.from_numpy(array) for name, array in load_file(path).items()}
+    prompts = arrays["context/prompt_ids"].long().tensor_split(arrays["context/prompt_ends"].long()[:-1])
+    of_completions = lambda name: [row[mask == 1] for row, mask in zip(arrays[name], arrays["completion_mask"], strict=True)]
+    responses = [row.long() for row in of_completions("completion_ids")]
+    return [prompt for prompt in prompts for _ in range(chosen["generations"])], responses, of_completions("logps"), arrays["advantages"][:, 0]
+
+
+def batch(step, chosen):
+    """A step's completions in the form of verl's trainer, nested, or padded as in its older trainer. Each rank gets its share, and the longest are dealt out first."""
+    prompts, responses, old, advantages = (recorded if chosen["recorded"] else drawn)(step, chosen)
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     order = sorted(range(len(prompts)), key=lambda row: -len(responses[row])) if ranks > 1 else range(len(prompts))
     own = list(order)[rank::ranks]
@@ -375,7 +395,9 @@ def main():
 
 def once(out, chosen):
     folder = Path(f"model-{chosen['tied']}-{chosen['width']}-{chosen['tokens']}").absolute()
-    if os.environ["RANK"] == "0" and not folder.exists():
+    if chosen["recorded"]:
+        folder = ROOT / "host/assets/tiny-arithmetic"
+    elif os.environ["RANK"] == "0" and not folder.exists():
         policy(folder, chosen)
     config = configured(folder, chosen)
     if chosen["ray"]:

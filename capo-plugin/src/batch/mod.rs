@@ -135,6 +135,39 @@ impl Reduction {
         ("completion_sum", Self::COMPLETION_SUM),
     ];
 
+    /// The number by which each completion's token losses are multiplied before they are summed up,
+    /// `[B]`. `counted`, `[B, T]`, is 1 for the tokens of the [`Denominator`], else 0;
+    /// `max_completion_length` is [`Batch::max_completion_length`]. `None` for a reduction of a
+    /// later version.
+    ///
+    /// # Panics
+    ///
+    /// If `counted` is shorter than [`Dims::len`].
+    pub fn scales(
+        self,
+        dims: Dims,
+        max_completion_length: usize,
+        counted: &[u8],
+    ) -> Option<Vec<f64>> {
+        // A batch without a counted token has no loss: any scale will do but infinity.
+        let count = |tokens: &[u8]| {
+            let sum: u64 = tokens.iter().map(|&token| u64::from(token)).sum();
+            sum.max(1) as f64
+        };
+        let completions = dims.completions as f64;
+        let all = count(counted);
+        let scale = |b: usize| {
+            Some(match self {
+                Self::COMPLETION_MEAN => 1.0 / (completions * count(&counted[dims.row(b)])),
+                Self::FIXED_LENGTH => 1.0 / (completions * max_completion_length as f64),
+                Self::TOKEN_MEAN => 1.0 / all,
+                Self::COMPLETION_SUM => 1.0 / completions,
+                _ => return None,
+            })
+        };
+        (0..dims.completions as usize).map(scale).collect()
+    }
+
     /// Name of the reduction in a configuration table; `None` for a reduction of a later version.
     pub fn name(self) -> Option<&'static str> {
         Self::NAMED

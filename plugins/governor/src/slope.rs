@@ -1,8 +1,8 @@
 //! The slope of the loss of new completions along the steps before they were sampled: it says
 //! whether these steps still lead downhill.
 
+use capo_plugin::Denominator;
 use capo_plugin::prelude::*;
-use capo_plugin::{Denominator, Reduction};
 
 /// How fast the loss of a batch falls along the steps before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,10 +21,10 @@ impl Slope {
     /// The slope for `batch`; `None` where the trainer does not know it, where no completion has an
     /// advantage, and for a reduction of a later version.
     pub(crate) fn of(batch: &Batch, update: &mut Update) -> Result<Option<Self>, PluginError> {
-        let squares = squares(batch, update.weights());
-        if squares == 0.0 || batch.reduction.name().is_none() {
+        let squares = squares(batch, update.weights()).filter(|squares| *squares > 0.0);
+        let Some(squares) = squares else {
             return Ok(None);
-        }
+        };
         let cosine = update.alignment()?;
         let norm = update.gradient_norm()?;
         Ok(cosine.zip(norm).map(|(cosine, norm)| Self {
@@ -73,29 +73,26 @@ fn upside(batch: &Batch) -> f64 {
 /// `Σ c²` of a loss whose token derivatives are those of −A log p, times the tokens' `weights`. The
 /// ratio to the old policy and the clip range are left out: where they matter, the sum is slightly
 /// too large.
-fn squares(batch: &Batch, weights: &[f32]) -> f64 {
+fn squares(batch: &Batch, weights: &[f32]) -> Option<f64> {
     let dims = batch.dims;
-    let counts = |i: &usize| match batch.denominator {
-        Denominator::KEPT => weights[*i] != 0.0 && batch.completion_mask[*i] != 0,
-        _ => batch.completion_mask[*i] != 0,
+    let kept: Vec<u8> = (weights.iter().zip(batch.completion_mask))
+        .map(|(weight, mask)| u8::from(*weight != 0.0 && *mask != 0))
+        .collect();
+    let counted = match batch.denominator {
+        Denominator::KEPT => &kept,
+        _ => batch.completion_mask,
     };
-    let count = |tokens: std::ops::Range<usize>| tokens.filter(counts).count().max(1) as f64;
-    let completions = dims.completions as f64;
-    let all = count(0..dims.len());
+    let scales = batch
+        .reduction
+        .scales(dims, batch.max_completion_length, counted)?;
     let mut sum = 0.0;
-    for b in 0..dims.completions as usize {
-        let divisor = match batch.reduction {
-            Reduction::TOKEN_MEAN => all,
-            Reduction::FIXED_LENGTH => completions * batch.max_completion_length as f64,
-            Reduction::COMPLETION_SUM => completions,
-            _ => completions * count(dims.row(b)),
-        };
+    for (b, scale) in scales.into_iter().enumerate() {
         for i in dims.row(b).filter(|i| batch.completion_mask[*i] != 0) {
-            let factor = f64::from(batch.advantages[i]) * f64::from(weights[i]) / divisor;
+            let factor = scale * f64::from(batch.advantages[i]) * f64::from(weights[i]);
             sum += factor * factor;
         }
     }
-    sum
+    Some(sum)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use capo_loader::decision::Decision;
 use capo_plugin::{Denominator, Dims, OptimizerKind, Reduction};
 use host_model::Gradients;
@@ -228,30 +228,22 @@ fn scales(dims: Dims, info: &StepInfo, token_mask: &[u8]) -> Result<Vec<f64>> {
     reduction_scales(dims, info.reduction, info.max_completion_length, token_mask)
 }
 
-/// Scale of each completion's tokens in the reduced loss, `[B]`. `token_mask`, `[B, T]`, is 1 for
-/// the tokens of the denominator.
+/// [`Reduction::scales`] of a reduction that this host knows.
 pub fn reduction_scales(
     dims: Dims,
     reduction: Reduction,
     max_completion_length: usize,
-    token_mask: &[u8],
+    counted: &[u8],
 ) -> Result<Vec<f64>> {
-    let completions = dims.completions as f64;
-    let all = count(token_mask);
-    let mut scales = Vec::new();
-    for b in 0..dims.completions as usize {
-        scales.push(match reduction {
-            Reduction::COMPLETION_MEAN => 1.0 / (completions * count(&token_mask[dims.row(b)])),
-            Reduction::FIXED_LENGTH => 1.0 / (completions * max_completion_length as f64),
-            Reduction::TOKEN_MEAN => 1.0 / all,
-            Reduction::COMPLETION_SUM => 1.0 / completions,
-            Reduction(other) => bail!(
-                "the objective asks for reduction {other}, which this host does not know \
-                 (it knows 0 to 3)"
-            ),
-        });
-    }
-    Ok(scales)
+    reduction
+        .scales(dims, max_completion_length, counted)
+        .with_context(|| {
+            format!(
+                "the objective asks for reduction {}, which this host does not know (it knows 0 \
+                 to 3)",
+                reduction.0
+            )
+        })
 }
 
 /// Each token's part of the squared gradient, `[B, T]`, as [`Reduced::rejected`] defines it; 0 on

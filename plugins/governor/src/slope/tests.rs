@@ -1,3 +1,4 @@
+use capo_plugin::Reduction;
 use capo_plugin::testing::Fixture;
 
 use super::*;
@@ -137,7 +138,7 @@ fn squares_are_those_of_the_losss_derivatives() {
                 expected += (loss(&moved) - loss(&logps)).powi(2);
             }
             assert!(expected > 0.0);
-            let found = squares(&batch, &weights);
+            let found = squares(&batch, &weights).unwrap();
             assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
         }
     }
