@@ -3,10 +3,11 @@
 
 use crate::slope::Slope;
 
-/// How far the logarithm of the rate moves at most, per standard error of a slope.
-const GAIN: f64 = 0.2;
-/// After so many slopes, divided by `GAIN`, the moves get shorter: the n-th one has this gain
-/// divided by n.
+/// The logarithm of the rate moves by a gain times the slope in standard errors. The n-th slope has
+/// a gain of n times this at first: the first slopes are along one step or a few, and the optimizer's
+/// mean needs ten steps to forget the steps before a rate was raised.
+const RISES: f64 = 0.02;
+/// From the twelfth slope on the gain is this divided by n, so that the rate settles.
 const SETTLES: f64 = 3.0;
 /// Slope, in standard errors, at which a rate above the one that the first steps told stays as it
 /// is where half of the completions are right: one that falls more steeply could go further. A
@@ -47,10 +48,11 @@ impl Listening {
             return None;
         }
         self.heard += 1;
-        let gain = GAIN.min(SETTLES / self.heard as f64);
+        let count = self.heard as f64;
+        let gain = (RISES * count).min(SETTLES / count);
         let upside = slope.upside.ln();
         if upside.is_finite() {
-            let weight = NEW.max(1.0 / self.heard as f64);
+            let weight = NEW.max(1.0 / count);
             self.upside += weight * (upside - self.upside);
         }
         let level = if self.lift > 0.0 {

@@ -422,14 +422,14 @@ fn a_rate_follows_the_slopes() {
         }
         search.found().unwrap() / first
     };
-    // The first one moves it by a fifth of the slope, the next 14 by a fifth of what is above one
-    // standard error.
-    assert!((hear(2.0, 5) / 1.2_f64.exp() - 1.0).abs() < 1e-12);
-    assert!((hear(1.0, 5) / 1.2_f64.exp() - 1.0).abs() < 1e-12);
-    assert!((hear(0.5, 5) / 0.7_f64.exp() - 1.0).abs() < 1e-12);
+    // The n-th one moves it by n fiftieths: the first of the slope, the others of what is above
+    // one standard error.
+    assert!((hear(2.0, 5) / 0.32_f64.exp() - 1.0).abs() < 1e-12);
+    assert!((hear(1.0, 5) / 0.32_f64.exp() - 1.0).abs() < 1e-12);
+    assert!((hear(0.5, 2) / 0.09_f64.exp() - 1.0).abs() < 1e-12);
     // Later ones move it less, so that it settles.
-    let sixteenth: f64 = 0.7 - 3.0 / 16.0 * 0.5;
-    assert!((hear(0.5, 1) / sixteenth.exp() - 1.0).abs() < 1e-12);
+    let thirteenth: f64 = 0.09 - 3.0 / 13.0 * 0.5;
+    assert!((hear(0.5, 1) / thirteenth.exp() - 1.0).abs() < 1e-12);
     let back = hear(0.5, 100);
     assert!(back < 1.1 && back > 0.9, "{back}");
     let low = hear(-5.0, 10);
@@ -470,13 +470,15 @@ fn what_is_left_to_gain_counts() {
         search.found().unwrap()
     };
     let [rare, even, mostly] = [2.5, 1.0, 0.4].map(found);
-    assert!(rare > 2.0 * even, "{rare} {even}");
+    assert!(rare > 1.3 * even, "{rare} {even}");
     assert!(even > 1.01 * mostly, "{even} {mostly}");
     // The level of one in 7.25 that are right, from the second slope on.
     let level = 1.0 / 2.5;
-    let moves = 0.2 * 0.7
-        + 14.0 * 0.2 * (0.7 - level)
-        + (16..=20).map(|n| 3.0 / f64::from(n)).sum::<f64>() * (0.7 - level);
+    let gains = |of: std::ops::RangeInclusive<u32>| {
+        of.map(|n| (0.02 * f64::from(n)).min(3.0 / f64::from(n)))
+            .sum::<f64>()
+    };
+    let moves = 0.7 * gains(1..=1) + (0.7 - level) * gains(2..=20);
     let first = told(300.0).found().unwrap();
     assert!((rare / first / f64::exp(moves) - 1.0).abs() < 1e-9);
 }
