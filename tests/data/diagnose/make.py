@@ -21,7 +21,7 @@ SOFT = [*CAPO, "--set", "recipe=capo-soft"]
 GOVERNED = ["--plugin", "libgovernor.so", "--set", "step_control.governor.kl.target=3e-5"]
 ALWAYS = {"step", "reward", "frac_advantage_zero", "learning_rate"}
 KEPT = {"entropy", "completions/clipped_ratio", "mask/rejection_rate", "mask/rejected_gradient_share", "step/kl"}
-OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "-weight/mean")
+OF_COMPONENTS = ("/rejection_rate", "/weighted_away_gradient_share", "/applied", "/found_rate", "-weight/mean")
 SETTINGS = ("recipe", "mask", "weight", "step_control", "model.model_name_or_path", "model.use_peft", "data.max_prompt_length", "rollout.num_generations",
             "rollout.max_completion_length", "train.learning_rate", "train.max_steps", "train.per_device_train_batch_size",
             "train.gradient_accumulation_steps", "train.second_moment", "eval.num_prompts")
@@ -31,6 +31,7 @@ RUNS = {
     "healthy-grpo": (300, "1e-4", []),
     "healthy-soft": (300, "3e-4", SOFT),
     "healthy-governed": (300, "5e-4", GOVERNED),
+    "healthy-found": (75, "1e-3", ["--plugin", "libgovernor.so"]),
     "too-fast": (75, "1e-3", []),
     "short-fall": (3, "1e-3", ["--set", "eval.num_prompts=512"]),
     "mask-undone": (100, "3e-4", CAPO),
@@ -64,7 +65,8 @@ def record(run):
     """The text of a file."""
     settings = head(tomllib.loads((run / "config.toml").read_text()))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    names = [name for name in lines[1] if is_kept(name, lines[1:])] + ["eval_accuracy"]
+    every = dict.fromkeys(name for line in lines[1:] for name in line if name != "eval_accuracy")
+    names = [name for name in every if is_kept(name, lines[1:])] + ["eval_accuracy"]
     rows = [" ".join(shown(line.get(name)) for name in names) for line in lines]
     return "\n".join([*settings, "", " ".join(names), *rows, ""])
 
@@ -90,8 +92,8 @@ def toml(value):
 
 def is_kept(name, lines):
     """Whether the checks would miss a metric."""
-    moves = any(line.get(name) != lines[0][name] for line in lines)
-    return name in ALWAYS or name.endswith(OF_COMPONENTS) and not name.startswith(("mask/", "step_control/")) or name in KEPT and (moves or lines[0][name] == 1)
+    moves = any(line.get(name) != lines[0].get(name) for line in lines)
+    return name in ALWAYS or name.endswith(OF_COMPONENTS) and not name.startswith(("mask/", "step_control/")) or name in KEPT and (moves or lines[0].get(name) == 1)
 
 
 def shown(value):

@@ -44,7 +44,7 @@ fn diagnoses_the_recorded_runs() {
         .iter()
         .filter_map(|name| Some(said(name.strip_suffix(".txt")?)))
         .collect();
-    assert_eq!(said.len(), 17);
+    assert_eq!(said.len(), 18);
     insta::assert_snapshot!("diagnose", said.join("\n"));
 }
 

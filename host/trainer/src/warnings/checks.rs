@@ -240,9 +240,9 @@ fn finds_its_threshold(window: &Window, component: &str) -> bool {
     window.now(&format!("{component}/threshold")).is_some()
 }
 
-/// True if a step control finds the share of each step by itself. It then records the share.
-fn finds_its_share(window: &Window, control: &str) -> bool {
-    window.now(&format!("{control}/share")).is_some()
+/// True if a step control finds the learning rate by itself. It then records the rate.
+fn finds_its_rate(window: &Window, control: &str) -> bool {
+    window.now(&format!("{control}/found_rate")).is_some()
 }
 
 /// KL divergence of a step, in nats per token, below which an increase is not a jump. Healthy runs
@@ -517,8 +517,8 @@ fn weights_small(window: &Window, setup: &Setup) -> Vec<Sign> {
 fn steps_held_back(window: &Window, setup: &Setup) -> Vec<Sign> {
     of_each(window.components(APPLIED), |control| {
         let applied = window.last(&format!("{control}/{APPLIED}"), CONTROLS)?;
-        // A control that finds the share is meant to have too high a learning rate.
-        if finds_its_share(window, control)
+        // A control that finds the rate is meant to be set to one that is too high.
+        if finds_its_rate(window, control)
             || applied
                 .iter()
                 .any(|share| *share >= setup.settings.warnings.applied)
@@ -570,7 +570,7 @@ fn control_idle(window: &Window, setup: &Setup) -> Vec<Sign> {
             "`{control}` has shortened no step in {}: the run is as without it",
             setup.settings.warnings.idle_control_steps
         );
-        Some(match finds_its_share(window, control) {
+        Some(match finds_its_rate(window, control) {
             // Such a control shortens steps later in a run.
             true => (what, known([advice::raise_rate(setup)])),
             false => (
