@@ -83,6 +83,7 @@ impl Busy {
             left: operand,
             right: operand,
             steps: Self::STEPS,
+            lines: LINES,
         };
         let mut sums = Sums::ZERO;
         configured(self.instructions, || {

@@ -103,6 +103,7 @@ pub(crate) fn products_with_packed<N: Number + WithDType>(
                         left: left.operand(0),
                         right: right.operand(0),
                         steps,
+                        lines: out.len(),
                     };
                     tile::multiply(instructions, factors, &mut sums, true);
                     let store = Store {

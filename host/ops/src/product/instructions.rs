@@ -30,6 +30,9 @@ pub enum Instructions {
     /// AMX's results, by plain arithmetic.
     #[cfg(feature = "testing")]
     Emulated,
+    /// AVX-512's, by plain arithmetic in the same loops.
+    #[cfg(feature = "testing")]
+    EmulatedVectors,
 }
 
 /// Proof that the processor has an instruction, and the process the permission to use it.

@@ -14,6 +14,8 @@ mod library;
 mod multiply;
 mod pack;
 pub mod tile;
+#[cfg(any(target_arch = "x86_64", feature = "testing"))]
+mod vectors;
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor};
 use half::bf16;

@@ -266,6 +266,7 @@ impl StripProduct<'_> {
                         left: left.operand(from),
                         right: right.operand(from),
                         steps,
+                        lines: LINES,
                     };
                     tile::multiply(self.instructions, factors, sums, from == 0);
                 }

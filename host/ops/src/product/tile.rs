@@ -1,6 +1,8 @@
 //! The innermost product: sums of 32 lines with 32 lines, in tiles of 16 lines and 32 numbers.
 
 use super::instructions::Instructions;
+#[cfg(any(target_arch = "x86_64", feature = "testing"))]
+use super::vectors;
 
 /// Lines of a panel: two tiles.
 pub const LINES: usize = 32;
@@ -78,6 +80,8 @@ pub struct Factors<'a> {
     /// Tiles `[pair][line]`, packed.
     pub right: Operand<'a>,
     pub steps: usize,
+    /// The first lines of the left panel: the sums of others may have any value.
+    pub lines: usize,
 }
 
 /// Adds the products of `factors` to `sums`, or to 0 if `fresh`.
@@ -85,6 +89,7 @@ pub fn multiply(instructions: Instructions, factors: Factors<'_>, sums: &mut Sum
     factors.left.check(factors.steps);
     factors.right.check(factors.steps);
     assert!(factors.right.strides == Strides::PACKED);
+    assert!((1..=LINES).contains(&factors.lines));
     match instructions {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Instructions::Amx(_) => {
@@ -93,10 +98,12 @@ pub fn multiply(instructions: Instructions, factors: Factors<'_>, sums: &mut Sum
             unsafe { amx::multiply(factors, sums, fresh) }
         }
         #[cfg(target_arch = "x86_64")]
-        Instructions::Avx512Bf16(_) => {
-            // SAFETY: the value only exists if the machine has both features.
-            unsafe { with_vectors(factors, sums, fresh) }
+        Instructions::Avx512Bf16(proof) => {
+            // SAFETY: the proof only exists if the machine has both features.
+            unsafe { vectors::avx512::multiply(proof, factors, sums, fresh) }
         }
+        #[cfg(feature = "testing")]
+        Instructions::EmulatedVectors => vectors::emulated(factors, sums, fresh),
         _ => emulated(factors, sums, fresh),
     }
 }
@@ -104,7 +111,9 @@ pub fn multiply(instructions: Instructions, factors: Factors<'_>, sums: &mut Sum
 /// The arithmetic of a tile instruction: the first numbers of all pairs are multiplied and added,
 /// so are the second ones, then both sums are added to the tile. Numbers below 1.2e-38 count as 0.
 fn emulated(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
-    let Factors { left, right, steps } = factors;
+    let Factors {
+        left, right, steps, ..
+    } = factors;
     if fresh {
         *sums = Sums::ZERO;
     }
@@ -130,57 +139,13 @@ fn emulated(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
 }
 
 /// The two numbers of a word.
-fn halves(word: u32) -> [f32; 2] {
+pub(super) fn halves(word: u32) -> [f32; 2] {
     [word << 16, word & 0xffff_0000].map(|bits| normal(f32::from_bits(bits)))
 }
 
 /// `x`, or 0 if it is subnormal.
-fn normal(x: f32) -> f32 {
+pub(super) fn normal(x: f32) -> f32 {
     if x.is_subnormal() { 0.0 } else { x }
-}
-
-/// With AVX-512's instruction for products of bf16 pairs, which adds the products of two pairs to a
-/// sum at a time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn with_vectors(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
-    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_set1_epi32};
-
-    use bytemuck::cast;
-
-    /// Lines whose sums are in registers.
-    const AT_ONCE: usize = 8;
-    let Factors { left, right, steps } = factors;
-    for (block, sums) in sums.0.as_chunks_mut::<AT_ONCE>().0.iter_mut().enumerate() {
-        let first = block * AT_ONCE;
-        let strides = left.strides;
-        let start = first / TILE * strides.tile + first % TILE * strides.line;
-        let mut own = if fresh {
-            [[[0.0; TILE]; 2]; AT_ONCE]
-        } else {
-            cast::<_, [[[f32; TILE]; 2]; AT_ONCE]>(*sums)
-        }
-        .map(|line| line.map(cast::<_, std::arch::x86_64::__m512>));
-        for step in 0..steps {
-            let right = &right.words[step * right.strides.step..][..2 * WORDS];
-            let lines: [&[u32]; AT_ONCE] = std::array::from_fn(|row| {
-                &left.words[start + step * strides.step + row * strides.line..][..TILE]
-            });
-            let (first, second) = right.split_at(WORDS);
-            let first = first.as_chunks::<TILE>().0;
-            let second = second.as_chunks::<TILE>().0;
-            for (pair, (first, second)) in first.iter().zip(second).enumerate() {
-                let right: [__m512bh; 2] = [cast(*first), cast(*second)];
-                for (own, line) in own.iter_mut().zip(lines) {
-                    let left: __m512bh = cast(_mm512_set1_epi32(line[pair].cast_signed()));
-                    for (own, right) in own.iter_mut().zip(right) {
-                        *own = _mm512_dpbf16_ps(*own, left, right);
-                    }
-                }
-            }
-        }
-        *sums = cast(own);
-    }
 }
 
 /// Tiles of AMX. Inline assembly, because the standard library's functions for them are not stable.
@@ -234,7 +199,9 @@ pub(super) mod amx {
     /// # Safety
     /// The tiles of this thread must be configured, and the operands as long as `multiply` asserts.
     pub unsafe fn multiply(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
-        let Factors { left, right, steps } = factors;
+        let Factors {
+            left, right, steps, ..
+        } = factors;
         let sums: *mut Sums = sums;
         // SAFETY: the caller bounds what is read; only `sums` is written.
         unsafe {

@@ -46,12 +46,12 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f32 {
         .fold(0.0, |largest, x| if x <= largest { largest } else { x })
 }
 
-/// Runs `work` with each of this machine's instructions, and with emulated tiles.
+/// Runs `work` with each of this machine's instructions, and with emulated tiles and vectors.
 fn with_each(work: impl Fn(&str)) {
-    for (name, instructions) in Instructions::available()
-        .into_iter()
-        .chain([("emulated", Instructions::Emulated)])
-    {
+    for (name, instructions) in Instructions::available().into_iter().chain([
+        ("emulated", Instructions::Emulated),
+        ("emulated vectors", Instructions::EmulatedVectors),
+    ]) {
         INSTRUCTIONS.set(Some(instructions));
         work(name);
     }

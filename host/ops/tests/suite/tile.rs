@@ -2,8 +2,13 @@ use host_ops::parts::{
     Factors, Instructions, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
 };
 
-/// Bits of the sums after two calls.
-fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
+/// Bits of the sums of the first `lines` lines after two calls.
+fn sums(
+    (instructions, lines): (Instructions, usize),
+    strides: Strides,
+    left: &[u32],
+    right: &[u32],
+) -> Vec<u32> {
     let mut sums = Sums::ZERO;
     let left = Operand {
         words: left,
@@ -14,17 +19,25 @@ fn sums(instructions: Instructions, strides: Strides, left: &[u32], right: &[u32
         strides: Strides::PACKED,
     };
     configured(instructions, || {
-        for (steps, fresh) in [(3, true), (2, false)] {
-            let factors = Factors { left, right, steps };
+        for (steps, fresh) in CALLS {
+            let factors = Factors {
+                left,
+                right,
+                steps,
+                lines,
+            };
             multiply(instructions, factors, &mut sums, fresh);
         }
     });
-    sums.0
+    sums.0[..lines]
         .as_flattened()
         .iter()
         .map(|sum| sum.to_bits())
         .collect()
 }
+
+/// Steps of each call, and whether it begins at 0.
+const CALLS: [(usize, bool); 2] = [(9, true), (2, false)];
 
 /// AVX-512's instruction: first the product of the high halves is added, then that of the low
 /// halves, each rounded once.
@@ -38,8 +51,9 @@ fn pair_by_pair(strides: Strides, left: &[u32], right: &[u32]) -> Vec<u32> {
     let mut sums = [0.0_f32; LINES * LINES];
     for (row, sums) in sums.chunks_mut(LINES).enumerate() {
         for (column, sum) in sums.iter_mut().enumerate() {
-            for (step, word) in [0, 1, 2, 0, 1]
+            for (step, word) in CALLS
                 .into_iter()
+                .flat_map(|(steps, _)| 0..steps)
                 .flat_map(|step| (0..TILE).map(move |word| (step, word)))
             {
                 let start =
@@ -74,20 +88,27 @@ fn tiles_have_the_bits_of_plain_arithmetic() {
         (0..count).map(word).collect()
     };
     let rows = Strides {
-        line: 100,
-        tile: 1_600,
+        line: 200,
+        tile: 3_200,
         step: TILE,
     };
-    for (name, instructions) in Instructions::available() {
-        for (usual, strides) in [(true, Strides::PACKED), (false, rows)] {
-            let (left, right) = (words(LINES * 600, usual), words(6 * WORDS, usual));
-            let expected = match name {
-                "amx" => sums(Instructions::Emulated, strides, &left, &right),
-                "avx512bf16" if usual => pair_by_pair(strides, &left, &right),
-                _ => continue,
-            };
-            let found = sums(instructions, strides, &left, &right);
-            assert!(found == expected, "{name}, ordinary numbers: {usual}");
+    let emulated = [("avx512bf16, emulated", Instructions::EmulatedVectors)];
+    for (name, instructions) in Instructions::available().into_iter().chain(emulated) {
+        for (usual, strides) in [(true, Strides::PACKED), (false, rows), (true, rows)] {
+            let (left, right) = (words(LINES * 600, usual), words(18 * WORDS, usual));
+            for lines in [LINES, 20, 1] {
+                let expected = match name {
+                    "amx" => sums((Instructions::Emulated, lines), strides, &left, &right),
+                    "f32" => continue,
+                    _ if !usual => continue,
+                    _ => pair_by_pair(strides, &left, &right)[..lines * LINES].to_vec(),
+                };
+                let found = sums((instructions, lines), strides, &left, &right);
+                assert!(
+                    found == expected,
+                    "{name}, ordinary numbers: {usual}, {lines} lines"
+                );
+            }
         }
     }
 }
