@@ -32,6 +32,24 @@ pub enum Dtype {
     Bf16,
 }
 
+impl Dtype {
+    /// The type in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// The other type.
+    pub fn other(self) -> Self {
+        match self {
+            Self::F32 => Self::Bf16,
+            Self::Bf16 => Self::F32,
+        }
+    }
+}
+
 impl From<Dtype> for DType {
     fn from(dtype: Dtype) -> Self {
         match dtype {

@@ -16,7 +16,7 @@ use super::train::{SEARCH_FILE, check_memory, explained, settings};
 use crate::config::{Config, EvalConfig};
 use crate::metrics::{FoundRates, Line};
 use crate::run::{AbsentWeights, Run, directory};
-use crate::terminal::{ProgressLines, found_rate, word};
+use crate::terminal::{ProgressLines, faster_dtype, found_rate, word};
 use crate::train::{Observer, train};
 
 const GOVERNOR: &str = "governor.kl";
@@ -35,6 +35,9 @@ pub(super) fn run(args: &FindRateArgs, started: Instant) -> Result<(), Failure> 
     // `STEPS` is what a search usually takes; `max_steps` is only its limit.
     let progress = ProgressLines::new(started, STEPS, 0);
     progress.opening(&run.resources, &run.dir, &sources);
+    faster_dtype(&mut run.resources)
+        .iter()
+        .for_each(|line| progress.say(line));
     let mut search = Search {
         progress,
         found: Vec::new(),

@@ -136,6 +136,9 @@ fn dry_run(args: &TrainArgs, started: Instant) -> Result<()> {
     terminal::pace(&mut resources, &estimate)
         .iter()
         .for_each(|line| progress.say(line));
+    terminal::faster_dtype(&mut resources)
+        .iter()
+        .for_each(|line| progress.say(line));
     progress.say("\nits settings, in full:\n");
     progress.say(&resources.config.in_full()?);
     check_memory(args.allow_more_memory, &mut resources)

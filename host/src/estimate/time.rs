@@ -20,10 +20,25 @@ const FEWEST: [usize; 2] = [16, 64];
 const LEAST: f64 = 0.3;
 
 /// Seconds of each part of a step, and of an evaluation, if every completion has its full length.
-/// The optimizer takes steps of rate 0, so the weights stay as they are.
+/// The optimizer takes steps of rate 0, so that the weights stay as they are, and its moments do
+/// not.
 pub fn measure(
     resources: &mut Resources,
     estimate: &Estimate,
+) -> Result<([(&'static str, f64); 4], f64)> {
+    measured(resources, estimate, true)
+}
+
+/// Seconds of a step without its optimizer, whose moments stay as they are.
+pub fn measure_passes(resources: &mut Resources, estimate: &Estimate) -> Result<f64> {
+    let (parts, _) = measured(resources, estimate, false)?;
+    Ok(parts.iter().map(|(_, seconds)| seconds).sum())
+}
+
+fn measured(
+    resources: &mut Resources,
+    estimate: &Estimate,
+    optimizes: bool,
 ) -> Result<([(&'static str, f64); 4], f64)> {
     ensure!(
         !resources.policy.is_counted(),
@@ -33,7 +48,10 @@ pub fn measure(
         memory::free(resources).is_none_or(|free| estimate.bytes() <= free),
         "a step does not fit into memory"
     );
-    let mut trial = Trial::new(resources, estimate);
+    let mut trial = Trial {
+        optimizes,
+        ..Trial::new(resources, estimate)
+    };
     let laps = trial.run(resources)?;
     Ok(extrapolated(resources, estimate, &trial, laps))
 }
@@ -47,6 +65,8 @@ struct Trial {
     generation: Generation,
     /// Number of tokens that are drawn behind the first, in the middle of the run's completions.
     few: usize,
+    /// Whether the optimizer takes steps, of rate 0.
+    optimizes: bool,
 }
 
 /// Durations of the parts of a trial, seconds.
@@ -112,6 +132,7 @@ impl Trial {
                 max_num_seqs: 0,
             },
             few,
+            optimizes: true,
         }
     }
 
@@ -156,7 +177,9 @@ impl Trial {
         let mut gradients = Gradients::default();
         forward.finish(&d_logps, None, &mut gradients)?;
         seconds[3] = since(&mut begun, policy)?;
-        optimizer.step(policy.params(), &gradients, None, 0.0, train.max_grad_norm)?;
+        if self.optimizes {
+            optimizer.step(policy.params(), &gradients, None, 0.0, train.max_grad_norm)?;
+        }
         seconds[4] = since(&mut begun, policy)?;
         let [one, several, forward, backward, optimizer] = seconds;
         Ok(Laps {

@@ -13,7 +13,7 @@ use capo_system::terminal::escape;
 pub use capo_system::terminal::{error, note, warn, word};
 
 pub use live::Answered;
-pub use progress::{ProgressLines, found_rate, pace};
+pub use progress::{ProgressLines, faster_dtype, found_rate, pace};
 
 /// The first failure to write to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();

@@ -14,7 +14,7 @@ use super::live::Live;
 use super::{grouped, percent, say, word, words};
 use crate::benchmark;
 use crate::estimate::memory::Estimate;
-use crate::estimate::time::measure;
+use crate::estimate::time::{measure, measure_passes};
 use crate::exam::RightAnswer;
 use crate::metrics::lines::Lines;
 use crate::metrics::names::{FOUND_RATE, REJECTED};
@@ -473,6 +473,10 @@ impl Observer for ProgressLines {
     }
 }
 
+/// A step of less than this share of another is measurably shorter: measurements of one step differ
+/// by a tenth.
+const MEASURABLE: f64 = 0.85;
+
 /// Lines for the run's header: the time of the whole run, and of each part of a step.
 pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
     let (parts, evaluation) = match measure(resources, estimate) {
@@ -503,6 +507,36 @@ pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
         .iter()
         .map(|(name, seconds)| format!("  {name:<32} {:>10}", shown(*seconds)));
     std::iter::once(first).chain(parts).collect()
+}
+
+/// A line for the run's header if its steps are shorter in the other dtype on this processor; `None`
+/// too where they cannot be measured. On a GPU bf16 is always the faster one.
+pub fn faster_dtype(resources: &mut Resources) -> Option<String> {
+    if !resources.policy.device().is_cpu() {
+        return None;
+    }
+    let own = resources.config.train.dtype;
+    let mut seconds = |dtype: Dtype| {
+        resources.config.train.dtype = dtype;
+        resources.policy = resources.policy.share().with_dtype(dtype.into());
+        let estimate = Estimate::of(resources)?;
+        measure_passes(resources, &estimate)
+    };
+    // A busy machine makes one measurement long, so that two have to agree.
+    let mut share: f64 = 0.0;
+    for _ in 0..2 {
+        // Its own dtype comes last, and stays.
+        let [other, own] = [own.other(), own].map(&mut seconds);
+        share = share.max(other.ok()? / own.ok()?);
+        if share > MEASURABLE {
+            return None;
+        }
+    }
+    let name = own.other().name();
+    Some(format!(
+        "dtype      in {name} a step takes {share:.2} times as long on this machine (`--set \
+         train.dtype={name}`)"
+    ))
 }
 
 /// A duration of any length; a small model's steps take milliseconds.

@@ -9,7 +9,8 @@ use super::advice::{self, Advice, Way, advise, id};
 use super::setup::Setup;
 use super::window::{HeldOut, REWARDS, Window, mean};
 use crate::metrics::names::{
-    APPLIED, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY, ZERO_ADVANTAGE,
+    APPLIED, FOUND_RATE, MEAN_WEIGHT, REJECTED_GRADIENT, REJECTION_RATE, WEIGHTED_AWAY,
+    ZERO_ADVANTAGE,
 };
 
 /// The finding of a check after a step.
@@ -242,7 +243,7 @@ fn finds_its_threshold(window: &Window, component: &str) -> bool {
 
 /// True if a step control finds the learning rate by itself. It then records the rate.
 fn finds_its_rate(window: &Window, control: &str) -> bool {
-    window.now(&format!("{control}/found_rate")).is_some()
+    window.now(&format!("{control}/{FOUND_RATE}")).is_some()
 }
 
 /// KL divergence of a step, in nats per token, below which an increase is not a jump. Healthy runs
