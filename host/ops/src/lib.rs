@@ -79,9 +79,8 @@ pub mod parts {
     pub use crate::kernel::{dot, maximum, sum};
     pub use crate::number::{exp_f32, exp_f64};
     pub use crate::product::Instructions;
-    pub use crate::product::tile::{
-        Factors, LINES, Operand, Strides, Sums, TILE, WORDS, configured, multiply,
-    };
+    pub use crate::product::operand::{Factors, LINES, Operand, Strides, Sums, TILE, WORDS};
+    pub use crate::product::tile::{configured, multiply};
 }
 
 /// True if the fused CPU kernels support `x`; other tensors use `generic`.

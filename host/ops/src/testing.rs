@@ -5,9 +5,8 @@ use candle_core::{DType, Tensor};
 pub use super::forced::GENERIC;
 pub use super::product::INSTRUCTIONS;
 use super::product::Instructions;
-use super::product::tile::{
-    Factors, LINES, Operand, STEP, Strides, Sums, WORDS, configured, multiply,
-};
+use super::product::operand::{Factors, LINES, Operand, STEP, Strides, Sums, WORDS};
+use super::product::tile::{configured, multiply};
 
 /// Runs `work` on one thread, with all operations from `generic`.
 pub fn generic<R: Send>(work: impl FnOnce() -> R + Send) -> R {

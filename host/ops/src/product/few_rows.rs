@@ -7,8 +7,9 @@ use rayon::prelude::*;
 use super::instructions::Instructions;
 use super::matrices;
 use super::multiply::{Number, Store, strips};
+use super::operand::{Factors, LINES, STEP, Sums};
 use super::pack::{Panel, Side, empty, fill, panels};
-use super::tile::{self, Factors, LINES, STEP, Sums};
+use super::tile;
 use crate::kernel::layout_error;
 
 /// Number of panels of the weights that one thread takes at a time.

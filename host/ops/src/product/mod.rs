@@ -12,6 +12,7 @@ mod few_rows;
 mod instructions;
 mod library;
 mod multiply;
+pub mod operand;
 mod pack;
 pub mod tile;
 #[cfg(any(target_arch = "x86_64", feature = "testing"))]

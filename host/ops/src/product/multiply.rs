@@ -9,8 +9,9 @@ use rayon::prelude::*;
 
 use super::super::number::round_to_bf16;
 use super::instructions::Instructions;
+use super::operand::{Factors, LINES, STEP, Sums};
 use super::pack::{Matrix, Panel, Side, panels};
-use super::tile::{self, Factors, LINES, STEP, Sums};
+use super::tile;
 
 /// Numbers of the inner axis that are packed at a time.
 pub(super) const CHUNK: usize = 4096;

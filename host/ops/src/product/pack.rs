@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::number::round_to_bf16;
-use super::tile::{LINES, Operand, STEP, Strides, TILE};
+use super::operand::{LINES, Operand, STEP, Strides, TILE};
 
 /// Sixteen words; on x86-64 a type that lies in one line of the cache.
 #[cfg(target_arch = "x86_64")]

@@ -3,9 +3,14 @@
 // The compiler does not inline the vectors' instructions into the closures of iterators.
 #![allow(clippy::needless_range_loop)]
 
-use super::tile::{Factors, Sums, TILE};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64;
+
+#[cfg(target_arch = "x86_64")]
+use super::instructions::Proof;
+use super::operand::{Factors, Sums, TILE};
 #[cfg(feature = "testing")]
-use super::tile::{halves, normal};
+use super::operand::{halves, normal};
 
 /// Lines of the left panel whose sums are in registers, in two vectors each.
 const AT_ONCE: usize = 8;
@@ -89,51 +94,39 @@ fn by_vectors<V: Vectors>(vectors: V, factors: Factors<'_>, sums: &mut Sums, fre
     }
 }
 
+/// The product with `vdpbf16ps`.
 #[cfg(target_arch = "x86_64")]
-pub(super) mod avx512 {
-    use std::arch::x86_64::{
-        __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_dpbf16_ps, _mm512_set1_epi32,
-    };
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) fn multiply(proof: Proof, factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
+    by_vectors(proof, factors, sums, fresh);
+}
 
-    use bytemuck::cast;
+#[cfg(target_arch = "x86_64")]
+impl Vectors for Proof {
+    type Sums = x86_64::__m512;
+    type Words = x86_64::__m512bh;
 
-    use super::{Vectors, by_vectors};
-    use crate::product::instructions::Proof;
-    use crate::product::tile::{Factors, Sums, TILE};
-
-    /// [`multiply`](crate::product::tile::multiply) with `vdpbf16ps`.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub fn multiply(proof: Proof, factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
-        by_vectors(proof, factors, sums, fresh);
+    #[inline(always)]
+    fn words(self, words: [u32; TILE]) -> Self::Words {
+        bytemuck::cast(words)
     }
 
-    impl Vectors for Proof {
-        type Sums = __m512;
-        type Words = __m512bh;
+    #[inline(always)]
+    fn word(self, word: u32) -> Self::Words {
+        // SAFETY: the proof says that the processor has AVX-512.
+        bytemuck::cast(unsafe { x86_64::_mm512_set1_epi32(word.cast_signed()) })
+    }
 
-        #[inline(always)]
-        fn words(self, words: [u32; TILE]) -> __m512bh {
-            cast(words)
-        }
+    #[inline(always)]
+    fn add(self, sums: Self::Sums, left: Self::Words, right: Self::Words) -> Self::Sums {
+        // SAFETY: the proof says that the processor has the instruction.
+        unsafe { x86_64::_mm512_dpbf16_ps(sums, left, right) }
+    }
 
-        #[inline(always)]
-        fn word(self, word: u32) -> __m512bh {
-            // SAFETY: the proof says that the processor has AVX-512.
-            let words: __m512i = unsafe { _mm512_set1_epi32(word.cast_signed()) };
-            cast(words)
-        }
-
-        #[inline(always)]
-        fn add(self, sums: __m512, left: __m512bh, right: __m512bh) -> __m512 {
-            // SAFETY: the proof says that the processor has both instructions.
-            unsafe { _mm512_dpbf16_ps(sums, left, right) }
-        }
-
-        #[inline(always)]
-        fn fetch(self, words: &[u32; TILE]) {
-            // SAFETY: the address is that of a reference.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(words.as_ptr().cast()) }
-        }
+    #[inline(always)]
+    fn fetch(self, words: &[u32; TILE]) {
+        // SAFETY: the address is that of a reference.
+        unsafe { x86_64::_mm_prefetch::<{ x86_64::_MM_HINT_T0 }>(words.as_ptr().cast()) }
     }
 }
 
