@@ -7,7 +7,7 @@ use crate::slope::Slope;
 /// a gain of n times this at first: the first slopes are along one step or a few, and the optimizer's
 /// mean needs ten steps to forget the steps before a rate was raised.
 const RISES: f64 = 0.02;
-/// From the twelfth slope on the gain is this divided by n, so that the rate settles.
+/// From the thirteenth slope on the gain is this divided by n, so that the rate settles.
 const SETTLES: f64 = 3.0;
 /// Slope, in standard errors, at which a rate above the one that the first steps told stays as it
 /// is where half of the completions are right: one that falls more steeply could go further. A
