@@ -33,14 +33,6 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// The type in a configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
-
     /// The other type.
     pub fn other(self) -> Self {
         match self {

@@ -65,7 +65,7 @@ struct Trial {
     generation: Generation,
     /// Number of tokens that are drawn behind the first, in the middle of the run's completions.
     few: usize,
-    /// Whether the optimizer takes steps, of rate 0.
+    /// The optimizer takes a step of rate 0 if this is true.
     optimizes: bool,
 }
 

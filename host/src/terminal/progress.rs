@@ -509,8 +509,8 @@ pub fn pace(resources: &mut Resources, estimate: &Estimate) -> Vec<String> {
     std::iter::once(first).chain(parts).collect()
 }
 
-/// A line for the run's header if its steps are shorter in the other dtype on this processor; `None`
-/// too where they cannot be measured. On a GPU bf16 is always the faster one.
+/// A line for the run's header if its steps are shorter in the other dtype on this processor.
+/// `None` also where they cannot be measured, and on a GPU, where bf16 is the faster one.
 pub fn faster_dtype(resources: &mut Resources) -> Option<String> {
     if !resources.policy.device().is_cpu() {
         return None;
@@ -532,7 +532,7 @@ pub fn faster_dtype(resources: &mut Resources) -> Option<String> {
             return None;
         }
     }
-    let name = own.other().name();
+    let name = candle_core::DType::from(own.other()).as_str();
     Some(format!(
         "dtype      in {name} a step takes {share:.2} times as long on this machine (`--set \
          train.dtype={name}`)"

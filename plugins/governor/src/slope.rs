@@ -12,8 +12,8 @@ pub(crate) struct Slope {
     pub fall: f64,
     /// `Σ c²` over the tokens, with the derivative c of the loss by a token's log-probability.
     pub squares: f64,
-    /// Upside of the batch, √((1 − p) / p) where a share p of its completions is right: there is much
-    /// to gain and little to lose where it is large.
+    /// Upside of the batch, √((1 − p) / p) where a share p of its completions is right. Where it is
+    /// large, there is much to gain and little to lose.
     pub upside: f64,
 }
 

@@ -18,7 +18,8 @@ const AT_ONCE: usize = 8;
 /// the sums stay in the first cache, 20 KiB.
 const STEPS: usize = 4;
 
-/// Vectors of sixteen sums, with an instruction that adds the products of two pairs of bf16 to each.
+/// Vectors of sixteen sums, with an instruction that adds to each sum the products of two pairs of
+/// bf16.
 trait Vectors: Copy {
     /// Sixteen sums.
     type Sums: bytemuck::Pod;
@@ -140,7 +141,7 @@ pub(super) fn emulated(factors: Factors<'_>, sums: &mut Sums, fresh: bool) {
 #[derive(Clone, Copy)]
 struct Plain;
 
-/// The arithmetic of `vdpbf16ps`, as Intel's manual has it: of each word the second product is added
+/// The arithmetic of `vdpbf16ps`, as Intel's manual has it. The second product of a word is added
 /// before the first, and numbers below 1.2e-38 count as 0.
 #[cfg(feature = "testing")]
 impl Vectors for Plain {

@@ -95,7 +95,8 @@ fn tiles_have_the_bits_of_plain_arithmetic() {
     let emulated = [("avx512bf16, emulated", Instructions::EmulatedVectors)];
     for (name, instructions) in Instructions::available().into_iter().chain(emulated) {
         for (usual, strides) in [(true, Strides::PACKED), (false, rows), (true, rows)] {
-            let (left, right) = (words(LINES * 600, usual), words(18 * WORDS, usual));
+            let left = words(LINES * 600, usual);
+            let right = words(18 * WORDS, usual);
             for lines in [LINES, 20, 1] {
                 let expected = match name {
                     "amx" => sums((Instructions::Emulated, lines), strides, &left, &right),

@@ -3,9 +3,9 @@
 
 use crate::slope::Slope;
 
-/// The logarithm of the rate moves by a gain times the slope in standard errors. The n-th slope has
-/// a gain of n times this at first: the first slopes are along one step or a few, and the optimizer's
-/// mean needs ten steps to forget the steps before a rate was raised.
+/// The logarithm of the rate moves by a gain times the slope in standard errors. At first the gain
+/// of the n-th slope is n times this. The first slopes are along few steps, and the optimizer's mean
+/// needs ten more to forget those before a rate was raised.
 const RISES: f64 = 0.02;
 /// From the thirteenth slope on the gain is this divided by n, so that the rate settles.
 const SETTLES: f64 = 3.0;
