@@ -25,6 +25,7 @@ pub struct Fixture {
     pub(super) optimizer: OptimizerInfo,
     pub(super) step_learning_rate: Option<f64>,
     pub(super) step: u64,
+    pub(super) iteration: u64,
     pub(super) mask: Vec<u8>,
     pub(super) truncated: Vec<u8>,
     pub(super) ids: Vec<u32>,
@@ -87,6 +88,7 @@ impl Fixture {
             },
             step_learning_rate: None,
             step: 0,
+            iteration: 0,
             mask: vec![1; n],
             truncated: vec![0; completions],
             ids: (0..n).map(|i| IDS[i % 30 % 12]).collect(),
@@ -316,6 +318,13 @@ impl Fixture {
         self
     }
 
+    /// Sets the number of earlier uses of the rollout.
+    #[must_use]
+    pub fn iteration(mut self, iteration: u64) -> Self {
+        self.iteration = iteration;
+        self
+    }
+
     /// The batch, with the rollout's context `context`, as from [`Self::context`].
     pub fn batch_with<'a>(&'a self, context: &'a ContextData) -> Batch<'a> {
         let mut batch = self.batch();
@@ -327,6 +336,7 @@ impl Fixture {
     pub fn batch(&self) -> Batch<'_> {
         let mut batch = Batch::new(self.dims, self.optimizer);
         batch.step = self.step;
+        batch.iteration = self.iteration;
         batch.step_learning_rate = self.step_learning_rate;
         batch.completion_ids = &self.ids;
         batch.completion_mask = &self.mask;

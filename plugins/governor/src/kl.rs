@@ -414,7 +414,7 @@ mod tests {
     /// A step that is far too long, and a gradient that agrees with the steps so far.
     #[test]
     fn a_rate_follows_the_run_where_the_trainer_knows_the_slope() {
-        let found = |alignment: f64, gradient_norm: f64| {
+        let found = |alignment: f64, gradient_norm: f64, iteration: u64| {
             let mut governor = governor("");
             let mut rates = Vec::new();
             for number in 0..3 * FIRST {
@@ -426,22 +426,25 @@ mod tests {
                 };
                 let controlled = Fixture::new(2, 3)
                     .step(number)
+                    .iteration(iteration)
                     .control(&mut governor, update)
                     .unwrap();
                 rates.extend(controlled.records.number("found_rate"));
-                let is_known = alignment.is_finite() && gradient_norm.is_finite();
+                let is_known = alignment.is_finite() && gradient_norm.is_finite() && iteration == 0;
                 let slope = controlled.records.number("slope");
                 assert_eq!(slope.is_some(), is_known && number > 0, "{number}");
             }
             rates
         };
-        let told = found(f64::NAN, 1e5);
+        let told = found(f64::NAN, 1e5, 0);
         assert!(told.iter().all(|rate| *rate == told[0]));
-        assert_eq!(found(0.5, f64::NAN), told);
+        assert_eq!(found(0.5, f64::NAN, 0), told);
+        // Steps agree with completions that they were made for.
+        assert_eq!(found(0.5, 1e5, 1), told);
         let end = told.len() - 1;
-        let raised = found(0.5, 1e5)[end];
+        let raised = found(0.5, 1e5, 0)[end];
         assert!(raised > 1.5 * told[end], "{raised} {told:?}");
-        let lowered = found(-0.5, 1e5)[end];
+        let lowered = found(-0.5, 1e5, 0)[end];
         assert!(lowered < 0.5 * told[end], "{lowered} {told:?}");
     }
 

@@ -19,8 +19,13 @@ pub(crate) struct Slope {
 
 impl Slope {
     /// The slope for `batch`; `None` where the trainer does not know it, where no completion has an
-    /// advantage, and for a reduction of a later version.
+    /// advantage, where earlier steps have used the completions, and for a reduction of a later
+    /// version.
     pub(crate) fn of(batch: &Batch, update: &mut Update) -> Result<Option<Self>, PluginError> {
+        // Steps always agree with the completions that they were made for.
+        if batch.iteration > 0 {
+            return Ok(None);
+        }
         let squares = squares(batch, update.weights()).filter(|squares| *squares > 0.0);
         let Some(squares) = squares else {
             return Ok(None);
