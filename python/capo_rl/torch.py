@@ -144,7 +144,8 @@ class Governed(torch.optim.Optimizer):
             weights: `[B, T]`: each token's weight in the gradient. Without it all weigh the same.
             grad_norm: The gradient's norm before clipping, as `torch.nn.utils.clip_grad_norm_` returns it. With it and
                 a `batch` whose `reduction` is the loss's own, `target="auto"` follows the run; without it, it keeps the
-                rate that the first steps tell.
+                rate that the first steps tell. If completions serve several steps, `iteration` of the batch's
+                `progress` must say how many came before: from those after the first it learns nothing.
 
         Raises:
             ValueError: If ranks take different shares of the step, because their batches differ. None of it is taken
