@@ -1,8 +1,9 @@
 //! The learning rate that finds itself, as a share of the one that was set.
 //!
 //! Adam's first step moves each weight by the whole rate, however noisy its gradient is, so that
-//! its KL divergence is a measure of the rate. The steps after it tell the same less surely, and
-//! make up for a first one that says too much or too little.
+//! its KL divergence is a measure of the rate. The steps after it are another one. The first step
+//! of some tasks, and the next ones of others, move the policy far without harm, so that the rate
+//! is the higher of what both tell ([`told`]).
 //!
 //! The rate then follows what the run says ([`listening`]). A run does not say how long it will be,
 //! and a longer one needs a smaller rate, so that the rate falls after a while.
@@ -10,10 +11,12 @@
 //! The rate that is found is a limit: a schedule that is below it is left as it is.
 
 mod listening;
+mod told;
 
 use crate::slope::Slope;
 use crate::target::scale;
 use listening::Listening;
+use told::Told;
 
 /// So many steps tell the rate, of those that have an advantage and move the policy.
 pub(crate) const FIRST: u64 = 6;
@@ -74,9 +77,10 @@ pub(crate) struct Part {
 /// The search's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
-    /// The logarithm of the rate that the first steps told, divided by the highest one so far;
-    /// after them it is above 0 where steps are whole.
-    log: f64,
+    told: Told,
+    /// Whether the rate that the first steps told was the one that was set, or near it: steps are
+    /// whole up to 1.5 times what was told.
+    whole: bool,
     listening: Listening,
     /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the
     /// policy, and their number.
@@ -104,7 +108,8 @@ impl Search {
     /// `step` is taken whole or tells nothing. For one of the first steps.
     pub(crate) fn part(&mut self, step: Step) -> Option<f64> {
         self.refer_to(step.rate);
-        let share = self.limit(self.told(step, self.square(step.kl))) / step.rate;
+        let told = self.told.and(self.tells(step, self.square(step.kl)));
+        let share = self.limit(told.log()) / step.rate;
         let tells = self.begins() && self.counts(step) && self.moves(step);
         (tells && share > 0.0 && share < (-WHOLE).exp()).then_some(share)
     }
@@ -127,7 +132,7 @@ impl Search {
             return self.left(step.rate).min(limit);
         }
         if self.begins() && counts {
-            self.log = self.told(step, kl);
+            self.told = self.told.and(self.tells(step, kl));
             self.bend += (kl / step.kl).ln();
         }
         let share = self.left(step.rate).min(limit);
@@ -141,24 +146,24 @@ impl Search {
             self.kl += taken.min(most);
             self.listening.moved(share * step.length, taken);
             self.steps += 1;
-            if self.steps == FIRST && self.log + self.listening.lift >= -WHOLE {
-                self.log += WHOLE;
+            if self.steps == FIRST {
+                self.whole = self.log() + self.listening.lift >= -WHOLE;
             }
         }
         share * scale(most, taken)
     }
 
-    /// The logarithm of the share that `step`, of divergence `kl` by the square law, and those
-    /// before it tell. The first counts as the other five.
-    fn told(&self, step: Step, kl: f64) -> f64 {
-        let count = if self.has_not_begun() {
-            1
-        } else {
-            self.steps + FIRST - 1
-        };
+    /// The logarithm of the rate that `step`, of divergence `kl` by the square law, tells, divided
+    /// by the highest one so far.
+    fn tells(&self, step: Step, kl: f64) -> f64 {
         // A schedule may have lowered the rate since the highest one.
-        let told = 0.5 * (self.good(step) / kl).ln() + (step.rate / self.rate).ln();
-        self.log + (told - self.log) / count as f64
+        0.5 * (self.good(step) / kl).ln() + (step.rate / self.rate).ln()
+    }
+
+    /// The logarithm of the highest rate that the first steps leave, divided by the highest one so
+    /// far.
+    fn log(&self) -> f64 {
+        self.told.log() + if self.whole { WHOLE } else { 0.0 }
     }
 
     /// Divergence by the square law of a whole step of divergence `kl`: as the first steps had it,
@@ -215,7 +220,7 @@ impl Search {
         if rate == 0.0 {
             return 1.0;
         }
-        let share = self.limit(self.log) / rate;
+        let share = self.limit(self.log()) / rate;
         let whole = if self.begins() { (-WHOLE).exp() } else { 1.0 };
         if share >= whole { 1.0 } else { share }
     }
@@ -223,7 +228,7 @@ impl Search {
     /// The learning rate that was found, once the first steps are taken: the highest one of the
     /// coming step.
     pub(crate) fn found(&self) -> Option<f64> {
-        (!self.begins()).then(|| self.limit(self.log).min(self.rate))
+        (!self.begins()).then(|| self.limit(self.log()).min(self.rate))
     }
 
     /// Keeps `share · rate` where a warm-up raises the rate: the search is for a learning rate.
@@ -233,12 +238,11 @@ impl Search {
             return;
         }
         if !self.has_not_begun() {
-            let is_whole = |log: f64| log + self.listening.lift >= 0.0;
-            let was_whole = !self.begins() && is_whole(self.log);
-            self.log += (self.rate / rate).ln();
-            if was_whole && !is_whole(self.log) {
+            let was_whole = self.log() + self.listening.lift >= 0.0;
+            self.told = self.told.times((self.rate / rate).ln());
+            if was_whole && self.log() + self.listening.lift < 0.0 {
                 // It is more than half again what was told now.
-                self.log -= WHOLE;
+                self.whole = false;
             }
         }
         self.rate = rate;
@@ -253,12 +257,21 @@ impl Search {
             last,
             upside,
         } = self.listening;
-        let numbers = [self.log, self.kl, self.rate, self.bend, lift, last, upside].map(written);
+        let Told {
+            first,
+            later,
+            count,
+        } = self.told;
+        let numbers = [
+            first, later, self.kl, self.rate, self.bend, lift, last, upside,
+        ]
+        .map(written);
         let cost = cost.map_or("none".to_owned(), written);
         format!(
-            "{} {cost} {heard} {} {}",
+            "{} {cost} {count} {heard} {} {} {}",
             numbers.join(" "),
             self.steps,
+            self.whole,
             self.earned
         )
     }
@@ -267,7 +280,8 @@ impl Search {
     pub(crate) fn load(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let &[
-            log,
+            first,
+            later,
             kl,
             rate,
             bend,
@@ -275,8 +289,10 @@ impl Search {
             last,
             upside,
             cost,
+            count,
             heard,
             steps,
+            whole,
             earned,
         ] = words.as_slice()
         else {
@@ -287,7 +303,12 @@ impl Search {
             bits => Some(number(bits)?),
         };
         Some(Self {
-            log: number(log)?,
+            told: Told {
+                first: number(first)?,
+                later: number(later)?,
+                count: count.parse().ok()?,
+            },
+            whole: whole.parse().ok()?,
             listening: Listening {
                 lift: number(lift)?,
                 heard: heard.parse().ok()?,
