@@ -1,9 +1,8 @@
 //! The learning rate that finds itself, as a share of the one that was set.
 //!
 //! Adam's first step moves each weight by the whole rate, however noisy its gradient is, so that
-//! its KL divergence is a measure of the rate. The steps after it are another one. The first step
-//! of some tasks, and the next ones of others, move the policy far without harm, so that the rate
-//! is the higher of what both tell ([`told`]).
+//! its KL divergence is a measure of the rate. The steps after it are another one, and the rate is
+//! the higher of what both tell ([`told`]).
 //!
 //! The rate then follows what the run says ([`listening`]). A run does not say how long it will be,
 //! and a longer one needs a smaller rate, so that the rate falls after a while.

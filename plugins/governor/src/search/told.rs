@@ -14,9 +14,9 @@ pub(crate) struct Told {
 impl Told {
     /// The higher one of the first step's rate and of the geometric mean of the others'.
     ///
-    /// Either may be far too low, because a step may move the policy far without harm: the first
-    /// one of a few-shot task moves what all answers share, and tells a third of what the next
-    /// ones do. Where a first answer is long, the next ones tell a third of it.
+    /// Either may be far too low, because a step may move the policy far without harm. The first one
+    /// of a few-shot task moves what all answers have in common, and tells a fifth of what the next
+    /// ones do. On another task the second and the third move it far.
     pub(crate) fn log(self) -> f64 {
         if self.count < 2 {
             return self.first;
