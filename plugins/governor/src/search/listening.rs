@@ -4,8 +4,8 @@
 use crate::slope::Slope;
 
 /// The logarithm of the rate moves by a gain times the slope in standard errors. At first the gain
-/// of the n-th slope is n times this. The first slopes are along few steps, and the optimizer's mean
-/// needs ten more to forget those before a rate was raised.
+/// of the n-th slope is n times this. The first slopes are along few steps, and the mean of the
+/// optimizer needs ten more to forget those before a rate was raised.
 const RISES: f64 = 0.02;
 /// From the thirteenth slope on the gain is this divided by n, so that the rate settles.
 const SETTLES: f64 = 3.0;

@@ -77,8 +77,8 @@ pub(crate) struct Part {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Search {
     told: Told,
-    /// Whether the rate that the first steps told was the one that was set, or near it: steps are
-    /// whole up to 1.5 times what was told.
+    /// True if the rate that was set is no more than 1.5 times the one that the first steps told.
+    /// Steps are then whole.
     whole: bool,
     listening: Listening,
     /// Sum of the KL divergences of what was taken of the steps that are evidence and moved the
@@ -107,7 +107,7 @@ impl Search {
     /// `step` is taken whole or tells nothing. For one of the first steps.
     pub(crate) fn part(&mut self, step: Step) -> Option<f64> {
         self.refer_to(step.rate);
-        let told = self.told.and(self.tells(step, self.square(step.kl)));
+        let told = self.told.and(self.log_told_by(step, self.square(step.kl)));
         let share = self.limit(told.log()) / step.rate;
         let tells = self.begins() && self.counts(step) && self.moves(step);
         (tells && share > 0.0 && share < (-WHOLE).exp()).then_some(share)
@@ -131,7 +131,7 @@ impl Search {
             return self.left(step.rate).min(limit);
         }
         if self.begins() && counts {
-            self.told = self.told.and(self.tells(step, kl));
+            self.told = self.told.and(self.log_told_by(step, kl));
             self.bend += (kl / step.kl).ln();
         }
         let share = self.left(step.rate).min(limit);
@@ -154,7 +154,7 @@ impl Search {
 
     /// The logarithm of the rate that `step`, of divergence `kl` by the square law, tells, divided
     /// by the highest one so far.
-    fn tells(&self, step: Step, kl: f64) -> f64 {
+    fn log_told_by(&self, step: Step, kl: f64) -> f64 {
         // A schedule may have lowered the rate since the highest one.
         0.5 * (self.good(step) / kl).ln() + (step.rate / self.rate).ln()
     }

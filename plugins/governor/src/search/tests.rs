@@ -113,6 +113,7 @@ fn a_part_of_a_long_step_tells_the_rate() {
             assert!(place > 0 || (share / by_guess - 1.0).abs() < 1e-12);
             search.by(law, step(3.0));
             logs.push(0.5 * (good / (3.0 * share.powf(law - 2.0))).ln());
+            // After the first step this mean is no number, which `max` drops.
             let later = logs[1..].iter().sum::<f64>() / place as f64;
             assert!((search.log() - logs[0].max(later)).abs() < 1e-12, "{law}");
         }

@@ -1,22 +1,23 @@
-//! What the first steps tell of the rate.
+//! The rate that the first steps tell.
 
 /// The rates that the first steps told: logarithms of their shares of the highest one so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Told {
-    /// Of the first step.
+    /// The logarithm that the first step told.
     pub first: f64,
-    /// Sum over the steps after it.
+    /// The sum of the logarithms that the steps after it told.
     pub later: f64,
-    /// Number of all these steps.
+    /// The number of steps that told one.
     pub count: u64,
 }
 
 impl Told {
     /// The higher one of the first step's rate and of the geometric mean of the others'.
     ///
-    /// Either may be far too low, because a step may move the policy far without harm. The first one
-    /// of a few-shot task moves what all answers have in common, and tells a fifth of what the next
-    /// ones do. On another task the second and the third move it far.
+    /// Either may be far too low, because a step may move the policy far without harm. On few-shot
+    /// tasks the first step moves what all answers have in common: there it told as little as a
+    /// fifth of what the others did. On another task the second and the third step move the policy
+    /// far.
     pub(crate) fn log(self) -> f64 {
         if self.count < 2 {
             return self.first;
@@ -24,7 +25,7 @@ impl Told {
         self.first.max(self.later / (self.count - 1) as f64)
     }
 
-    /// With another step, which tells `log`.
+    /// These rates and the one of another step, whose logarithm is `log`.
     pub(crate) fn and(self, log: f64) -> Self {
         let (first, later) = if self.count == 0 {
             (log, 0.0)
@@ -38,7 +39,7 @@ impl Told {
         }
     }
 
-    /// The same rates as shares of another one: `log` is added to each logarithm.
+    /// These rates times one number, whose logarithm is `log`.
     pub(crate) fn times(self, log: f64) -> Self {
         Self {
             first: self.first + log,
