@@ -34,10 +34,10 @@ class Search(TrainerCallback):
 def find_rate(trainer: Any) -> float | None:
     """Trains at a constant rate until `governor.kl` has found a learning rate, as `host find-rate` does.
 
-    It takes 25 steps in which the completions of one prompt have different rewards, and is the median of the rates of
-    the last ten. It cannot find a rate above the
-    trainer's, so give the trainer one that is surely high enough. Afterwards the model has changed. Use a new trainer
-    for the run itself; `trainer.args` are the same as before.
+    It takes 25 steps, or more until six of them had completions of one prompt with different rewards, and is the
+    median of the rates of the last ten. It cannot find a rate above the trainer's, so give the trainer one that is
+    surely high enough. Afterwards the model has changed. For the run itself load it again, into a new trainer;
+    `trainer.args` are the same as before.
 
     Args:
         trainer: A `CapoGRPOTrainer` with the step control `governor.kl`.

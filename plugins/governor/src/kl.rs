@@ -17,7 +17,7 @@ const STATE: &str = "governor.kl/1 ";
 enum Target {
     /// A fixed KL divergence, nats per completion token.
     Fixed(f64),
-    /// The share of the steps that their first ones tell.
+    /// A learning rate that the first steps tell, and that follows the run.
     Auto,
 }
 

@@ -1,5 +1,5 @@
-//! The rate follows the run after the first steps have told one: slopes of new batches raise a rate
-//! that is too low, and lower one that is too high.
+//! The rate follows the run: slopes of new batches raise a rate that is too low, and lower one that
+//! is too high. They move it from the second step on, while the first steps still tell one.
 
 use crate::slope::Slope;
 

@@ -30,8 +30,8 @@ const LATER: f64 = 0.003;
 const LEAST_ENTROPY: f64 = 0.05;
 /// And no more than this: SmolLM2 has one good rate on tasks where it has 1.0, 1.8 and 3.3 nats.
 const MOST_ENTROPY: f64 = 1.0;
-/// The logarithm of 1.5: a rate of up to so many times the one that was told is taken whole. Seeds
-/// tell a rate within a fifth of their mean.
+/// The logarithm of 1.5: a rate of up to so many times the one that was told is taken whole, until
+/// slopes or the number of steps lower the limit. Seeds told a rate within a fifth of their mean.
 const WHOLE: f64 = 0.405_465_108_108_164_4;
 /// A step below this share of a good step's divergence is rounding and moved nothing: nothing was
 /// earned yet. It tells nothing.
